@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 )
 
-// signedIn asks the aws command for the credentials that it would use itself: of a
-// profile (AWS_PROFILE), of a single sign-on, of a role. It returns no credentials
-// without the command, or if the command has none; the store then reports what is
+// signedIn asks the aws command for the credentials that the command would use itself:
+// those of a profile (AWS_PROFILE), of a single sign-on, or of a role. If there is no
+// command, or it has none, signedIn returns no credentials. The store then reports what is
 // missing.
 func signedIn(ctx context.Context) dynamostore.Keys {
 	out, err := exec.CommandContext(ctx, "aws", "configure", "export-credentials", "--format", "process").Output()

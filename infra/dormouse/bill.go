@@ -3,24 +3,26 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"text/tabwriter"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
 type billCommand struct {
-	Data   string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	By     string `enum:"server,tenant,session" default:"server" help:"Whom to list: server, tenant or session."`
-	Most   int    `default:"20" help:"List no more than so many, the dearest."`
-	Prices string `type:"path" help:"Prices in the place of the published ones: a JSON file with a date, in the form of shared/meter/prices.json."`
-	JSON   bool   `help:"Print one JSON object."`
+	By     string `enum:"server,tenant,principal,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, session or day."`
+	Since  string `placeholder:"30d" help:"Count only the use in this last time, such as 12h or 30d, by whole days (UTC). By default all use that was ever counted."`
+	Most   int    `default:"20" help:"The largest number of rows. The most expensive ones come first."`
+	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/meter/prices.json."`
+	target
+	printing
 }
 
 // account is the JSON output of bill.
@@ -35,7 +37,7 @@ type account struct {
 	Owners  []ownerCost    `json:"owners"` // the dearest first
 }
 
-// ownerCost is the cost of one server, tenant or session. Name is "" for costs
+// ownerCost is the cost of one server, tenant, principal, session or day. Name is "" for costs
 // without an owner.
 type ownerCost struct {
 	Name   string      `json:"name"`
@@ -48,8 +50,6 @@ type ownerCost struct {
 
 // Run prints what AWS would have billed for all work in this data folder.
 func (c *billCommand) Run(t *terminal) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
 	prices := meter.Published()
 	if c.Prices != "" {
 		text, err := os.ReadFile(c.Prices)
@@ -60,74 +60,125 @@ func (c *billCommand) Run(t *terminal) error {
 			return fmt.Errorf("%s: %w", c.Prices, err)
 		}
 	}
-	b, err := local.ReadBill(ctx, c.Data)
+	b, err := c.read()
 	if err != nil {
 		return err
 	}
 	if b.Since.IsZero() {
-		return fmt.Errorf("nothing was counted in %s: name the folder that dormouse run was given with --data", c.Data)
+		return fmt.Errorf("no use was counted in %s; name the data folder of dormouse run with --data", c.folder())
 	}
 	a := accountOf(b, prices, c.By)
-	if c.JSON {
-		return t.printJSON(a)
-	}
-	return a.print(t.out, c.Most)
+	return c.show(t, a, func() error { return a.print(t.out, c.Most) })
 }
 
-func accountOf(b bill.Bill, prices meter.Prices, by string) account {
+// read returns the use of the span that was asked for.
+func (c *billCommand) read() (b api.Bill, err error) {
+	query := ""
+	if c.Since != "" || c.By == "day" {
+		d, err := daysOf(cmp.Or(c.Since, "90d"))
+		if err != nil {
+			return b, err
+		}
+		query = "?since=" + d.String()
+	}
+	err = use(context.Background(), placed{target: c.target}, patience, func(ctx context.Context, to *client) error {
+		return to.call(ctx, "GET", "bill"+query, nil, &b)
+	})
+	return b, err
+}
+
+// daysOf reads a time such as 12h or 30d.
+func daysOf(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, failure{exitUsage, fmt.Errorf("--since is %q; want a time such as 12h or 30d", text)}
+}
+
+// Validate checks the flags together.
+func (c *billCommand) Validate() error {
+	if c.By == "session" && c.Since != "" {
+		return errors.New("the use of a session is not counted by day; leave out --since, or use another --by")
+	}
+	return nil
+}
+
+// total adds up a bill.
+func total(b api.Bill) (u meter.Units) {
+	for _, s := range b.Shares {
+		u = u.Plus(s.Units)
+	}
+	return u
+}
+
+func accountOf(b api.Bill, prices meter.Prices, by string) account {
 	a := account{
 		Since: b.Since.UTC(), Until: b.Until.UTC(), Prices: prices.Date, Region: prices.Region,
-		USD: prices.Cost(b.Total()), Charges: prices.Bill(b.Total()), By: by,
+		USD: prices.Cost(total(b)), Charges: prices.Bill(total(b)), By: by,
 	}
-	all := map[bill.Owner]meter.Units{}
+	all := map[ownerCost]meter.Units{}
 	for _, s := range b.Shares {
-		o := s.Owner
+		var o ownerCost
 		switch by {
 		case "server":
-			o.Tenant, o.Session = "", ""
+			o.Name = s.Server
 		case "tenant":
-			o.Server, o.Session = "", ""
+			o.Name = s.Tenant
+		case "principal":
+			o.Name = s.Principal
+		case "day":
+			o.Name = s.Day
+		default:
+			o.Name, o.Server, o.Tenant = s.Session, s.Server, s.Tenant
 		}
 		all[o] = all[o].Plus(s.Units)
 	}
 	for o, u := range all {
-		a.Owners = append(a.Owners, costOf(o, u, prices, by))
+		a.Owners = append(a.Owners, costOf(o, u, prices))
 	}
 	slices.SortFunc(a.Owners, func(x, y ownerCost) int {
+		if by == "day" {
+			return cmp.Compare(y.Name, x.Name)
+		}
 		return cmp.Or(cmp.Compare(y.USD, x.USD), cmp.Compare(x.Name+x.Server, y.Name+y.Server))
 	})
 	return a
 }
 
-func costOf(o bill.Owner, u meter.Units, prices meter.Prices, by string) ownerCost {
-	c := ownerCost{USD: prices.Cost(u), Units: u}
-	c.Boxes = c.USD - prices.Cost(u.WithoutTasks())
-	switch by {
-	case "server":
-		c.Name = o.Server
-	case "tenant":
-		c.Name = o.Tenant
-	default:
-		c.Name, c.Server, c.Tenant = o.Session, o.Server, o.Tenant
-	}
-	return c
+func costOf(o ownerCost, u meter.Units, prices meter.Prices) ownerCost {
+	o.USD, o.Units = prices.Cost(u), u
+	o.Boxes = o.USD - prices.Cost(u.WithoutTasks())
+	return o
 }
 
 func (a account) print(out io.Writer, most int) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
-	say("What AWS would have billed from %s to %s, at the prices of %s (%s).\n\n", a.Since.Format(time.DateTime), a.Until.Format(time.DateTime), a.Prices, a.Region)
-	say("WHAT\tCOUNT\tUSD\n")
-	for _, c := range a.Charges {
-		say("%s\t%.6g\t%.6f\n", c.What, c.Count, c.USD)
-	}
-	say("together\t\t%.6f\n\n", a.USD)
+	return table(out, func(say func(string, ...any)) {
+		say("What AWS would have billed from %s to %s, at the prices of %s (%s).\n\n", a.Since.Format(time.DateTime), a.Until.Format(time.DateTime), a.Prices, a.Region)
+		say("WHAT\tCOUNT\tUSD\n")
+		for _, c := range a.Charges {
+			say("%s\t%.6g\t%.6f\n", c.What, c.Count, c.USD)
+		}
+		say("total\t\t%.6f\n\n", a.USD)
+		rest := a.USD
+		for _, o := range a.Owners {
+			rest -= o.USD
+		}
+		a.printOwners(say, most)
+		say("\nNot in these rows: %.6f, for starts of functions and open connections.\n", max(0, rest))
+	})
+}
+
+func (a account) printOwners(say func(string, ...any), most int) {
 	if a.By == "session" {
 		say("SESSION\tSERVER\tTENANT\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n")
 	} else {
-		say("%s\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n", map[string]string{"server": "SERVER", "tenant": "TENANT"}[a.By])
+		say("%s\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n", strings.ToUpper(a.By))
 	}
-	rest := a.USD
 	for i, o := range a.Owners {
 		if i >= most {
 			say("%d more\n", len(a.Owners)-i)
@@ -140,9 +191,4 @@ func (a account) print(out io.Writer, most int) error {
 		u := o.Units
 		say("%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.6f\t%.6f\n", name, u.Invocations, u.Messages, u.ReadUnits, u.WriteUnits, o.Boxes, o.USD)
 	}
-	for _, o := range a.Owners {
-		rest -= o.USD
-	}
-	say("\nNot in these: %.6f, for starts of functions and open connections.\n", max(0, rest))
-	return w.Flush()
 }

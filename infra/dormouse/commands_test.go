@@ -34,6 +34,7 @@ type shell struct {
 	t    *testing.T
 	data string
 	mask []string // pairs, as strings.NewReplacer takes them
+	ask  asker    // nil: no terminal
 }
 
 func newShell(t *testing.T) *shell {
@@ -49,7 +50,7 @@ func (s *shell) run(line string) (printed string, code int) {
 	s.t.Helper()
 	var out, err bytes.Buffer
 	args := strings.Fields(strings.NewReplacer("$DATA", s.data, "$KEY", s.key(), "$NOTHING", "").Replace(line))
-	code = execute(args, &terminal{out: &out, err: &err, now: noon})
+	code = execute(args, &terminal{out: &out, err: &err, now: noon, ask: s.ask})
 	printed = out.String()
 	if err.Len() > 0 {
 		printed += "-- on stderr:\n" + err.String()
@@ -61,6 +62,7 @@ func (s *shell) run(line string) (printed string, code int) {
 	if !strings.HasPrefix(line, "keys") {
 		return printed, code
 	}
+	printed = regexp.MustCompile(` \d\d:\d\d:\d\d\.`).ReplaceAllString(printed, " 00:00:00.")
 	printed = regexp.MustCompile(`T\d\d:\d\d:\d\d\.\d+Z`).ReplaceAllString(printed, "T00:00:00Z")
 	return regexp.MustCompile(`20\d\d-\d\d-\d\d`).ReplaceAllString(printed, "2000-01-02"), code
 }
@@ -83,7 +85,7 @@ func (s *shell) file(name, text string) {
 	}
 }
 
-// used fills the folder as a used machine would: with a session, logs of two processes,
+// used gives the folder the contents of a used machine: a session, logs of two processes,
 // and a bill.
 func (s *shell) used() {
 	s.t.Helper()
@@ -113,6 +115,7 @@ func (s *shell) used() {
 	s.file(bill.File, string(used))
 	s.file("prices.json", `{"date":"2000-01-02","region":"test-1","usd":{"invocations":{"usd":0.2,"for":1000000,"what":"requests"},"messages":{"usd":1,"for":1000000,"what":"messages"},"vcpu_seconds":{"usd":0.036,"for":3600,"what":"vCPU-seconds"}}}`)
 	s.file("broken.json", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
+	s.file("mixed.json", "{\n  // Three of four are wrong.\n  \"mcpServers\": {\n    \"good\": {\"command\": \"a\"},\n    \"unset\": {\"command\": \"a\", \"env\": {\"K\": \"${NOT_SET}\"}},\n    \"remote\": {\"url\": \"https://example.com/mcp\"},\n    \"two\": {\"command\": 1, \"args\": 2, \"startup\": 3}\n  }\n}\n")
 	s.file("list.json", "{\n  \"mcpServers\": []\n}\n")
 	s.file("servers.json", `{"mcpServers":{"buggy":{"command":"a"},"everything":{"command":"b"}}}`)
 }

@@ -41,7 +41,7 @@ func TestE2EAbandonedSessionsLeaveNothing(t *testing.T) {
 		if err := c.open(params); err != nil {
 			t.Fatalf("session %d: %v", n, err)
 		}
-		// Some leave processes behind, some are cut in the middle of a call.
+		// Some calls leave processes behind, and some are cut in the middle.
 		s, err := c.post(c.request(c.id(), []string{"pid", "leak", "deaf"}[n%3], ""))
 		if err != nil {
 			t.Fatalf("session %d: %v", n, err)

@@ -12,25 +12,26 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// usage asks the emulator for its counters.
-func (m *machine) usage() local.Usage {
+// usage returns the counters of the WebSocket APIs: for runners, and for clients.
+func (m *machine) usage() (u struct{ Relay, Socket api.Gateway }) {
 	m.t.Helper()
-	u, up, err := local.ReadUsage(m.t.Context(), m.data)
-	if err != nil || !up {
-		m.t.Fatalf("the machine does not tell its counters: up %t, %v", up, err)
+	gateways := m.ps().Gateways
+	if len(gateways) != 2 {
+		m.t.Fatalf("the machine counts %+v", gateways)
 	}
+	u.Relay, u.Socket = gateways[0], gateways[1]
 	return u
 }
 
 // counted holds the messages that the WebSocket APIs have counted.
 type counted struct{ RelayIn, RelayOut, SocketIn, SocketOut int64 }
 
-// counted returns the counters when the work has ended: every function process is
-// idle, and a second look finds the same.
+// counted returns the counters after the work has ended: every function process is idle,
+// and a second look finds the same values.
 func (m *machine) counted() (c counted) {
 	m.t.Helper()
 	m.eventually(5*time.Second, "the counters stand still", func() bool {
@@ -46,7 +47,7 @@ func (m *machine) counted() (c counted) {
 	return c
 }
 
-// costs returns what one call of a client of an awake box adds. It repeats a call
+// costs returns what one call adds to the counters, if the box is awake. It repeats a call
 // that was so slow that the runner had to give a sign of life.
 func (m *machine) costs(call func() error) (c counted) {
 	m.t.Helper()
@@ -77,7 +78,7 @@ func TestE2ECallOverHTTPCostsTwoMessagesAndAnAck(t *testing.T) {
 		_, err := c.call("count", "")
 		return err
 	})
-	// In: the events. Out: the deliver and the ack.
+	// RelayIn is the events; RelayOut is the deliver and the ack.
 	if d := cmp.Diff(counted{RelayIn: 1, RelayOut: 2}, got); d != "" {
 		t.Errorf("messages of one call (-want +got):\n%s", d)
 	}
@@ -137,14 +138,14 @@ func TestE2EBillSaysWhatEachSessionHasCost(t *testing.T) {
 	if got := b.count("requests"); got != 10 {
 		t.Errorf("%v requests are billed, want 10", got)
 	}
-	// Each box of some seconds is billed as a minute.
+	// Each box ran for some seconds and is billed for a minute.
 	if got, want := b.count("vcpu_seconds"), 2*60*meter.DefaultBox().VCPUs; got != want {
 		t.Errorf("%v vCPU seconds are billed, want %v", got, want)
 	}
 	if b.count("invocations") < 10 || b.count("gb_seconds") <= 0 {
 		t.Errorf("the bill has no functions: %+v", b)
 	}
-	if u.Relay.Connections == 0 || u.Relay.Open != 0 || u.Relay.ConnectedTime < idle {
+	if u.Relay.Connections == 0 || u.Relay.Open != 0 || u.Relay.ConnectedSeconds < idle.Seconds() {
 		t.Errorf("the connections of boxes that have said bye are counted as %+v", u.Relay)
 	}
 	owned, requests := map[string]float64{}, map[string]float64{}
@@ -161,6 +162,14 @@ func TestE2EBillSaysWhatEachSessionHasCost(t *testing.T) {
 		if got, want := owned[unit], b.count(unit); want == 0 || math.Abs(got-want) > 1e-6 {
 			t.Errorf("owners have %v %s together, the bill has %v", got, unit, want)
 		}
+	}
+	for _, o := range m.bill("principal").Owners {
+		if o.Name == "local" && o.Units["requests"] == 10 && o.Units["messages"] > 0 {
+			owned["of local"]++
+		}
+	}
+	if owned["of local"] != 1 {
+		t.Errorf("the bill by principal is %+v", m.bill("principal").Owners)
 	}
 	m.interrupt()
 	after := m.bill("server")

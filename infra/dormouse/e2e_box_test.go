@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,8 +48,9 @@ func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *mac
 	return machineOf(t, file)
 }
 
-// marked lists the processes whose mark has this beginning: those of boxes that work
-// below a folder, whatever became of their parents and their user.
+// marked lists the processes whose mark has this beginning. These are the processes of
+// boxes that work below a folder, even if they have lost their parents or have another
+// user.
 func marked(t *testing.T, mark string) (pids []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -64,7 +66,7 @@ func marked(t *testing.T, mark string) (pids []string) {
 	return pids
 }
 
-// ownCache gives the machine a cache of its own and returns the folder in it where
+// ownCache gives the machine a cache of its own. It returns the folder in the cache where
 // boxes work.
 func (m *machine) ownCache() (work string) {
 	m.t.Helper()
@@ -113,13 +115,19 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 		t.Errorf("limits: dial: %s", got)
 	}
 	c = m.session("limits")
-	all, err := c.call("eat", `{"mb":1024}`)
-	if err != nil {
-		t.Fatal(err)
+	// A Go program that gets no more memory does not always report that: its runtime may
+	// fail first. Where Go maps over address space that it has reserved, some kernels refuse
+	// only what it maps afterwards, so it may have the first GiB.
+	var f failure
+	err := errors.New("nothing was tried")
+	for n := 0; n < 2 && err != nil; n++ {
+		all, called := c.call("eat", `{"mb":1024}`)
+		if called != nil {
+			t.Fatal(called)
+		}
+		f, err = failureOf(all[len(all)-1])
 	}
-	// A Go program without more memory does not always say so: its runtime may fail
-	// first.
-	if f, err := failureOf(all[len(all)-1]); err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" {
+	if err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" {
 		t.Errorf("limits: 1 GiB with 256 MiB allowed ended with %+v, %v", f, err)
 	}
 	if got := c.text("pid", ""); got == "" {
@@ -182,7 +190,7 @@ func TestE2ELogsOfAProcessThatIsGone(t *testing.T) {
 			t.Errorf("logs %s says too much:\n%s", of, got)
 		}
 	}
-	if out, err := m.command("logs", "other").CombinedOutput(); err == nil || !strings.Contains(string(out), "nothing is kept") {
+	if out, err := m.command("logs", "other").CombinedOutput(); err == nil || !strings.Contains(string(out), "is kept: it has not run lately") {
 		t.Errorf("logs of a server that never ran: %v: %s", err, out)
 	}
 }

@@ -140,8 +140,8 @@ func (m *machine) killAround(kills int, done <-chan struct{}) {
 	}
 }
 
-// survive makes a call during the kills, and polls for its end as long as it has a
-// cursor. Without a cursor, the call was not accepted, and the server owes no end.
+// survive makes a call during the kills, and polls for its end as long as it has a cursor.
+// Without a cursor the call was not accepted, so it need not end.
 func (c *client) survive(tag string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
@@ -150,7 +150,7 @@ func (c *client) survive(tag string) {
 	s, err := c.send(ctx, http.MethodPost, "", c.request(id, "work", fmt.Sprintf(`{"before":2,"after":2,"pause":50,"tag":%q,"mark":%t}`, tag, c.mark != "")))
 	for ctx.Err() == nil {
 		if err == nil && s.status == http.StatusOK {
-			more, _ := s.messages() // to its end or to the cut, which is what this is about
+			more, _ := s.messages() // read up to the end, or to the cut that this test makes
 			all, last = append(all, more...), s.last
 			s.close()
 		} else if err == nil {
@@ -163,7 +163,7 @@ func (c *client) survive(tag string) {
 		if last == "" {
 			return
 		}
-		if err != nil { // the program that listened there was just killed
+		if err != nil { // the test has just killed the program that listened there
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
@@ -176,7 +176,7 @@ func (c *client) survive(tag string) {
 	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, patience, ended(all), errors.Join(err, ctx.Err()))
 }
 
-// wantEnd wants each message once and in order, and an end that explains what
+// wantEnd checks that each message came once and in order, and that the end explains what
 // happened.
 func (c *client) wantEnd(tag, id string, all []wire.Message) {
 	got := ended(all)

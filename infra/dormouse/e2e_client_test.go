@@ -23,7 +23,7 @@ import (
 )
 
 // patience is the longest wait of a client where a test promises no time.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // params are a usual client's initialize parameters.
 const params = `{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`
@@ -36,7 +36,7 @@ type client struct {
 	url     string
 	key     string // "" where callers need none
 	session string
-	mark    string // of the servers of its tenant, if they have one
+	mark    string // the mark in the answers of its tenant's servers, if they have one
 	ids     atomic.Int64
 }
 
@@ -344,7 +344,7 @@ type proxy struct {
 	target string
 
 	mu     sync.Mutex
-	limit  int // bytes of the next response behind its cursor that are passed on; -1: all
+	limit  int // how many bytes of the next response to pass on after its cursor; -1: all
 	behind int // bytes of the newest response that were
 	conns  []net.Conn
 }
@@ -378,7 +378,7 @@ func (c *client) through(t *testing.T) *proxy {
 	return p
 }
 
-// cutAt ends the next response n bytes behind its cursor.
+// cutAt makes the next response end n bytes after its cursor.
 func (p *proxy) cutAt(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -388,7 +388,7 @@ func (p *proxy) cutAt(n int) {
 // cursorEnd is the end of the event that opens every event stream.
 const cursorEnd = "\ndata: \n\n"
 
-// behindCursor returns how many bytes of the newest response came behind its cursor.
+// behindCursor returns how many bytes of the newest response came after its cursor.
 func (p *proxy) behindCursor() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ package main_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 	if s := r.Sessions[0]; s.ID != c.session || s.Server != "one" || s.Client != "e2e" || s.Version != "2025-11-25" || s.State != "ready" {
 		t.Errorf("session is %+v", s)
 	}
-	m.psText(c.session[:12], "one", "e2e", fmt.Sprint(runner.pid), fmt.Sprint(server.pid))
+	m.psText("one", "local", "e2e", fmt.Sprint(runner.pid), fmt.Sprint(server.pid), "1 session")
 
 	w.open(t)
 	if _, err := w.response(w.id); err != nil {
@@ -58,13 +59,15 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 	if r := m.ps(); r.Running || len(r.Sessions) != 1 {
 		t.Errorf("after the end ps says %+v, want the session alone", r)
 	}
-	m.psText(c.session[:12], "0 processes")
+	if out, err := m.command("sessions").Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
+		t.Errorf("sessions, while nothing runs: %v\n%s", err, out)
+	}
 }
 
-// psText wants words in the output of ps for people.
+// psText checks that the output of ps for people has these words.
 func (m *machine) psText(words ...string) {
 	m.t.Helper()
-	out, err := m.command("ps").Output()
+	out, err := m.command("ps", "--all").Output()
 	if err != nil {
 		m.t.Fatalf("dormouse ps: %v", err)
 	}
@@ -78,24 +81,25 @@ func (m *machine) psText(words ...string) {
 func TestE2ETerminalShowsWhatWakesAndSleeps(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
-	m.run(sleepy()...)
-	ready := m.awaitLine(m.out, patience, "the server is announced", func(line string) bool { return strings.HasPrefix(line, "one  ") })
-	m.urls["one"] = strings.TrimPrefix(ready, "one  ")
-	for _, paste := range []string{"curl -s ", "claude mcp add --transport http one ", "npx @modelcontextprotocol/inspector --cli "} {
-		m.awaitLine(m.out, time.Second, "a line to paste: "+paste, func(line string) bool {
-			return strings.Contains(line, paste+m.urls["one"])
-		})
-	}
-	m.awaitLine(m.out, time.Second, "where WebSocket clients connect", func(line string) bool {
-		return strings.HasPrefix(line, "  ws://127.0.0.1:") && strings.HasSuffix(line, "/local?server=one")
-	})
+	m.run(append(sleepy(), "-v")...)
+	ready := m.awaitLine(m.log, patience, "the server is announced", func(line string) bool { return strings.HasPrefix(line, "  one  ") })
+	m.urls["one"] = strings.Fields(ready)[1]
 	m.session("one").text("count", "")
-	shown := []string{"box.wake", "box.sleep", "0 processes"}
+	shown := []string{"one starting client=", "one ready ", "one call client=", " tool=count ms=", "box.wake", "one asleep", "box.sleep"}
 	if m.programs {
 		shown = append(shown, "function.wake", "function.sleep")
 	}
 	for _, shown := range shown {
-		m.awaitLine(m.out, asleepWithin, shown, func(line string) bool { return strings.Contains(line, shown) })
+		m.awaitLine(m.log, asleepWithin, shown, func(line string) bool { return strings.Contains(line, shown) })
+	}
+	if lines, _ := m.out.lines(); len(lines) > 0 {
+		t.Errorf("stdout is for programs, and got %q", lines)
+	}
+	kept := read(t, filepath.Join(m.data, "logs", "dormouse.jsonl"))
+	for _, want := range []string{`"principal":"local"`, `"tool":"count"`, `"outcome":"done"`} {
+		if !strings.Contains(kept, want) {
+			t.Errorf("%s is not in the log file:\n%s", want, kept)
+		}
 	}
 }
 
@@ -105,7 +109,7 @@ func TestE2EStoreMayBeAnotherFile(t *testing.T) {
 	store := "sqlite:" + filepath.Join(t.TempDir(), "elsewhere.db")
 	m.start("--store", store)
 	c := m.session("one")
-	if out, err := m.command("ps", "--store", store).Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
+	if out, err := m.command("sessions", "--store", store).Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
 		t.Errorf("ps does not find the session: %v\n%s", err, out)
 	}
 }
@@ -185,5 +189,63 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	status, body := m.refusal(m.urls["none"])
 	if !strings.Contains(body, "none.sh in "+folder) {
 		t.Errorf("a script that is not there: %d %s, want the folder", status, body)
+	}
+}
+
+// The one file is the whole program: with no other beside it, it hosts and answers.
+func TestE2EDormouseAloneHosts(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.program = filepath.Join(t.TempDir(), "dormouse")
+	built, err := os.ReadFile(filepath.Join(programs, "dormouse"))
+	if err == nil {
+		err = os.WriteFile(m.program, built, 0o700) //nolint:gosec // it is executed
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.start("--functions", "inside") // function programs would be needed beside it
+	if got := m.session("one").text("count", ""); got != "1" {
+		t.Errorf("the server counts %s", got)
+	}
+}
+
+// The proxy passes the Host on that clients have used.
+func TestE2EBehindAReverseProxy(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	var lc net.ListenConfig
+	free, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	m.start("--listen", address, "--sockets", "127.0.0.1:0", "--public-url", "https://mcp.example.com", "--access", "open")
+	if m.urls["one"] != "https://mcp.example.com/one/mcp" {
+		t.Errorf("clients are told to use %s", m.urls["one"])
+	}
+	for host, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		"mcp.example.com":     {200, `"serverInfo"`},
+		"mcp.example.com:443": {200, `"serverInfo"`},
+		"other.example.com":   {403, "other.example.com is not served: start with --public-url https://other.example.com"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/one/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host, r.Header = host, http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close() // all of it is read
+		if err != nil || res.StatusCode != want.status || !strings.Contains(string(text), want.says) {
+			t.Errorf("Host %s: %d %s, %v", host, res.StatusCode, text, err)
+		}
 	}
 }

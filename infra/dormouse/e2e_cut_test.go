@@ -59,7 +59,7 @@ func (w work) open(t *testing.T) {
 	write(t, w.gate, "")
 }
 
-// ended describes the messages that end a call: progress by number, the response by
+// ended describes the messages that end a call: progress by its number, the response by
 // its id.
 func ended(messages []wire.Message) (all []string) {
 	for _, m := range messages {
@@ -75,7 +75,7 @@ func ended(messages []wire.Message) (all []string) {
 	return all
 }
 
-// resumed continues a stream behind an event and returns everything up to its end.
+// resumed continues a stream after an event and returns everything up to its end.
 func (c *client) resumed(last string) []string {
 	c.t.Helper()
 	s, err := c.resume(last)
@@ -148,7 +148,7 @@ func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 	c := m.session("one")
 	p := c.through(t)
 
-	// The whole response first, to know how long it is.
+	// First get the whole response, to know its length.
 	if got := c.cutCall(t, "whole"); !cmp.Equal(got, []string{"progress 1", "progress 2"}) {
 		t.Fatalf("uncut call: %v", got)
 	}
@@ -170,9 +170,8 @@ func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 	}
 }
 
-// cutCall makes a call whose response may be cut anywhere behind its cursor,
-// continues it, and returns the progress of both parts. It wants exactly one
-// response.
+// cutCall makes a call whose response may be cut anywhere after its cursor, continues it,
+// and returns the progress of both parts. It checks that there is exactly one response.
 func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
 	t.Helper()
 	id := c.id()
@@ -224,7 +223,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		program string
-		gone    bool // the client went away before, so no function waits
+		gone    bool // the client has gone before the kill, so no function waits
 	}{
 		"runner, waiting": {"runner", false}, "runner, polled": {"runner", true}, "server": {"stdio", false},
 	} {
@@ -267,7 +266,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 	}
 }
 
-// A new box must not hide its predecessor's end. The first call was in flight for
+// A new box must not hide the end of the previous one. The first call was in flight for
 // less than a second, so only the function that waits for it knows of it.
 func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	t.Parallel()

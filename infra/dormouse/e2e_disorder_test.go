@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// disorder are the flags of a gateway that handles messages in no order.
+// disorder returns the flags of a gateway that handles messages in random order.
 func disorder() []string { return []string{"--disorder", "50ms"} }
 
-// The runner's connection is closed again and again, under messages handled in no
-// order. The process stays the same, and its messages arrive whole, once and in
+// The runner's connection is closed every second, while the gateway handles messages in
+// random order. The process stays the same, and its messages arrive whole, once and in
 // order.
 func TestE2ERelayIsCutEverySecond(t *testing.T) {
 	t.Parallel()

@@ -131,8 +131,8 @@ func cutOnDynamoDB(t *testing.T, m *machine, store []string) {
 	}
 }
 
-// killedOnDynamoDB kills every process of the machine in the middle of a call. The
-// next machine ends the call, and the session lives on.
+// killedOnDynamoDB kills every process of the machine in the middle of a call. The next
+// machine ends the call, and the session continues.
 func killedOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.start(store...)
 	c := m.session("one")
@@ -180,8 +180,8 @@ func asleepOnDynamoDB(t *testing.T, m *machine, store []string) {
 	}
 }
 
-// socketOnDynamoDB calls over a WebSocket, loses the connection, and gets what it
-// missed over another one.
+// socketOnDynamoDB calls over a WebSocket, loses the connection, and gets the missed
+// messages over another one.
 func socketOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.start(store...)
 	k := m.talk("one")
@@ -197,7 +197,7 @@ func socketOnDynamoDB(t *testing.T, m *machine, store []string) {
 	}
 }
 
-// tools returns the tools that were run, one on a line.
+// tools returns the tools that were called, one on a line.
 func (m *machine) tools() string {
 	m.t.Helper()
 	servers := read(m.t, m.servers)

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// toldWithin is how long after a server's end its client may wait for the error.
+// toldWithin is how long after the end of a server its client may wait for the error.
 const toldWithin = 2 * time.Second
 
 // A package runner that downloads what it starts takes a minute the first time.
@@ -101,8 +101,8 @@ func TestE2EBrokenServers(t *testing.T) {
 	})
 }
 
-// refused wants an error as the answer to a server's initialize, soon after the
-// moment that end returns, and no session.
+// refused sends an initialize that must fail. It checks that the error comes soon after
+// the moment that end returns, and that no session is opened.
 func (m *machine) refused(server string, end func() time.Time) (took time.Duration, f failure) {
 	m.t.Helper()
 	begun := time.Now()
@@ -132,14 +132,14 @@ func (m *machine) refused(server string, end func() time.Time) (took time.Durati
 	return took, f
 }
 
-// boxReady returns the time at which the box of a server was up.
+// boxReady returns a function that returns when the box of a server was ready.
 func (m *machine) boxReady(server string) func() time.Time {
 	return func() time.Time {
 		return m.await(time.Second, "box of "+server, func(e event) bool { return e.Kind == "box.wake" && e.Name == server }).Time
 	}
 }
 
-// modified gives the time at which a server has left its mark.
+// modified returns a function that returns when a server wrote a file.
 func modified(file string) func() time.Time {
 	return func() time.Time {
 		info, err := os.Stat(file)
@@ -150,8 +150,8 @@ func modified(file string) func() time.Time {
 	}
 }
 
-// slowly opens a session with the slow server. Its client waits as long as the start
-// takes.
+// slowly opens a session with the slow server. Its client waits as long as the server's
+// start takes.
 func (c *client) slowly() error {
 	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
 	if err != nil {
@@ -179,8 +179,8 @@ func (c *client) slowly() error {
 	return nil
 }
 
-// breaks makes a working server fail to start. Its session reports that, lives on,
-// and works again when the server is mended.
+// breaks makes a working server fail at its start. Its session reports that and lives on.
+// It works again when the server is repaired.
 func (m *machine) breaks(broken string) {
 	m.t.Helper()
 	c := m.session("breaks")
@@ -188,9 +188,9 @@ func (m *machine) breaks(broken string) {
 	write(m.t, broken, "")
 	m.kill(process{pid: pid})
 	m.eventually(5*time.Second, "the runner has seen the end of its server", func() bool {
-		for _, b := range m.ps().Boxes {
-			if b.Server == "breaks" {
-				return len(b.Processes) == 0
+		for _, p := range m.ps().Processes {
+			if p.PID == pid {
+				return p.State == "exited"
 			}
 		}
 		return false

@@ -30,14 +30,14 @@ import (
 )
 
 // greedyTime is the variable with the time for which one principal of
-// TestE2EGreedyNeighbour takes all it can.
+// TestE2EGreedyNeighbour uses as much as it can.
 const greedyTime = "DORMOUSE_TEST_GREEDY"
 
 // Limits for dormouse and its runners, during the greedy time and afterwards.
 const (
 	greedyMemory = 1 << 30   // bytes resident at most
 	greedyFiles  = 3000      // descriptors at most
-	restMemory   = 256 << 20 // bytes more than at the start, once all is over
+	restMemory   = 256 << 20 // bytes above those at the start, after everything has ended
 	restFiles    = 20        // descriptors more
 	// The store keeps events for a day, 1,000 of a session. A busy session may have 16
 	// times as many until its requests have settled. A stream that closed at once keeps a
@@ -47,10 +47,11 @@ const (
 	streamRows  = 4
 )
 
-// One principal takes all it can in every possible way. Meanwhile another principal of
-// its tenant, and one of another tenant, make calls. Each of their calls must succeed,
-// in about the time of a quiet machine. Memory, descriptors and rows must stay limited
-// and go back.
+// One principal uses as much as it can in every possible way. Meanwhile another principal
+// of its tenant, and one of another tenant, make calls. Each of their calls must succeed,
+// in about the time that it takes on a quiet machine. A client of a second machine, which
+// nobody attacks, shows what other programs cost meanwhile. Memory, descriptors and rows
+// must stay limited and return to normal.
 func TestE2EGreedyNeighbour(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "10s"))
 	if err != nil {
@@ -62,9 +63,13 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	m.programs = false
 	m.env = append(m.env, "DORMOUSE_INIT_TIMEOUT=5s")
 	m.start(append(sleepy(), "--access", "keys")...)
-	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers", "--force"), slowKey: m.keys("create", "slow", "--all-servers", "--force")}
-	second := m.as(m.keys("create", "second", "--all-servers", "--force"), "one")
-	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers", "--force"), "one")
+	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers", "--yet-to-come"), slowKey: m.keys("create", "slow", "--all-servers", "--yet-to-come")}
+	second := m.as(m.keys("create", "second", "--all-servers", "--yet-to-come"), "one")
+	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers", "--yet-to-come"), "one")
+	calm := newMachine(t, servers{"one": nil})
+	calm.programs = false
+	calm.start(sleepy()...)
+	unharmed := calm.session("one")
 
 	quiet := second.latencies(func(n int) bool { return n < 40 })
 	before := m.taken()
@@ -73,23 +78,24 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	over := m.watch()
 	var done sync.WaitGroup
 	done.Go(func() { g.take(ctx) })
-	during := make([][]time.Duration, 2)
-	for i, c := range []*client{second, third} {
+	during := make([][]time.Duration, 3)
+	for i, c := range []*client{second, third, unharmed} {
 		done.Go(func() { during[i] = c.latencies(func(int) bool { return ctx.Err() == nil }) })
 	}
 	done.Wait()
 	peak := over()
 	rows := before.rows + 2*busyRows + sessionRows*(len(g.sessions)+2) + streamRows*int(g.streams.Load())
 	m.check(peak, taken{greedyMemory, greedyFiles, rows}, "while somebody is greedy")
-	for i, all := range during {
-		if ceiling := 10*p99(quiet) + 2*time.Second; len(all) == 0 || p99(all) > ceiling {
+	usual := max(p99(quiet), p99(during[2]))
+	for i, all := range during[:2] {
+		if ceiling := 10*usual + 2*time.Second; len(all) == 0 || p99(all) > ceiling {
 			t.Errorf("neighbour %d: p99 of %d calls %s, want at most %s", i, len(all), p99(all), ceiling)
 		}
 	}
 	g.leave()
 	after := m.settled(taken{before.memory + restMemory, before.files + restFiles, rows})
 	t.Logf("the greedy one: %s", g)
-	t.Logf("neighbours: %d and %d calls, none failed; p99 quiet %s, then %s and %s", len(during[0]), len(during[1]), p99(quiet), p99(during[0]), p99(during[1]))
+	t.Logf("neighbours: %d and %d calls, none failed; p99 quiet %s, then %s and %s, and %s on the other machine", len(during[0]), len(during[1]), p99(quiet), p99(during[0]), p99(during[1]), p99(during[2]))
 	t.Logf("at most allowed: %s", taken{greedyMemory, greedyFiles, rows})
 	t.Logf("before: %s; at most: %s; after: %s", before, peak, after)
 }
@@ -151,7 +157,7 @@ func (m *machine) taken() (k taken) {
 	m.t.Helper()
 	for _, p := range m.those("dormouse", "runner") {
 		folder := filepath.Join("/proc", strconv.Itoa(p.pid))
-		status, _ := os.ReadFile(filepath.Join(folder, "status")) // of one that has ended there is none
+		status, _ := os.ReadFile(filepath.Join(folder, "status")) // a process that has ended has no such file
 		if _, rest, found := strings.Cut(string(status), "VmRSS:"); found {
 			kb, _ := strconv.Atoi(strings.Fields(rest)[0]) // the kernel wrote it
 			k.memory += kb << 10
@@ -182,7 +188,8 @@ func countRows(ctx context.Context, file string) (rows int, err error) {
 	return rows, err
 }
 
-// watch begins to measure the machine. most ends that and returns the maximum.
+// watch begins to measure the machine. most ends the measurement and returns the largest
+// values.
 func (m *machine) watch() (most func() taken) {
 	var peak taken
 	var work sync.WaitGroup
@@ -221,11 +228,11 @@ func (m *machine) settled(most taken) (k taken) {
 	}
 }
 
-// greedy is a principal that takes all it can.
+// greedy is a principal that uses as much as it can.
 type greedy struct {
 	m       *machine
 	key     string
-	slowKey string // key of a principal that only sends slow bodies; with key, they would leave no room for other requests
+	slowKey string // key of a principal that only sends slow bodies; with the same key they would leave no room for other requests
 
 	mu       sync.Mutex
 	sessions []*client
@@ -283,7 +290,7 @@ func (g *greedy) count(what *atomic.Int64, err error) {
 	what.Add(1)
 }
 
-// post makes a call and reads the answer. A call that is cut at the end of the time does
+// post makes a call and reads the answer. A call that is cut by the end of the test does
 // not count.
 func (g *greedy) post(ctx context.Context, c *client, text string) error {
 	s, err := c.send(ctx, http.MethodPost, "", c.request(c.id(), "echo", `{"text":`+text+`}`))
@@ -366,7 +373,7 @@ func (g *greedy) talk(ctx context.Context) {
 	}
 	err = errors.Join(err, say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	for n := 0; err == nil; n++ {
-		if n%300 == 299 { // or nothing else of this principal would get its turn
+		if n%300 == 299 { // otherwise the other work of this principal would never get its turn
 			<-time.After(500 * time.Millisecond)
 		}
 		if err = say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"frame"}}}`, n)); err == nil {

@@ -78,6 +78,7 @@ func (m *machine) connected(server string, more url.Values, header http.Header) 
 }
 
 func TestE2EKeysLetInWhoHasOne(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, servers{"one": nil, "two": nil})
 	m.start("--access", "keys")
 	key, other := m.keys("create", "ada", "--server", "one"), m.keys("create", "ada", "--server", "two")
@@ -137,6 +138,7 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 }
 
 func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
+	t.Parallel()
 	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 	t.Cleanup(dynamoDB.Stop)
 	endpoint, err := dynamoDB.Endpoint()
@@ -161,10 +163,10 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	}
 }
 
-// ticketLetsInOnce connects as a page does: without headers.
-func (m *machine) ticketLetsInOnce(key string) {
+// ticket returns a ticket of the holder of a key for a server.
+func (m *machine) ticket(server, key string) string {
 	m.t.Helper()
-	r, err := http.NewRequestWithContext(m.t.Context(), "POST", strings.TrimSuffix(m.urls["one"], "mcp")+"ticket", nil)
+	r, err := http.NewRequestWithContext(m.t.Context(), "POST", strings.TrimSuffix(m.urls[server], "mcp")+"ticket", nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -178,8 +180,15 @@ func (m *machine) ticketLetsInOnce(key string) {
 	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Ticket == "" {
 		m.t.Fatalf("POST ticket: %d, %v", res.StatusCode, err)
 	}
+	return answer.Ticket
+}
+
+// ticketLetsInOnce connects in the way of a web page: without headers.
+func (m *machine) ticketLetsInOnce(key string) {
+	m.t.Helper()
+	ticket := m.ticket("one", key)
 	for _, want := range []int{101, 401} {
-		if got := m.connected("one", url.Values{"ticket": {answer.Ticket}}, nil); got != want {
+		if got := m.connected("one", url.Values{"ticket": {ticket}}, nil); got != want {
 			m.t.Errorf("a ticket: %d, want %d", got, want)
 		}
 	}

@@ -4,9 +4,11 @@ package main_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -29,8 +31,8 @@ const (
 	// soon.
 	sleepAfter = time.Second
 	idle       = 2 * time.Second
-	// asleepWithin is the longest time from the last message until nothing runs. The
-	// box is idle and lingers 5 s; then the function that took its bye is idle too.
+	// asleepWithin is the longest time from the last message until no process runs. The
+	// box is idle and lingers for 5 s. Then the function that took its bye is idle too.
 	// The rest is for slow machines.
 	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
 )
@@ -55,8 +57,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer func() { _ = os.RemoveAll(stdioFolder) }() // nothing to do about it at the end
-		// Servers in a sandbox have a user of their own.
+		defer func() { _ = os.RemoveAll(stdioFolder) }() // an error cannot be handled at the end
+		// Servers in a sandbox run as other users, who must be able to enter.
 		if err := os.Chmod(stdioFolder, 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -68,8 +70,8 @@ func TestMain(m *testing.M) {
 // servers holds the flags of the test server by name, for mcpServers.
 type servers map[string][]string
 
-// machine is a dormouse run with a data folder of its own. It may be started more
-// than once, one after the other.
+// machine is a dormouse run with a data folder of its own. A test may start it again after
+// it has ended.
 type machine struct {
 	t       *testing.T
 	data    string
@@ -80,6 +82,8 @@ type machine struct {
 	// programs is true if the functions are programs of their own; see asPrograms.
 	programs bool
 	flags    []string // of the last start
+	program  string   // instead of the built one
+	terminal *os.File // its controlling terminal, nil for none
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the program has ended; cmd.ProcessState is set then
@@ -129,7 +133,7 @@ func (m *machine) asPrograms() *machine {
 	return m
 }
 
-// in returns the machine for a part of a test.
+// in returns the machine for a subtest.
 func (m *machine) in(t *testing.T) *machine {
 	part := *m
 	part.t = t
@@ -139,7 +143,7 @@ func (m *machine) in(t *testing.T) *machine {
 // start starts dormouse run and returns when it is ready.
 func (m *machine) start(flags ...string) {
 	m.t.Helper()
-	m.run(append([]string{"--json"}, flags...)...)
+	m.run(append([]string{"--json", "--log-format=json"}, flags...)...)
 	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
 		if e.Kind == "ready" {
 			m.urls[e.Name], m.ws[e.Name] = e.URL, e.SocketURL
@@ -148,7 +152,7 @@ func (m *machine) start(flags ...string) {
 	})
 }
 
-// run starts dormouse run and returns at once.
+// run starts dormouse run and does not wait until it is ready.
 func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.out, m.log, m.exited = newJournal(), newJournal(), make(chan struct{})
@@ -164,6 +168,9 @@ func (m *machine) run(flags ...string) {
 	m.cmd = m.command("run", all...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
 	m.cmd.WaitDelay = 5 * time.Second
+	if m.terminal != nil {
+		m.cmd.Stdin, m.cmd.SysProcAttr = m.terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	}
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatalf("%v; run make build first", err)
 	}
@@ -176,7 +183,7 @@ func (m *machine) run(flags ...string) {
 
 // command returns a command line of the built program with this machine's folders.
 func (m *machine) command(verb string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(programs, "dormouse"), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
+	cmd := exec.Command(cmp.Or(m.program, filepath.Join(programs, "dormouse")), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
 	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"))
 	cmd.Env = append(cmd.Env, m.env...)
 	return cmd
@@ -198,8 +205,8 @@ func (m *machine) hosted() int {
 	return len(c.Names())
 }
 
-// end stops the machine when a test is over. It fails the test if the machine leaves
-// anything behind, whatever the test is about.
+// end stops the machine when a test is over. If the machine leaves any process or file
+// behind, end fails the test.
 func (m *machine) end() {
 	if m.cmd == nil {
 		return
@@ -231,7 +238,7 @@ func (m *machine) running() bool {
 	}
 }
 
-// interrupt sends what Ctrl-C sends and returns how the program ended.
+// interrupt sends the signal of Ctrl-C and returns how the program ended.
 func (m *machine) interrupt() *os.ProcessState {
 	m.t.Helper()
 	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -324,9 +331,9 @@ func (m *machine) kill(all ...process) {
 	}
 }
 
-// killFunctions ends all processes of these functions with SIGKILL and returns when
-// the emulator has noticed. Before that, the emulator may give them an invocation,
-// whose fate is up to the client and the gateway, as on AWS.
+// killFunctions ends all processes of these functions with SIGKILL and returns when the
+// emulator has noticed. Before that, the emulator may still give them an invocation. What
+// then happens to it depends on the client and the gateway, as on AWS.
 func (m *machine) killFunctions(names ...string) {
 	m.t.Helper()
 	if !m.programs {
@@ -368,12 +375,21 @@ func (m *machine) restart() {
 	}
 	flags := m.flags
 	for name, address := range m.urls {
+		// Another test's machine may have taken a port that was free for a moment.
+		m.eventually(30*time.Second, "the addresses are free", func() bool { return free(m.t, host(address)) && free(m.t, host(m.ws[name])) })
 		if !slices.Contains(flags, "--sockets") {
 			flags = append(slices.Clone(flags), "--listen", host(address), "--sockets", host(m.ws[name]))
 		}
 		break
 	}
-	m.start(slices.DeleteFunc(flags, func(f string) bool { return f == "--json" })...)
+	m.start(slices.DeleteFunc(flags, func(f string) bool { return f == "--json" || f == "--log-format=json" })...)
+}
+
+// free reports whether an address can be listened on.
+func free(t *testing.T, address string) bool {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", address)
+	return err == nil && l.Close() == nil
 }
 
 // asleep waits until nothing but dormouse itself runs.
@@ -404,6 +420,8 @@ type event struct {
 	URL     string
 	Running int
 
+	Added, Changed, Removed []string
+
 	SocketURL string `json:"socket_url"`
 }
 
@@ -431,7 +449,7 @@ func (m *machine) count(kind string) int {
 	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))
 }
 
-// await waits for an event, among those since the start and those to come.
+// await waits for an event. It finds events since the start, and later ones.
 func (m *machine) await(within time.Duration, what string, is func(event) bool) (e event) {
 	m.t.Helper()
 	m.awaitLine(m.out, within, what, func(line string) bool {

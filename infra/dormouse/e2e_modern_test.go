@@ -27,8 +27,8 @@ var modern = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// modernMachine returns a machine that hosts that server, and the file that gets a
-// line for each run of a tool.
+// modernMachine returns a machine that hosts that server. It also returns the files that
+// get a line for each run of a tool, and for each start.
 func modernMachine(t *testing.T) (m *machine, calls, starts string) {
 	t.Helper()
 	program, err := modern()
@@ -63,7 +63,7 @@ func (s *stream) asked() (wire.Message, error) {
 	}
 }
 
-// question polls until a question has come, behind an event.
+// question polls until a question has come, from the last event on.
 func (c *client) question(s *stream) (q wire.Message, last string, err error) {
 	c.t.Helper()
 	for {

@@ -41,8 +41,8 @@ func nativeMachine(t *testing.T, name string) *machine {
 	return machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
 }
 
-// probeMachine returns a machine that hosts the server of testdata/native. Its
-// functions need the flags at the start.
+// probeMachine returns a machine that hosts the server of testdata/native. The test must
+// start it with the flags.
 func probeMachine(t *testing.T) (m *machine, flags []string) {
 	t.Helper()
 	folder, err := natives()
@@ -114,7 +114,7 @@ func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 	if err != nil || q.Method != wire.MethodElicit {
 		t.Fatalf("%s, %v", q.Raw, err)
 	}
-	s.named(func() bool { _, stream := eventID(s.last); return stream != "" }) // the question is an event of the call's
+	s.named(func() bool { _, stream := eventID(s.last); return stream != "" }) // the question is an event of the call's stream
 	m.asleep()
 	m.redeploy(sleepy()...)
 	s = m.resume("booking", s)
@@ -241,8 +241,8 @@ func TestE2EUnknownNativeServerIsRefusedByNameAtTheStart(t *testing.T) {
 	}
 }
 
-// tutorial returns the commands of docs/go-servers.md: those that are pasted first, and
-// those for another terminal.
+// tutorial returns the commands of docs/go-servers.md: those to paste first, and those for
+// another terminal.
 func tutorial(t *testing.T) (first, other string) {
 	t.Helper()
 	_, part, _ := strings.Cut(read(t, "../../docs/go-servers.md"), "\n## A first server\n")
@@ -259,7 +259,8 @@ func tutorial(t *testing.T) (first, other string) {
 	return blocks[0], blocks[1]
 }
 
-// The program of docs/go-servers.md in a module that only requires Dormouse.
+// This test builds the program of docs/go-servers.md in a module that only requires
+// Dormouse.
 func TestE2EServersInAModuleOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	first, _ := tutorial(t)
@@ -300,7 +301,7 @@ func main() { run.`+start+`(native.Servers{"hello": hello}) }
 	}
 }
 
-// cloned returns the folder that a clone of the work tree would be if all changes
+// cloned returns a folder with the contents of a clone, as if all changes of the work tree
 // were committed.
 func cloned(t *testing.T) string {
 	t.Helper()
@@ -328,7 +329,7 @@ func cloned(t *testing.T) string {
 	return to
 }
 
-// The test runs the commands as they stand. Only the port differs.
+// The test runs the commands of the page unchanged, except for the port.
 func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	t.Parallel()
 	first, other := tutorial(t)
@@ -370,8 +371,8 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	m.stopPasted()
 }
 
-// stopPasted does what Ctrl-C does to the pasted commands: it signals every program
-// of theirs.
+// stopPasted does what Ctrl-C does to the pasted commands: it signals every program that
+// they started.
 func (m *machine) stopPasted() {
 	m.t.Helper()
 	if err := syscall.Kill(m.only("dormouse").pid, syscall.SIGINT); err != nil {

@@ -17,7 +17,7 @@ func (c *client) modern(method string) json.RawMessage {
 	return c.served(method, "", "", "{}").Result
 }
 
-// list asks for the tools as a client with a session does.
+// list asks for the tools in a request of a client with a session.
 func (c *client) list() json.RawMessage {
 	c.t.Helper()
 	s, err := c.post(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)

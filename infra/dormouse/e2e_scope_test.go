@@ -115,7 +115,7 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 	m.start()
 	c := m.session("one")
 	pid := c.whoami().PID
-	m.psText("ready", fmt.Sprint(pid))
+	m.psText("awake", fmt.Sprint(pid))
 	m.kill(m.only("stdio"))
 	m.eventually(10*time.Second, "ps shows the failure", func() bool {
 		r := m.ps()
@@ -132,7 +132,7 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 			t.Errorf("after it was started again ps shows %+v", p)
 		}
 	}
-	m.psText("ready", "RESTARTS")
+	m.psText("awake", "LAST-CALL")
 }
 
 func TestE2EATenantHasNoMoreBoxesThanItMay(t *testing.T) {

@@ -53,8 +53,8 @@ func realServers(folder, page string) map[string]real {
 	}
 }
 
-// TestServersOfTheRegistriesRun calls a tool of each server, from nothing, from
-// sleep, and once as a client starts it without Dormouse.
+// TestServersOfTheRegistriesRun calls a tool of each server three times: after a first
+// start, after the box has slept, and from a server that was started without Dormouse.
 func TestServersOfTheRegistriesRun(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "note.txt"), "dormice sleep\n")
@@ -92,7 +92,7 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 		}
 		m.wants(c, name, s)
 		cold[name] = time.Since(begun)
-		if name == "everything" { // a tool that can be called as a task of 2025-11-25 only
+		if name == "everything" { // this tool can be called only as a task of 2025-11-25
 			m.wants(c, name, real{tool: "simulate-research-query", arguments: `{"topic":"dormice"}`, want: "Research Report: dormice"})
 		}
 		m.asleep()
@@ -132,7 +132,8 @@ func (s real) installed(t *testing.T) (program string, args []string) {
 	return "", nil
 }
 
-// within opens a session with more patience than usual, because packages are fetched.
+// within opens a session with more patience than usual, because the box has to fetch
+// packages.
 func within(c *client, patience time.Duration) error {
 	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The functions get the servers that dormouse run has read. A function that starts while
-// the file is half saved hosts the same servers as before.
+// The functions get the servers that dormouse run has read. If a function starts while the
+// file is half saved, it hosts the same servers as before.
 func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil}).asPrograms()
@@ -41,8 +41,8 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	}
 }
 
-// A file in VS Code's form: comments, values that VS Code asks for, a file of variables,
-// a remote server; and a program of the project by its relative path.
+// The file has the form of VS Code's, with comments, values that VS Code asks for, a file
+// of variables and a remote server. One program of the project has a relative path.
 func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)

@@ -18,7 +18,7 @@ import (
 
 const (
 	maxPosted = 4 << 20 // bytes of the body of a POST
-	maxPushed = 131_072 // bytes of a message to a WebSocket client
+	maxPushed = 131_072 // most bytes of a message to a WebSocket client
 )
 
 // TestE2ESizes sends messages of the largest sizes through the whole machine:
@@ -42,9 +42,9 @@ func filled(id string, size int) (request, result string) {
 	return (*client)(nil).request(id, "echo", `{"text":"`+text+`"}`), `{"content":[{"type":"text","text":"` + text + `"}]}`
 }
 
-// filling returns the inside of a JSON string of size bytes. It has characters of one
-// to four bytes in an order without a period, and escaped backslashes at regular
-// distances. Without backslashes it has other escapes.
+// filling returns the inside of a JSON string of size bytes. It has characters of one to
+// four bytes in an order that never repeats, and escaped backslashes at regular distances.
+// Without backslashes it has other escapes.
 func filling(size, backslashes int) string {
 	r := rand.New(rand.NewPCG(7, uint64(size)))
 	pieces := []string{"a", "Z", " ", "ä", "ß", "é", "€", "漢", "字", "𝄞", "🐭"}
@@ -153,7 +153,7 @@ func (m *machine) listen(server string) *listener {
 	return l
 }
 
-// listenBehind opens an event stream behind an earlier event, "" for none.
+// listenBehind opens an event stream after an earlier event, "" for none.
 func (m *machine) listenBehind(server, last string) *listener {
 	m.t.Helper()
 	at, err := url.Parse(strings.TrimSuffix(m.urls[server], "mcp") + "sse")

@@ -4,8 +4,10 @@ package main_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
 )
 
 // sleepy returns the flags of a machine that should sleep soon.
@@ -53,7 +57,7 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 	m.startedAnew(c.session)
 }
 
-// startedAnew wants the log line for an existing session that got a fresh process.
+// startedAnew waits for the log line that an existing session got a fresh process.
 func (m *machine) startedAnew(session string) {
 	m.t.Helper()
 	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
@@ -321,20 +325,29 @@ type psReport struct {
 		Box, Process, State, Phase string
 		PID, Restarts              int
 	}
+	Gateways []api.Gateway
 	Sessions []struct {
 		ID, Server, State, Client string
 		Version                   string `json:"protocol_version"`
-	}
+	} `json:"-"`
 }
 
 func (m *machine) ps() (r psReport) {
 	m.t.Helper()
-	out, err := m.command("ps", "--json").Output()
-	if err != nil {
-		m.t.Fatalf("dormouse ps: %v", err)
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
-		m.t.Fatalf("dormouse ps printed %s: %v", out, err)
-	}
+	m.printed(&r, "ps", "--json")
+	m.printed(&r.Sessions, "sessions", "--json")
 	return r
+}
+
+// printed decodes what a command prints, even if dormouse run is not up.
+func (m *machine) printed(into any, command string, args ...string) {
+	m.t.Helper()
+	out, err := m.command(command, args...).Output()
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3) {
+		m.t.Fatalf("dormouse %s: %v", command, err)
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		m.t.Fatalf("dormouse %s printed %s: %v", command, out, err)
+	}
 }

@@ -25,10 +25,11 @@ const soakTime = "DORMOUSE_TEST_SOAK"
 // soakSessions is how many sessions each tenant has.
 const soakSessions = 2
 
-// Sessions of two tenants call while dormouse itself, its runners and servers are killed.
-// Dormouse is killed only in the first half, so that growth in the second half shows. No
-// call runs twice, each accepted call ends, and each session goes on. No byte of the
-// other tenant arrives. Memory and descriptors return to what they were.
+// Sessions of two tenants make calls while dormouse itself, its runners and servers are
+// killed. Dormouse is killed only in the first half, so that growth in the second half
+// shows. No call runs twice, each accepted call ends, and each session continues. No byte
+// of the other tenant arrives. Memory and descriptors return to their values from the
+// beginning.
 func TestE2ESoak(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
 	if err != nil {
@@ -45,7 +46,7 @@ func TestE2ESoak(t *testing.T) {
 	var clients []*client
 	seen := &marks{}
 	for i, name := range tenants {
-		key := m.keys("create", "ada", "--tenant", name, "--server", name, "--force")
+		key := m.keys("create", "ada", "--tenant", name, "--server", name, "--yet-to-come")
 		for range soakSessions {
 			c := m.as(key, name)
 			c.mark = name
@@ -101,8 +102,8 @@ func TestE2ESoak(t *testing.T) {
 	t.Logf("half way: %s; when all was over: %s", killed.start, after)
 }
 
-// kills counts what was killed, and keeps the machine's use when dormouse was killed
-// for the last time.
+// kills counts the kills, and keeps what the machine used when dormouse was killed for the
+// last time.
 type kills struct {
 	hosts, others int
 	start         taken
@@ -171,7 +172,7 @@ func (k *markedTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 type markedBody struct {
 	io.ReadCloser
 	trip *markedTrip
-	tail []byte // the end of what was read, which may be the begin of a mark
+	tail []byte // the end of the data so far, which may be the beginning of a mark
 }
 
 func (b *markedBody) Read(p []byte) (int, error) {
@@ -179,7 +180,7 @@ func (b *markedBody) Read(p []byte) (int, error) {
 	b.trip.seen.bytes.Add(int64(n))
 	text := append(b.tail, p[:n]...)
 	for word, count := range map[string]*atomic.Int64{b.trip.own: &b.trip.seen.own, b.trip.foreign: &b.trip.seen.foreign} {
-		// Whole marks in the tail were counted before.
+		// Do not count whole marks in the tail again.
 		count.Add(int64(bytes.Count(text, []byte(word)) - bytes.Count(b.tail, []byte(word))))
 	}
 	b.tail = bytes.Clone(text[max(0, len(text)-len(b.trip.own)-len(b.trip.foreign)):])

@@ -63,7 +63,7 @@ func (m *machine) talk(server string) *socket {
 	return s
 }
 
-// resume connects to an existing session, behind an event.
+// resume connects to an existing session, after an event.
 func (m *machine) resume(server string, of *socket) *socket {
 	m.t.Helper()
 	s := m.dial(server, url.Values{"session": {of.session}, "last-event-id": {of.last}, "event-ids": {"1"}})
@@ -139,7 +139,7 @@ func (s *socket) read() (m wire.Message, told bool, err error) {
 // eventID returns an event's index and its stream.
 func eventID(id string) (index int, stream string) {
 	number, stream, _ := strings.Cut(id, "/")
-	index, _ = strconv.Atoi(number) // of the common stream, with a nonce, none is compared
+	index, _ = strconv.Atoi(number) // the number of a common event has a nonce, and no test compares it
 	return index, stream
 }
 
@@ -177,7 +177,7 @@ func (s *socket) end(id string) wire.Message {
 	return all[len(all)-1]
 }
 
-// ask sends a tools/call and returns its id.
+// ask sends a tools/call and returns the id of the request.
 func (s *socket) ask(tool, arguments string) string {
 	s.t.Helper()
 	s.ids++
@@ -186,7 +186,7 @@ func (s *socket) ask(tool, arguments string) string {
 	return id
 }
 
-// id returns the session's id, which the first event names.
+// id returns the session's id, which is in the first notification about an event.
 func (s *socket) id() string {
 	s.t.Helper()
 	s.named(func() bool { return s.session != "" })
@@ -238,8 +238,8 @@ func (m *machine) socketsApart() {
 	}
 }
 
-// The gateway keeps the connection, and everything else has ended. In this test the
-// long silence is just long enough for that.
+// The gateway keeps the connection while all processes end. The silence in this test is
+// just long enough for that.
 func TestE2ESocketOutlivesALongSilence(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -277,8 +277,8 @@ func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
 	}
 }
 
-// A client that loses its connection in the middle of a call gets the rest on the
-// next one, in order, and nothing twice.
+// A client loses its connection in the middle of a call. On the next one it gets the rest,
+// in order, without repeats.
 func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// answers are the client's answers to the tool book of the modern server, round by
-// round, and booked is the tool's result. TestE2EAnswerAfterEveryProcessWasKilled does
-// the same over Streamable HTTP.
+// answers are the client's answers to the tool book of the modern server, one for each
+// round, and booked is the tool's result. TestE2EAnswerAfterEveryProcessWasKilled does the
+// same over Streamable HTTP.
 var answers = [2]string{`{"name":"Ada"}`, `{"right":true}`}
 
 const booked = "booked: right for Ada, true"
@@ -88,8 +88,9 @@ func ranThrice(t *testing.T, calls string) {
 	}
 }
 
-// A legacy server's question is in the memory of its process, which lives on while the
-// functions are killed. A changed state and a retry that was sent twice change nothing.
+// A legacy server's question is in the memory of its process, which goes on while the
+// functions are killed. If the client changes the state, or sends a retry twice, that has
+// no effect.
 func TestE2EModernClientIsAskedByALegacyServer(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil}).asPrograms()

@@ -61,8 +61,8 @@ func (m *machine) questions() {
 	}
 }
 
-// questionOverCut disconnects the client before it answers. The answer still reaches
-// the server, and the client gets its result.
+// questionOverCut disconnects the client before it answers. The answer must still reach
+// the server, and the result must reach the client.
 func (m *machine) questionOverCut() {
 	c := m.session("one")
 	s, err := c.post(c.request("1", "ask", `{"method":"sampling/createMessage"}`))

@@ -30,7 +30,7 @@ type taskState struct {
 	Result                     json.RawMessage
 }
 
-// until polls a task, at the pace that the task asks for, until it has a status.
+// until polls a task, as often as the task says, until it has a status.
 func (c *client) until(id, status string) taskState {
 	c.t.Helper()
 	for begun := time.Now(); ; {
@@ -50,7 +50,7 @@ func (c *client) until(id, status string) taskState {
 	}
 }
 
-// A task waits for its client without any process, and new processes finish it.
+// A task waits for its client while no process runs. New processes finish it.
 func TestE2ETaskOutlivesEveryProcess(t *testing.T) {
 	t.Parallel()
 	m, calls, _ := modernMachine(t)

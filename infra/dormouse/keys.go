@@ -2,16 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -19,22 +20,40 @@ import (
 
 type keysCommand struct {
 	Create createKeyCommand `cmd:"" help:"Make an API key and print it. It cannot be shown again."`
-	List   listKeysCommand  `cmd:"" help:"Show the keys there are."`
-	Revoke revokeKeyCommand `cmd:"" help:"End a key, everywhere within 30 seconds. What is being held at that time ends by itself; see SECURITY.md."`
+	List   listKeysCommand  `cmd:"" help:"Show the keys."`
+	Rotate rotateKeyCommand `cmd:"" help:"Make a key that replaces another key, and print it. The old key ends after --grace."`
+	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds. Responses that are open then go on to their end; see SECURITY.md."`
 }
 
-// keyStore says where the keys are, and how to print them.
+// managed is what all commands for keys have in common.
+type managed struct {
+	placed
+	printing
+}
+
+// use calls do with a client for the place of the keys.
+func (m managed) use(do func(context.Context, *client) error) error {
+	// A folder may not exist yet: keys are often made before the first run.
+	if !m.remote() && m.Store == "" {
+		if err := os.MkdirAll(m.folder(), 0o700); err != nil {
+			return err
+		}
+	}
+	return use(context.Background(), m.placed, time.Minute, do)
+}
+
+// keyStore says which store a command opens itself, and how it prints.
 type keyStore struct {
-	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	Store string `help:"As dormouse run was given, or dynamodb:TABLE of what is deployed, with the credentials in the environment or of the aws command."`
-	JSON  bool   `help:"Print JSON."`
+	Data  string `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	Store string `help:"The store of dormouse run, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
+	printing
 }
 
-// use opens the store, calls do with it, and closes it.
-func (k keyStore) use(do func(context.Context, session.Keys) error) error {
+// useStore opens the store, calls do with it, and closes it.
+func (k keyStore) useStore(do func(context.Context, session.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	store, err := k.open(ctx)
+	store, err := openStore(ctx, k.Store, k.Data)
 	if err != nil {
 		return err
 	}
@@ -42,8 +61,10 @@ func (k keyStore) use(do func(context.Context, session.Keys) error) error {
 	return do(ctx, store)
 }
 
-func (k keyStore) open(ctx context.Context) (session.Store, error) {
-	name, err := local.StoreName(k.Store, k.Data)
+// openStore opens the store of a folder, or the one that name says. Its credentials are
+// in the environment, or those of the aws command.
+func openStore(ctx context.Context, name, data string) (session.Store, error) {
+	name, err := local.StoreName(name, data)
 	if err != nil {
 		return nil, err
 	}
@@ -80,43 +101,17 @@ func credentials(ctx context.Context, getenv func(string) string) func(string) s
 	}
 }
 
-// keyLine is the JSON form of a key. Times are RFC 3339, UTC.
-type keyLine struct {
-	Key       string     `json:"key,omitempty"` // only when the command creates it
-	ID        string     `json:"id"`
-	Tenant    string     `json:"tenant"`
-	Principal string     `json:"principal"`
-	Servers   []string   `json:"servers"`
-	Created   time.Time  `json:"created"`
-	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
-	Expires   *time.Time `json:"expires,omitempty"`   // for a revoked key: when the store forgets it
-	Revoked   *time.Time `json:"revoked,omitempty"`
-}
-
-func lineOf(k session.Key) keyLine {
-	at := func(t time.Time) *time.Time {
-		if t.IsZero() {
-			return nil
-		}
-		t = t.UTC()
-		return &t
-	}
-	return keyLine{
-		ID: k.ID, Tenant: k.Tenant, Principal: k.Principal, Servers: k.Servers,
-		Created: k.Created.UTC(), LastUsed: at(k.Used), Expires: at(k.Expires), Revoked: at(k.Revoked),
-	}
-}
-
 type createKeyCommand struct {
-	Principal  string   `arg:"" help:"As whom the holder acts. Sessions are the principal's: a key that replaces another has the same."`
-	Tenant     string   `default:"default" help:"Tenants share neither sessions nor boxes."`
-	Server     []string `help:"Name of a server the key is for; may be repeated."`
-	AllServers bool     `help:"The key is for every server."`
-	Props      string   `help:"JSON object that your servers in Go are told of the principal, such as a plan or a name."`
-	Days       int      `default:"365" help:"After so many days the key ends; 0 for never."`
-	Servers    string   `default:"servers.json" type:"path" help:"The servers file, which must have each --server. Without a file the names are not checked."`
-	Force      bool     `help:"Do not check the names of servers."`
-	keyStore
+	Principal  string   `arg:"" help:"The principal as whom the holder acts. Sessions belong to the principal, so a key that replaces another key has the same principal."`
+	Tenant     string   `help:"The tenant of the principal. Tenants share neither sessions nor boxes. By default the tenant of your own key, or else the tenant default."`
+	Server     []string `help:"Name of a server that the holder may call; may be repeated."`
+	AllServers bool     `help:"The holder may call every server."`
+	Role       string   `enum:"user,viewer,operator" default:"user" help:"The rights of the holder. user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and stop processes, end sessions, read output and manage keys."`
+	Props      string   `help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
+	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
+	Servers    string   `default:"servers.json" type:"path" help:"The servers file. While dormouse run is not up, the file must have each --server. Without a file the names are not checked."`
+	YetToCome  bool     `help:"Allow names that no server has yet."`
+	managed
 }
 
 // Validate checks the flags together.
@@ -130,38 +125,51 @@ func (c *createKeyCommand) Validate() error {
 	return nil
 }
 
+// Run makes a key.
 func (c *createKeyCommand) Run(t *terminal) error {
-	if err := c.checkServers(t); err != nil {
-		return err
+	asked := api.NewKey{
+		Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role,
+		Seconds: int64(c.Days) * 24 * 60 * 60, YetToCome: c.YetToCome,
 	}
-	grant := auth.Grant{Tenant: c.Tenant, Principal: c.Principal, Servers: c.Server, Life: time.Duration(c.Days) * 24 * time.Hour}
 	if c.Props != "" {
-		grant.Props = []byte(c.Props)
+		if !json.Valid([]byte(c.Props)) {
+			return errors.New("--props is not a JSON object")
+		}
+		asked.Props = json.RawMessage(c.Props)
 	}
 	if c.AllServers {
-		grant.Servers = []string{session.EveryServer}
+		asked.Servers = []string{session.EveryServer}
 	}
-	return c.use(func(ctx context.Context, store session.Keys) error {
-		key, record, err := auth.Create(ctx, store, grant)
-		if err != nil {
+	return c.use(func(ctx context.Context, to *client) error {
+		if !to.up {
+			if err := c.checkServers(t); err != nil {
+				return err
+			}
+		}
+		var made api.Key
+		if err := to.call(ctx, "POST", "keys", asked, &made); err != nil {
 			return err
 		}
-		if c.JSON {
-			line := lineOf(record)
-			line.Key = key
-			return t.printJSON(line)
-		}
-		_, err = fmt.Fprintln(t.out, key)
-		_, _ = fmt.Fprintf(t.err, "Key %s acts as %s of tenant %s. It is shown this once; send it as Authorization: Bearer KEY.\n",
-			record.ID, record.Principal, record.Tenant)
-		return err
+		return c.show(t, made, func() error { return sayKey(t, made) })
 	})
+}
+
+// sayKey prints a key that was just made. Only the key goes to stdout.
+func sayKey(t *terminal, made api.Key) error {
+	_, err := fmt.Fprintln(t.out, made.Key)
+	may := ""
+	if made.Role != "user" {
+		may = " with role " + made.Role
+	}
+	_, _ = fmt.Fprintf(t.err, "Key %s acts as %s of tenant %s%s. It is not shown again. Send it as Authorization: Bearer KEY.\n",
+		made.ID, made.Principal, made.Tenant, may)
+	return err
 }
 
 // checkServers returns an error for names that the servers file does not have. If the
 // file is elsewhere, as for a stack on AWS, or cannot be read, it prints a warning.
 func (c *createKeyCommand) checkServers(t *terminal) error {
-	if c.Force || len(c.Server) == 0 {
+	if c.YetToCome || len(c.Server) == 0 {
 		return nil
 	}
 	servers, _, err := catalog.Load(c.Servers, os.LookupEnv)
@@ -169,79 +177,133 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 		_, _ = fmt.Fprintf(t.err, "The names of servers are not checked: %v\n", err)
 		return nil
 	}
+	names := servers.Names()
+	for _, r := range servers.Rejected() {
+		names = append(names, r.Name)
+	}
 	for _, name := range c.Server {
-		if _, ok := servers.Server(name); ok || servers.Reason(name) != "" {
-			continue
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("%s has no server %s: %s (--yet-to-come allows it)", c.Servers, name, catalog.Instead(name, names))
 		}
-		hint := "it has " + strings.Join(servers.Names(), ", ")
-		if nearest := servers.Nearest(name); nearest != "" {
-			hint = "did you mean " + nearest + "?"
-		}
-		return fmt.Errorf("%s has no server %s: %s (--force makes the key all the same)", c.Servers, name, hint)
 	}
 	return nil
 }
 
 type listKeysCommand struct {
-	Tenant string `help:"Only keys of this tenant."`
-	keyStore
+	Tenant string `help:"Show only keys of this tenant."`
+	managed
 }
 
+// Run prints the keys.
 func (c *listKeysCommand) Run(t *terminal) error {
-	return c.use(func(ctx context.Context, store session.Keys) error {
-		keys, err := auth.List(ctx, store, c.Tenant)
+	return c.use(func(ctx context.Context, to *client) error {
+		all, err := to.keys(ctx, c.Tenant)
 		if err != nil {
 			return err
 		}
-		lines := []keyLine{}
-		for _, k := range keys {
-			lines = append(lines, lineOf(k))
-		}
-		if c.JSON {
-			return t.printJSON(lines)
-		}
-		return printKeys(t.out, lines, t.now())
+		return c.show(t, all, func() error { return printKeys(t.out, all, t.now()) })
 	})
 }
 
-func printKeys(out io.Writer, keys []keyLine, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+// keys lists the keys of a tenant, or of all that the caller manages.
+func (c *client) keys(ctx context.Context, tenant string) ([]api.Key, error) {
+	answer := struct{ Keys []api.Key }{}
+	err := c.call(ctx, "GET", "keys?tenant="+tenant, nil, &answer)
+	return answer.Keys, err
+}
+
+func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
 	day := func(t *time.Time) string {
 		if t == nil {
 			return "never"
 		}
 		return t.Format(time.DateOnly)
 	}
-	say("KEY\tTENANT\tPRINCIPAL\tSERVERS\tMADE\tLAST USED\tENDS\n")
-	for _, k := range keys {
-		used, ends := "never", day(k.Expires)
-		if k.LastUsed != nil {
-			used = age(now, *k.LastUsed).Truncate(time.Minute).String() + " ago"
+	return table(out, func(say func(string, ...any)) {
+		say("KEY\tTENANT\tPRINCIPAL\tROLE\tSERVERS\tMADE\tLAST USED\tENDS\n")
+		for _, k := range keys {
+			used, ends := "never", day(k.Expires)
+			if k.LastUsed != nil {
+				used = ago(now, *k.LastUsed)
+			}
+			if k.Revoked != nil {
+				ends = "revoked " + day(k.Revoked)
+			}
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, k.Principal, k.Role, strings.Join(k.Servers, ","), day(&k.Created), used, ends)
 		}
-		if k.Revoked != nil {
-			ends = "revoked " + day(k.Revoked)
-		}
-		say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, k.Principal, strings.Join(k.Servers, ","), day(&k.Created), used, ends)
-	}
-	return w.Flush()
+	})
 }
 
-type revokeKeyCommand struct {
-	Key string `arg:"" help:"Its id, as list shows it; or the key itself."`
-	keyStore
+type rotateKeyCommand struct {
+	Key    string        `arg:"" name:"who|id" help:"The id of the key, which keys list prints; or its principal, if the principal has only one key."`
+	Grace  time.Duration `default:"24h" help:"How long the old key stays valid."`
+	Tenant string        `help:"The tenant of the principal, if several tenants have a principal of this name."`
+	managed
 }
 
-func (c *revokeKeyCommand) Run(t *terminal) error {
-	return c.use(func(ctx context.Context, store session.Keys) error {
-		k, err := auth.Revoke(ctx, store, c.Key)
+// Run makes the key that replaces another one.
+func (c *rotateKeyCommand) Run(t *terminal) error {
+	return c.use(func(ctx context.Context, to *client) error {
+		id, err := c.find(ctx, to)
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return t.printJSON(lineOf(k))
+		var made api.Rotated
+		if err := to.call(ctx, "POST", "keys/"+id+"/rotate", api.Rotate{Seconds: int64(c.Grace.Seconds())}, &made); err != nil {
+			return err
 		}
-		_, err = fmt.Fprintf(t.out, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
-		return err
+		return c.show(t, made, func() error {
+			err := sayKey(t, made.Key)
+			_, _ = fmt.Fprintf(t.err, "It replaces key %s, which is valid until %s.\n", made.Old.ID, made.Old.Expires.Format(time.DateTime))
+			return err
+		})
+	})
+}
+
+// find returns the id of the key to replace.
+func (c *rotateKeyCommand) find(ctx context.Context, to *client) (string, error) {
+	all, err := to.keys(ctx, c.Tenant)
+	if err != nil {
+		return "", err
+	}
+	var own, names []string
+	for _, k := range all {
+		if k.ID == c.Key {
+			return k.ID, nil
+		}
+		if k.Principal == c.Key && k.Revoked == nil {
+			own = append(own, k.ID)
+		}
+		if !slices.Contains(names, k.Principal) {
+			names = append(names, k.Principal)
+		}
+	}
+	switch len(own) {
+	case 0:
+		return "", fmt.Errorf("no key has this id, and %w", unknown("principal", c.Key, names))
+	case 1:
+		return own[0], nil
+	default:
+		return "", fmt.Errorf("%s has several keys: name one of %s", c.Key, strings.Join(own, ", "))
+	}
+}
+
+type revokeKeyCommand struct {
+	Key string `arg:"" help:"The id of the key, which keys list prints; or the key itself."`
+	managed
+}
+
+// Run revokes a key.
+func (c *revokeKeyCommand) Run(t *terminal) error {
+	return c.use(func(ctx context.Context, to *client) error {
+		id, _, _ := strings.Cut(strings.TrimPrefix(c.Key, "dm_"), "_")
+		var k api.Key
+		if err := to.call(ctx, "DELETE", "keys/"+id, nil, &k); err != nil {
+			return err
+		}
+		return c.show(t, k, func() error {
+			_, err := fmt.Fprintf(t.out, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
+			return err
+		})
 	})
 }

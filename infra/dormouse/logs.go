@@ -1,124 +1,108 @@
 package main
 
 import (
-	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"net/url"
 	"os"
-	"path/filepath"
-	"slices"
+	"os/signal"
 	"strconv"
 	"strings"
+	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 )
 
 type logsCommand struct {
-	Of    string `arg:"" name:"server|session" help:"Name of a server, or a session: the beginning of its id, as ps shows it, is enough."`
-	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	Lines int    `short:"n" help:"Only so many of the last lines of each process."`
+	Of     string        `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints. By default all servers."`
+	Follow bool          `short:"f" help:"Go on with new output, through sleeps and restarts, until Ctrl-C."`
+	Lines  int           `short:"n" help:"Print only this many of the last lines of each process."`
+	Since  time.Duration `placeholder:"1h" help:"Print only the output of processes that have written something in this time."`
+	Stdout bool          `help:"Print only text that servers wrote to stdout and that is no MCP message."`
+	placed
+	printing
 }
 
 // Run prints the stderr output of processes, even after they and dormouse run have
 // ended. The values of secret variables are hidden in it.
 func (c *logsCommand) Run(t *terminal) error {
-	return c.print(t.out, filepath.Join(c.Data, local.LogFolder))
-}
-
-func (c *logsCommand) print(out io.Writer, folder string) error {
-	kept, err := keptLogs(folder, c.Of)
-	if err != nil {
-		return err
-	}
-	if len(kept) == 0 {
-		return fmt.Errorf("nothing is kept of a server or session %s: it has not run lately, or with another --data folder", c.Of)
-	}
-	for _, k := range kept {
-		text, err := k.text()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	said := false
+	err := use(ctx, c, 0, func(ctx context.Context, to *client) error {
+		body, err := to.stream(ctx, "GET", "logs?"+c.query().Encode(), nil)
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(out, "==> %s, %s\n%s", k.server, k.whose(), lastLines(text, c.Lines)); err != nil {
-			return err
+		defer func() { _ = body.Close() }()
+		said, err = c.print(t, json.NewDecoder(body))
+		return err
+	})
+	switch {
+	case ctx.Err() != nil || errors.Is(err, io.EOF) && said:
+		return nil
+	case !errors.Is(err, io.EOF):
+		return err
+	case c.Of == "":
+		return errors.New("no output is kept: no server has run lately, or it ran with another --data folder")
+	}
+	return fmt.Errorf("no output of a server or session %s is kept: it has not run lately, or it ran with another --data folder", c.Of)
+}
+
+func (c *logsCommand) query() url.Values {
+	query := url.Values{"of": {c.Of}}
+	if c.Lines > 0 {
+		query.Set("lines", strconv.Itoa(c.Lines))
+	}
+	if c.Since > 0 {
+		query.Set("since", c.Since.String())
+	}
+	if c.Stdout {
+		query.Set("stdout", "true")
+	}
+	if c.Follow {
+		query.Set("follow", "true")
+	}
+	return query
+}
+
+// print prints output until its end. With a server or a session, a title comes before the
+// output of each process; without, each line begins with its server.
+func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
+	last := ""
+	for {
+		var o api.Output
+		if err := from.Decode(&o); err != nil {
+			return said, err
+		}
+		said = true
+		switch {
+		case c.JSON:
+			err = json.NewEncoder(t.out).Encode(o)
+		case c.Of == "":
+			for line := range strings.Lines(o.Text) {
+				_, err = fmt.Fprintf(t.out, "%s  %s", o.Server, line)
+			}
+		default:
+			if name := o.Process + o.Began.String(); name != last {
+				last = name
+				o.Text = fmt.Sprintf("==> %s, %s\n", o.Server, whose(o.Process)) + o.Text
+			}
+			_, err = io.WriteString(t.out, o.Text)
+		}
+		if err != nil {
+			return said, err
 		}
 	}
-	return nil
-}
-
-// keptLog is the kept output of one process.
-type keptLog struct {
-	server, path string
-	process      string // its session, or the name of those that share it
-	began        int64  // nanoseconds
-}
-
-// is reports whether a process serves the session whose id begins with session, alone
-// or shared.
-func (k keptLog) is(session string) bool {
-	if strings.HasPrefix(k.process, session) {
-		return true
-	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(k.path), k.process+".sessions"))
-	return err == nil && strings.Contains("\n"+string(text), "\n"+session)
-}
-
-// keptLogs returns the logs of a server or, if none has this name, of a session,
-// oldest first.
-func keptLogs(folder, of string) ([]keptLog, error) {
-	var all []keptLog
-	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range files {
-		process, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
-		began, err := strconv.ParseInt(at, 10, 64)
-		if ok && err == nil {
-			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, began})
-		}
-	}
-	match := func(k keptLog) bool { return k.server == of }
-	if !slices.ContainsFunc(all, match) {
-		match = func(k keptLog) bool { return k.is(of) }
-	}
-	all = slices.DeleteFunc(all, func(k keptLog) bool { return !match(k) })
-	slices.SortFunc(all, func(a, b keptLog) int { return cmp.Compare(a.began, b.began) })
-	return all, nil
 }
 
 // whose returns a title with the session, or the sessions, of a process.
-func (k keptLog) whose() string {
-	if k.process == "shared" || strings.HasPrefix(k.process, "principal-") {
-		return "process " + k.process
+func whose(process string) string {
+	if process == "shared" || strings.HasPrefix(process, "principal-") {
+		return "process " + process
 	}
-	return "session " + k.process
-}
-
-// text returns the whole kept output: the full file, and the one after it.
-func (k keptLog) text() (string, error) {
-	var text strings.Builder
-	for _, path := range []string{k.path + ".old", k.path} {
-		part, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		text.Write(part)
-	}
-	if s := text.String(); s != "" && !strings.HasSuffix(s, "\n") {
-		text.WriteString("\n")
-	}
-	return text.String(), nil
-}
-
-// lastLines returns the last n lines of a text that ends with a newline, or all lines
-// if n is zero.
-func lastLines(text string, n int) string {
-	if n <= 0 {
-		return text
-	}
-	lines := strings.SplitAfter(text, "\n")
-	lines = lines[:len(lines)-1]
-	return strings.Join(lines[max(0, len(lines)-n):], "")
+	return "session " + process
 }

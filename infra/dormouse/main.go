@@ -8,40 +8,65 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/profile"
 	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
-type commands struct {
-	Run  runCommand  `cmd:"" help:"Host the servers of a servers file on this machine."`
-	PS   psCommand   `cmd:"" name:"ps" help:"Show functions, boxes, processes and sessions."`
-	Logs logsCommand `cmd:"" help:"Show what the processes of a server or session said on stderr."`
-	Bill billCommand `cmd:"" help:"Show what AWS would have billed for what this machine has done."`
-	Keys keysCommand `cmd:"" help:"Make, show and revoke API keys."`
+// operating has the commands that see and act; see package api.
+type operating struct {
+	List     listCommand     `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
+	Tools    toolsCommand    `cmd:"" help:"Show the tools of a server with their arguments."`
+	Call     callCommand     `cmd:"" help:"Call a tool and print its result."`
+	Calls    callsCommand    `cmd:"" help:"Show which tools were called, by whom, and what failed."`
+	PS       psCommand       `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
+	Sessions sessionsCommand `cmd:"" help:"Show the sessions and their principals."`
+	Logs     logsCommand     `cmd:"" help:"Print what servers wrote to stderr."`
+	Stop     stopCommand     `cmd:"" help:"Stop the processes of a server or session. The sessions stay, and their next message starts a process."`
+	End      endCommand      `cmd:"" help:"End a session for good."`
+	Keys     keysCommand     `cmd:"" help:"Make, show, replace and revoke API keys."`
+	Bill     billCommand     `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
+}
 
-	Version versionCommand `cmd:"" help:"Show the version, and what it was built with."`
-	Runner  runnerCommand  `cmd:"" hidden:"" help:"Be the runner of a box. Only dormouse run calls it."`
+type commands struct {
+	Run     runCommand     `cmd:"" help:"Host the servers of a servers file on this machine."`
+	Add     addCommand     `cmd:"" help:"Add a server to the servers file. Install it and start it once, so that its first client need not wait."`
+	Import  importCommand  `cmd:"" help:"Import servers from the file of another client. Their secrets are saved in .env."`
+	Remove  removeCommand  `cmd:"" help:"Remove servers from the servers file."`
+	Enable  enableCommand  `cmd:"" help:"Switch servers on again."`
+	Disable disableCommand `cmd:"" help:"Switch servers off, without removing them."`
+	Connect connectCommand `cmd:"" help:"Print how to connect a client, or write the servers into the client's file."`
+
+	operating
+	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties, for servers that act in their names."`
+	Grants  grantsCommand  `cmd:"" help:"List and revoke what users have allowed to clients by signing in."`
+
+	Reload reloadCommand `cmd:"" help:"Make dormouse run read its servers file at once."`
+	Check  checkCommand  `cmd:"" help:"Show all mistakes in a servers file, without starting a server."`
+	Image  imageCommand  `cmd:"" help:"Install the servers of a servers file for the image of the boxes, and measure a start of each."`
+	Doctor doctorCommand `cmd:"" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
+	Quotas quotasCommand `cmd:"" help:"Show what tenants have used and may use, and set their limits."`
+
+	Version    versionCommand    `cmd:"" help:"Show the version, and the Go version that built it."`
+	Completion completionCommand `cmd:"" help:"Print a script by which a shell completes commands, flags and names of servers: source <(dormouse completion bash)."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may come next. Only the scripts of completion call this command."`
+	Runner     runnerCommand     `cmd:"" hidden:"" help:"Run the runner of a box. Only dormouse run calls this command."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Show the version."`
 }
 
-// terminal holds what a command reads and writes besides files.
+// terminal holds the streams and other facts that a command gets besides files.
 type terminal struct {
+	in       io.Reader
 	out, err io.Writer
 	now      func() time.Time
+	ask      asker // nil if there is nobody to ask
+	prepare  func(context.Context, preparation) (readiness, error)
 }
 
 // printJSON prints one value over several lines.
@@ -53,76 +78,10 @@ func (t *terminal) printJSON(v any) error {
 
 type runnerCommand struct{}
 
-// Run is the whole life of a runner.
+// Run runs a runner until it ends.
 func (runnerCommand) Run() error {
 	runner.Main()
 	return nil
-}
-
-type runCommand struct {
-	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
-	Sockets    string        `help:"Address of the endpoint for WebSocket clients. Without it, the port behind that of --listen."`
-	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
-	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"File of variables for the servers file; may be repeated. What is set outside wins, and .env beside the servers file comes last."`
-	Strict     bool          `help:"End if a server of the file cannot be hosted."`
-	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
-	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with the credentials in the environment (a table that is missing at an endpoint of its own is made). Without it, a SQLite file in the data folder."`
-	PublicURL  string        `name:"public-url" help:"What clients call the endpoint if that is not --listen: https://HOST of a reverse proxy. Its host is served, and callers need an API key."`
-	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"Origin of web pages that may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address always may."`
-	Functions  string        `default:"inside" help:"Where messages are handled: inside, in this process; process, by the function programs beside this one, invoked as on AWS; or a folder with programs http and socket of your own, with your servers in Go, invoked likewise."`
-	Limits     string        `enum:"home,aws" default:"home" help:"Which limits hold: home, those of one machine; aws, those of AWS's gateways. Function programs always have those of AWS."`
-	Access     string        `enum:",keys,idp,open" default:"" help:"Who is let in: keys, who has an API key; idp, also who has a token of the identity provider under x-dormouse.access of the servers file; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
-	SleepAfter time.Duration `default:"10s" help:"A function program that had nothing to do for this long is stopped."`
-	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
-	JSON       bool          `help:"Print events as JSON lines."`
-
-	// Hidden flags, for tests and experiments.
-	SocketIdle time.Duration `hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
-	SocketLife time.Duration `hidden:"" help:"A WebSocket connection is closed when it is this old."`
-	Cold       bool          `hidden:"" help:"Make the handlers anew for each message."`
-	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
-}
-
-// Validate checks that a folder in --functions exists.
-func (c *runCommand) Validate() error {
-	switch c.Functions {
-	case local.FunctionsInside, local.FunctionsProcess:
-		return nil
-	}
-	if info, err := os.Stat(c.Functions); err != nil || !info.IsDir() {
-		return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", c.Functions)
-	}
-	return nil
-}
-
-func (c *runCommand) Run(t *terminal) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
-		return err
-	}
-	bin, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("where this program is: %w", err)
-	}
-	store, more, err := useTable(ctx, c.Store)
-	if err != nil {
-		return err
-	}
-	functions, own := c.Functions, ""
-	if functions != local.FunctionsInside && functions != local.FunctionsProcess {
-		functions, own = local.FunctionsProcess, functions
-	}
-	cfg := local.Config{
-		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Data: c.Data,
-		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
-		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
-		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: t.out, Log: t.err,
-	}
-	if c.Disorder > 0 {
-		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
-	}
-	return local.Run(ctx, cfg)
 }
 
 func main() {
@@ -130,21 +89,14 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		slack.Take(os.Args, os.Environ())
 	}
-	os.Exit(execute(os.Args[1:], &terminal{out: os.Stdout, err: os.Stderr, now: time.Now}))
+	os.Exit(execute(os.Args[1:], &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: prepare}))
 }
-
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2 // the command line is invalid, and nothing was done
-)
 
 // exited ends a parse early, after help or the version was printed.
 type exited int
 
-// execute runs one command line and returns the exit code. It writes an error as one
-// line to t.err; for a wrong command line, the line names the help to read.
+// execute runs one command line and returns the exit code. It writes an error as one line
+// to t.err. For a wrong command line, that line names the help to read.
 func execute(args []string, t *terminal) (code int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -157,7 +109,7 @@ func execute(args []string, t *terminal) (code int) {
 	}()
 	var c commands
 	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."),
-		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line()}, kong.Bind(t))
+		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t))
 	k, err := parser.Parse(args)
 	var wrong *kong.ParseError
 	switch {
@@ -171,9 +123,12 @@ func execute(args []string, t *terminal) (code int) {
 	case err == nil:
 		err = k.Run()
 	}
-	if err != nil {
-		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v\n", err)
-		return exitFailed
+	if err == nil {
+		return exitDone
 	}
-	return exitDone
+	own := failure{exitFailed, err}
+	if errors.As(err, &own); own.error != nil {
+		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v\n", err)
+	}
+	return own.code
 }

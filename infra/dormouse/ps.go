@@ -2,219 +2,212 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"net/url"
 	"os"
-	"path/filepath"
+	"os/signal"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 )
 
 type psCommand struct {
-	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	Store string `help:"As dormouse run was given. Sessions are shown from SQLite only."`
-	JSON  bool   `help:"Print one JSON object."`
+	Watch     bool   `short:"w" help:"Print anew each second, until Ctrl-C."`
+	Server    string `placeholder:"NAME" help:"Show only processes of this server."`
+	Principal string `placeholder:"WHO" help:"Show only processes of this principal's sessions."`
+	All       bool   `help:"Show also processes that were stopped, function programs, and all processes of the operating system in each box."`
+	target
+	printing
 }
 
-// report is the JSON output of ps. Times are RFC 3339, UTC.
+// report is the JSON output of ps.
 type report struct {
-	Running bool `json:"running"` // is dormouse run up?
-	local.MachineStatus
-	Servers []serverLine `json:"servers"` // none if dormouse run is not up
-	// Processes are the processes of servers, as their boxes report them. They include
-	// processes that are staging, and those that failed or were stopped while the box
-	// is still up.
-	Processes []processLine `json:"processes"`
-	Sessions  []sessionLine `json:"sessions"` // null if they are not in SQLite
+	Running  bool         `json:"running"` // is anything up?
+	Servers  []api.Server `json:"servers"`
+	Sessions int          `json:"sessions"` // that are open
+	api.Status
 }
 
-type processLine struct {
-	Box      string    `json:"box"`
-	Process  string    `json:"process"` // its session, or those that share it
-	PID      int       `json:"pid,omitempty"`
-	State    string    `json:"state"`           // staging, started, ready, stopped, exited
-	Phase    string    `json:"phase,omitempty"` // in which it failed
-	Detail   string    `json:"detail,omitempty"`
-	Since    time.Time `json:"since"` // when it reached that state
-	Restarts int       `json:"restarts"`
-}
-
-type sessionLine struct {
-	ID          string    `json:"id"`
-	Server      string    `json:"server"`
-	State       string    `json:"state"`
-	Quit        string    `json:"quit,omitempty"`
-	Client      string    `json:"client,omitempty"`
-	Version     string    `json:"protocol_version"`
-	Created     time.Time `json:"created"`
-	LastMessage time.Time `json:"last_message"`
-	Expires     time.Time `json:"expires"`
-}
-
+// Run prints the processes that there are.
 func (c *psCommand) Run(t *terminal) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var r report
-	var err error
-	if r.MachineStatus, r.Running, err = local.Status(ctx, c.Data); err != nil {
-		return err
-	}
-	if r.Processes, err = processes(filepath.Join(c.Data, local.LogFolder), r.Boxes); err != nil {
-		return err
-	}
-	r.Servers = summary(r.MachineStatus, r.Processes)
-	path, ok, err := local.SQLite(c.Store, c.Data)
-	if err != nil {
-		return err
-	}
-	if ok {
-		if r.Sessions, err = sessions(ctx, path); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	for {
+		err := c.once(ctx, t)
+		if !c.Watch || err != nil {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
 	}
-	if c.JSON {
-		return t.printJSON(r)
-	}
-	return r.print(t.out, t.now())
 }
 
-// processes reads the files that runners write beside their logs.
-func processes(folder string, boxes []local.BoxStatus) ([]processLine, error) {
-	all := []processLine{}
-	for _, b := range boxes {
-		text, err := os.ReadFile(filepath.Join(folder, b.Server, b.Task+".processes"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the box has had no process yet, or has ended meanwhile
+const clearScreen = "\x1b[H\x1b[2J"
+
+func (c *psCommand) once(ctx context.Context, t *terminal) error {
+	var r report
+	err := use(ctx, c, patience, func(ctx context.Context, to *client) (err error) {
+		r.Running = true
+		if r.Servers, err = to.servers(ctx); err != nil {
+			return err
 		}
-		var own []processLine
-		if err == nil {
-			err = json.Unmarshal(text, &own)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read how the processes of box %s are: %w", b.Box, err)
-		}
-		for _, p := range own {
-			p.Box = b.Box
-			all = append(all, p)
-		}
+		return to.call(ctx, "GET", "processes", nil, &r.Status)
+	})
+	switch {
+	case isNotUp(err) && !r.Running && c.JSON:
+		r.Servers, r.Functions, r.Boxes, r.Processes = []api.Server{}, []api.Function{}, []api.Box{}, []api.Process{}
+		return errors.Join(t.printJSON(r), err)
+	case err != nil:
+		return err
 	}
-	return all, nil
+	for _, s := range r.Servers {
+		r.Sessions += s.Sessions
+	}
+	c.choose(&r)
+	return c.show(t, r, func() error {
+		if c.Watch {
+			_, _ = io.WriteString(t.out, clearScreen)
+		}
+		return r.print(t.out, t.now(), c.All)
+	})
 }
 
-// sessions reads the sessions from the store, which works whether anything runs or
-// not.
-func sessions(ctx context.Context, path string) ([]sessionLine, error) {
-	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("there are no sessions: %w; name the folder with --data, or the store with --store", err)
-	}
-	store, err := sqlitestore.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = store.Close() }()
-	lines := []sessionLine{}
-	for after := session.ID(""); ; {
-		page, err := store.List(ctx, "", after, 1000)
-		if err != nil || len(page) == 0 {
-			return lines, err
-		}
-		for _, s := range page {
-			last, err := lastMessage(ctx, store, s)
-			if err != nil {
-				return nil, err
+// choose leaves out what was not asked for.
+func (c *psCommand) choose(r *report) {
+	r.Processes = slices.DeleteFunc(r.Processes, func(p api.Process) bool {
+		return c.Server != "" && p.Server != c.Server || c.Principal != "" && p.Principal != c.Principal || !c.All && !c.JSON && p.State == "stopped"
+	})
+	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
+}
+
+func (r report) print(out io.Writer, now time.Time, all bool) error {
+	return table(out, func(say func(string, ...any)) {
+		switch {
+		case r.Processes == nil && len(r.Boxes) > 0:
+			say("SERVER\tSTATE\tTENANT\tSINCE\n")
+			for _, b := range r.Boxes {
+				say("%s\t%s\t%s\t%s\n", b.Server, b.State, strings.TrimSuffix(b.Box, "/"+b.Server), ago(now, b.Started))
 			}
-			lines = append(lines, line(s, last))
+		case len(r.Processes) > 0:
+			say("SERVER\tSTATE\tWHO\tCLIENT\tUP\tLAST-CALL\tMEM\tWHY\n")
+			for _, p := range r.Processes {
+				printProcess(say, p, now)
+			}
+		default:
+			say("0 processes\n")
 		}
-		after = page[len(page)-1].ID
-	}
-}
-
-// lastMessage returns when the newest request came. The session record is older: it
-// is written far less often, to save writes.
-func lastMessage(ctx context.Context, store session.Store, s session.Session) (time.Time, error) {
-	newest, err := store.Newest(ctx, s.ID)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if t := newest.Time(); t.After(s.Used) {
-		return t, nil
-	}
-	return s.Used, nil
-}
-
-func line(s session.Session, last time.Time) sessionLine {
-	name, _ := wire.String(wire.Lookup(s.Init, "clientInfo", "name"))
-	return sessionLine{
-		ID: string(s.ID), Server: s.Server, State: string(s.State), Quit: string(s.Quit), Client: name, Version: s.Version,
-		Created: s.Created.UTC(), LastMessage: last.UTC(), Expires: s.Expires.UTC(),
-	}
-}
-
-func (r report) print(out io.Writer, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
-	if !r.Running {
-		say("dormouse run is not up: 0 processes\n")
-	}
-	if len(r.Servers) > 0 {
-		say("SERVER\tSTATE\tBOXES\tPROCESSES\tWHY\n")
-		for _, s := range r.Servers {
-			say("%s\t%s\t%d\t%d\t%s\n", s.Name, s.State, s.Boxes, s.Processes, clip(s.Why, 100))
+		if all {
+			r.printAll(say, now)
 		}
-		say("\n")
+		say("\n%s; dormouse sessions lists them.\n", count(r.Sessions, "session"))
+	})
+}
+
+func printProcess(say func(string, ...any), p api.Process, now time.Time) {
+	state, last, mem := stateOf(p), "–", "–"
+	if p.Phase != "" {
+		state += " (" + p.Phase + ")"
 	}
+	if p.LastCall != nil {
+		last = ago(now, *p.LastCall)
+	}
+	if p.Memory > 0 {
+		mem = fmt.Sprintf("%d MB", p.Memory>>20)
+	}
+	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, orDash(p.Principal), orDash(p.Client), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
+}
+
+// stateOf returns the state of a process in the words that list and the terminal use.
+func stateOf(p api.Process) string {
+	switch p.State {
+	case "staging", "started":
+		return api.Starting
+	case "ready":
+		return api.Awake
+	case "exited":
+		return api.Failed
+	default:
+		return api.Asleep
+	}
+}
+
+// printAll prints what belongs to the platform: function programs and boxes.
+func (r report) printAll(say func(string, ...any), now time.Time) {
 	if len(r.Functions) > 0 {
-		say("FUNCTION\tPID\tSTATE\tUP\tINVOCATIONS\n")
+		say("\nFUNCTION\tPID\tSTATE\tUP\tINVOCATIONS\n")
 		for _, f := range r.Functions {
-			say("%s\t%d\t%s\t%s\t%d\n", f.Name, f.PID, f.State, age(now, f.Since), f.Invocations)
+			say("%s\t%d\t%s\t%s\t%d\n", f.Name, f.PID, f.State, span(now.Sub(f.Since)), f.Invocations)
 		}
-		say("\n")
 	}
-	if len(r.Boxes) > 0 {
-		say("BOX\tSERVER\tPID\tUP\tPROCESSES\n")
+	if len(r.Boxes) > 0 && r.Processes != nil {
+		say("\nBOX\tPID\tUP\tPROCESSES\n")
 		for _, b := range r.Boxes {
-			say("%s\t%s\t%d\t%s\t%d\n", b.Box, b.Server, b.PID, age(now, b.Started), len(b.Processes))
+			say("%s\t%d\t%s\t%d\n", b.Box, b.PID, span(now.Sub(b.Started)), len(b.Processes))
 			for _, p := range b.Processes {
-				say("  %s\t\t%d\t%s\t\n", p.Command, p.PID, age(now, p.Started))
+				say("  %s\t%d\t%s\t\n", p.Command, p.PID, span(now.Sub(p.Started)))
 			}
 		}
-		say("\n")
 	}
-	if len(r.Processes) > 0 {
-		say("PROCESS\tBOX\tPID\tSTATE\tFOR\tRESTARTS\tWHY\n")
-		for _, p := range r.Processes {
-			state := p.State
-			if p.Phase != "" {
-				state += " (" + p.Phase + ")"
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "–"
+	}
+	return text
+}
+
+// count returns a number of things, such as "1 session".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+type sessionsCommand struct {
+	Server    string `placeholder:"NAME" help:"Show only sessions of this server."`
+	Principal string `placeholder:"WHO" help:"Show only sessions of this principal."`
+	placed
+	printing
+}
+
+// Run prints the sessions, whether anything runs or not.
+func (c *sessionsCommand) Run(t *terminal) error {
+	query := url.Values{}
+	for name, value := range map[string]string{"server": c.Server, "principal": c.Principal} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	return use(context.Background(), c, time.Minute, func(ctx context.Context, to *client) error {
+		all, err := to.sessions(ctx, query)
+		if err != nil {
+			return err
+		}
+		return c.show(t, all, func() error { return printSessions(t.out, all, t.now()) })
+	})
+}
+
+func printSessions(out io.Writer, all []api.Session, now time.Time) error {
+	return table(out, func(say func(string, ...any)) {
+		say("SESSION\tSERVER\tSTATE\tWHO\tCLIENT\tAGE\tLAST MESSAGE\tENDS IN\n")
+		for _, s := range all {
+			state := s.State
+			if s.Quit != "" {
+				state += " (" + s.Quit + ")"
 			}
-			why, _, _ := strings.Cut(p.Detail, "\n")
-			say("%s\t%s\t%d\t%s\t%s\t%d\t%s\n", short(p.Process), p.Box, p.PID, state, age(now, p.Since), p.Restarts, clip(why, 100))
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", short(s.ID), s.Server, state, s.Principal, orDash(s.Client),
+				span(now.Sub(s.Created)), ago(now, s.LastMessage), span(s.Expires.Sub(now)))
 		}
-		say("\n")
-	}
-	if r.Sessions == nil {
-		say("The sessions are in another store.\n")
-		return w.Flush()
-	}
-	say("SESSION\tSERVER\tSTATE\tCLIENT\tAGE\tLAST MESSAGE\tENDS IN\n")
-	for _, s := range r.Sessions {
-		state := s.State
-		if s.Quit != "" {
-			state += " (" + s.Quit + ")"
-		}
-		say("%s\t%s\t%s\t%s\t%s\t%s ago\t%s\n", short(s.ID), s.Server, state, s.Client,
-			age(now, s.Created), age(now, s.LastMessage), s.Expires.Sub(now).Round(time.Minute))
-	}
-	return w.Flush()
+	})
 }
 
 // short returns enough of a session's id, or a principal's hash, to recognize it.
@@ -232,5 +225,3 @@ func clip(text string, most int) string {
 	}
 	return text
 }
-
-func age(now, since time.Time) time.Duration { return max(0, now.Sub(since)).Round(time.Second) }

@@ -2,120 +2,208 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 )
 
 func TestARunningMachineShowsItsServersAndKeepsItsFolder(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"old":{"command":"a","disabled":true},"wrong":{"command":1}}}`)
-	ready, says := io.Pipe()
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- local.Run(ctx, local.Config{
-			Listen: "127.0.0.1:0", Servers: s.data + "/servers.json", Data: s.data, Runner: []string{"/does/not/exist"},
-			Idle: time.Minute, JSON: true, Out: says, Log: io.Discard,
-		})
-		_ = says.Close()
-	}()
-	if _, err := ready.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err, <-ended)
-	}
-	go func() { _, _ = io.Copy(io.Discard, ready) }()
-	got, code := s.run("ps --data $DATA")
-	want := `SERVER   STATE       BOXES  PROCESSES  WHY
-counter  asleep      0      0          
-old      off         0      0          it is disabled in the servers file
-wrong    not served  0      0          command must be a string, not a number (servers.json:1:119)
-
+	stop := s.up()
+	got, _ := s.run("list --data $DATA")
+	s.mask = append([]string{addressOf(got), "http://ADDRESS"}, s.mask...)
+	got, code := s.run("list --data $DATA")
+	want := `NAME     STATE       TOOLS  SESSIONS  CALLS·24H  LAST  ADDRESS
+counter  asleep      –      0         0          –     http://ADDRESS/counter/mcp
+old      off         –      –         –          –     it is disabled in the servers file
+wrong    not served  –      –         –          –     command must be a string, not a number (servers.json:1:119)
 `
-	if !strings.HasPrefix(got, want) || code != exitDone {
+	if got != want || code != exitDone {
 		t.Errorf("exit code %d (-want +got):\n%s", code, cmp.Diff(want, got))
+	}
+	for _, test := range [][2]string{
+		{"ps", "0 processes\n\n0 sessions; dormouse sessions lists them.\n => 0"},
+		{"tools counter", "TOOL  ARGUMENTS     HINTS  DESCRIPTION\nadd   [by=integer]  –      Add to the counter of this session, and tell its value\n => 0"},
+		{"tools conter", "no server conter: did you mean counter?\n => 1"},
+		{"call counter add by=5", "5\n-- on stderr:\n"},
+		{"call counter add by=five", "by=five: want an integer; add takes [by=integer]\n => 2"},
+		{"call counter add bye=5", "no argument bye: did you mean by?; add takes [by=integer]\n => 2"},
+		{"call counter add five", "\"five\" is no argument: want key=value; add takes [by=integer]\n => 2"},
+		{"call counter add --args 5", "--args is no JSON object"},
+		{"call counter ad", "counter has no tool ad: did you mean add?\n => 1"},
+		{"call conter add", "no server conter: did you mean counter?\n => 1"},
+		{"call wrong x", "wrong is not served: command must be a string, not a number (servers.json:1:119)\n => 1"},
+		{"call old x", "old is off: it is disabled in the servers file\n => 1"},
+		{"stop counter", "Nothing was running.\n => 0"},
+		{"stop conter", "no session conter, and no server conter: did you mean counter?\n => 1"},
+		{"stop --all --json", "{\n  \"boxes\": []\n}\n => 0"},
+		{"end nobody", "no session nobody: it has ended or expired; dormouse sessions lists those there are\n => 1"},
+		{"keys create ada --server cc", "no server cc: there are counter, old, wrong (--yet-to-come allows it)\n => 1"},
+		{"keys rotate ada", "no key has this id, and no principal ada: there are none\n => 1"},
+	} {
+		got, code := s.run(test[0] + " --data $DATA")
+		if got = fmt.Sprintf("%s => %d", got, code); !strings.Contains(got, test[1]) {
+			t.Errorf("dormouse %s printed %q, want %q", test[0], got, test[1])
+		}
 	}
 	second, code := s.run("run --listen 127.0.0.1:0 --data $DATA --servers $DATA/servers.json")
 	if want := "DATA is in use by another dormouse run; stop that one or name another folder with --data"; code != exitFailed || !strings.Contains(second, want) {
 		t.Errorf("a second run: exit code %d, %s; want %s", code, second, want)
 	}
 	stop()
-	if err := localtest.Wait(t, ended); err != nil {
-		t.Error(err)
+}
+
+// up hosts $DATA/servers.json with $DATA, and returns when it can be asked. The returned
+// function ends it.
+func (s *shell) up() (stop func()) {
+	s.t.Helper()
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	go func() {
+		ended <- local.Run(ctx, local.Config{
+			Listen: "127.0.0.1:0", Servers: s.data + "/servers.json", Data: s.data, Runner: []string{"/does/not/exist"},
+			Idle: time.Minute, Log: io.Discard, Ready: func(url string) { ready <- url },
+		})
+	}()
+	select {
+	case err := <-ended:
+		s.t.Fatal(err)
+	case <-ready:
+	}
+	return func() {
+		cancel()
+		if err := localtest.Wait(s.t, ended); err != nil {
+			s.t.Error(err)
+		}
 	}
 }
 
-// A box stays up for a while after its process has failed. Its server must not look like
-// one that answers.
-func TestPSTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
-	boxes := []local.BoxStatus{{Box: "default/one", Server: "one"}, {Box: "acme/one", Server: "one"}, {Box: "default/two", Server: "two"}}
-	process := func(box, state, detail string, ago time.Duration) processLine {
-		return processLine{Box: box, State: state, Detail: detail, Since: noon().Add(-ago)}
+// addressOf returns the base URL in the output of list.
+func addressOf(printed string) string {
+	return regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(printed)
+}
+
+// tables returns functions that print tables of made-up values, by their golden file.
+func tables() map[string]func(io.Writer) error {
+	at := func(ago time.Duration) time.Time { return noon().Add(-ago) }
+	p := func(ago time.Duration) *time.Time { v := at(ago); return &v }
+	eleven, calls, none := 11, int64(41), int64(0)
+	r := report{Running: true, Sessions: 2, Status: api.Status{
+		Functions: []api.Function{{Name: "http", PID: 7, State: "busy", Since: at(time.Second), Invocations: 3}},
+		Boxes: []api.Box{{Box: "default/one", Server: "one", PID: 8, Started: at(time.Minute), Processes: []api.Member{
+			{PID: 9, Command: "node cli.js", Started: at(time.Second)},
+		}}},
+		Processes: []api.Process{
+			{Server: "one", Process: "principal-0123456789abcdef", Box: "default/one", PID: 9, State: "ready", Since: at(time.Second), Principal: "ada", Client: "cursor", LastCall: p(5 * time.Minute), Memory: 81 << 20},
+			{Server: "one", Process: "c3bjph2vld4rqqqqqqqq", Box: "default/one", State: "exited", Phase: "runtime", Detail: strings.Repeat("x", 200) + "\ny", Since: at(0), Principal: "2 people"},
+		},
+	}}
+	stack := report{Running: true, Sessions: 1, Status: api.Status{Boxes: []api.Box{{Box: "acme/one", Server: "one", State: "awake", Started: at(3 * time.Hour)}}}}
+	tools := api.Tools{Server: "one", Tools: []json.RawMessage{
+		json.RawMessage(`{"name":"echo","description":"Says it\nagain","inputSchema":{"properties":{"message":{"type":"string"},"loud":{}},"required":["message"]},"annotations":{"readOnlyHint":true}}`),
+		json.RawMessage(`{"name":"drop","inputSchema":{},"annotations":{"destructiveHint":true,"idempotentHint":true}}`),
+	}}
+	servers := []api.Server{
+		{Name: "everything", State: api.Asleep, Path: "/everything/mcp", Tools: &eleven, Sessions: 2, Calls: &calls, FailedCalls: &none, LastMessage: p(3 * time.Minute)},
+		{Name: "mine", State: api.Awake, Path: "/mine/mcp", Processes: 2, Boxes: 1, Sessions: 4, LastMessage: p(2 * time.Second)},
+		{Name: "flaky", State: api.Failed, Path: "/flaky/mcp", Why: "exited with code 1: ZeroDivisionError: division by zero", Sessions: 1, LastMessage: p(time.Hour)},
+		{Name: "weather", State: api.NotServed, Why: "WEATHER_KEY is not set (servers.json:14:32)"},
 	}
-	exited := process("default/one", "exited", "exited with code 1: no key\nTraceback", time.Minute)
-	for name, test := range map[string]struct {
-		all  []processLine
-		want serverLine
-	}{
-		"nothing is known yet": {nil, serverLine{State: starting}},
-		"it is installed":      {[]processLine{process("default/one", "staging", "npx", 0)}, serverLine{State: starting}},
-		"it is greeted":        {[]processLine{exited, process("acme/one", "started", "", 0)}, serverLine{State: starting, Processes: 1}},
-		"it answers":           {[]processLine{exited, process("acme/one", "ready", "", 0)}, serverLine{State: awake, Processes: 1}},
-		"it has failed":        {[]processLine{process("acme/one", "exited", "older", time.Hour), exited}, serverLine{State: failed, Why: "exited with code 1: no key"}},
-		"it was stopped":       {[]processLine{process("default/one", "stopped", "", 0)}, serverLine{State: awake}},
-		"another answers":      {[]processLine{exited, process("default/two", "ready", "", 0)}, serverLine{State: failed, Why: "exited with code 1: no key"}},
-	} {
-		test.want.Name, test.want.Boxes = "one", 2
-		got := summary(local.MachineStatus{Servers: []local.ServerStatus{{Name: "one"}}, Boxes: boxes}, test.all)
-		if d := cmp.Diff([]serverLine{test.want}, got); d != "" {
+	sessions := []api.Session{{
+		ID: "c3bjph2vld4rqqqqqqqq", Server: "one", State: "ended", Quit: "client_terminated", Principal: "ada", Client: "cursor",
+		Created: at(time.Hour), LastMessage: at(time.Minute), Expires: at(-time.Hour),
+	}, {
+		ID: "d3bjph2vld4rqqqqqqqq", Server: "two", State: "ready", Principal: "bob",
+		Created: at(72 * time.Hour), LastMessage: at(50 * time.Hour), Expires: at(-100 * time.Hour),
+	}}
+	ended := []api.Call{
+		{Time: at(time.Minute), Principal: "ada", Server: "mine", Tool: "get_forecast", Client: "claude-code", MS: 31},
+		{Time: at(25 * time.Hour), Principal: "bob", Server: "mine", Tool: "get_forecast", MS: 12_345, Failed: true, Reason: "the server exited with code 1: " + strings.Repeat("x", 200)},
+	}
+	return map[string]func(io.Writer) error{
+		"calls.txt":    func(w io.Writer) error { return printCalls(w, ended, noon()) },
+		"ps.txt":       func(w io.Writer) error { return r.print(w, noon(), false) },
+		"ps-all.txt":   func(w io.Writer) error { return r.print(w, noon(), true) },
+		"ps-stack.txt": func(w io.Writer) error { return stack.print(w, noon(), false) },
+		"tools.txt":    func(w io.Writer) error { return printTools(w, tools) },
+		"list.txt":     func(w io.Writer) error { return printServers(w, servers, "https://mcp.example.com/", noon()) },
+		"sessions.txt": func(w io.Writer) error { return printSessions(w, sessions, noon()) },
+	}
+}
+
+func TestTablesAreAsInTestdata(t *testing.T) {
+	for name, print := range tables() {
+		var out strings.Builder
+		if err := print(&out); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(string(want), out.String()); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
 }
 
-func TestPSPrintsAReport(t *testing.T) {
-	at := func(ago time.Duration) time.Time { return noon().Add(-ago) }
-	r := report{
-		Running: true,
-		MachineStatus: local.MachineStatus{
-			Functions: []local.ProcessStatus{{Name: "http", PID: 7, State: "busy", Since: at(time.Second), Invocations: 3}},
-			Boxes: []local.BoxStatus{{Box: "default/one", Server: "one", PID: 8, Started: at(time.Minute), Processes: []local.BoxMember{
-				{PID: 9, Command: "node cli.js", Started: at(time.Second)},
-			}}},
-		},
-		Servers: []serverLine{{Name: "one", State: awake, Boxes: 1, Processes: 1}},
-		Processes: []processLine{
-			{Process: "principal-0123456789abcdef", Box: "default/one", PID: 9, State: "ready", Since: at(time.Second), Restarts: 1},
-			{Process: "c3bjph2vld4rqqqqqqqq", Box: "default/one", State: "exited", Phase: "runtime", Detail: strings.Repeat("x", 200) + "\ny", Since: at(0)},
-		},
-		Sessions: []sessionLine{{
-			ID: "c3bjph2vld4rqqqqqqqq", Server: "one", State: "ended", Quit: "client", Client: "cursor",
-			Created: at(time.Hour), LastMessage: at(time.Minute), Expires: at(-time.Hour),
-		}},
-	}
-	var out strings.Builder
-	if err := r.print(&out, noon()); err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile("testdata/ps.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		want = []byte(out.String())
-		if err := os.WriteFile("testdata/ps.txt", want, 0o600); err != nil {
-			t.Fatal(err)
+func TestResultIsPrintedAsText(t *testing.T) {
+	for _, test := range []struct {
+		result mcp.CallToolResult
+		want   string
+	}{
+		{mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "one\n"}, &mcp.TextContent{Text: "two"}}}, "one\ntwo\n"},
+		{mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{MIMEType: "image/png", Data: []byte("123")}}}, "[image image/png, 3 bytes]\n"},
+		{mcp.CallToolResult{Content: []mcp.Content{&mcp.ResourceLink{URI: "file:///x"}}}, "[resource file:///x]\n"},
+		{mcp.CallToolResult{StructuredContent: map[string]any{"n": 1}}, "{\n  \"n\": 1\n}\n"},
+	} {
+		var out strings.Builder
+		if err := printResult(&out, &test.result); err != nil || out.String() != test.want {
+			t.Errorf("%q, %v; want %q", out.String(), err, test.want)
 		}
 	}
-	if d := cmp.Diff(string(want), out.String()); d != "" {
-		t.Errorf("-want +got:\n%s", d)
+}
+
+func TestArgumentsAreConvertedByTheToolsSchema(t *testing.T) {
+	for _, test := range [][3]string{ // text, type, value; "" for a refusal
+		{"5", "string", `"5"`},
+		{"5", "integer", "5"},
+		{"5.5", "integer", ""},
+		{"5.5", "number", "5.5"},
+		{"true", "boolean", "true"},
+		{"yes", "boolean", ""},
+		{`[1]`, "array", "[1]"},
+		{`{"a":1}`, "object", `{"a":1}`},
+		{"[1]", "object", ""},
+		{"x", "any", `"x"`},
+		{"5", "any", "5"},
+		{"x", "integer", ""},
+	} {
+		got, err := valueOf(test[0], test[1])
+		if string(got) != test[2] || (err == nil) != (test[2] != "") {
+			t.Errorf("%s as %s: %s, %v", test[0], test[1], got, err)
+		}
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 
 const dynamodb = "dynamodb:"
 
-// useTable makes sure that the table of a store on DynamoDB exists; it leaves other
-// stores alone. It returns the name of the store with its region, and variables to
-// add to the functions' environment. The functions must find the same table, and
-// DynamoDB Local keeps separate tables for each region and key.
+// useTable makes sure that the table of a store on DynamoDB exists. It does nothing for
+// other stores. It returns the name of the store with its region, and variables to add to
+// the functions' environment. The functions must find the same table, and DynamoDB Local
+// keeps separate tables for each region and key.
 func useTable(ctx context.Context, store string) (name string, more []string, err error) {
 	where, ok := strings.CutPrefix(store, dynamodb)
 	if !ok {

@@ -9,22 +9,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-type versionCommand struct {
-	JSON bool `help:"Print one JSON object."`
-}
+type versionCommand struct{ printing }
 
 // build describes how this program was built.
 type build struct {
-	Version  string   `json:"version"`            // of the module, such as v0.4.0; "devel" without one
+	Version  string   `json:"version"`            // version of the module, such as v0.4.0; "devel" without one
 	Commit   string   `json:"commit,omitempty"`   // the whole hash
 	Modified bool     `json:"modified,omitempty"` // the source had changes beside the commit
 	Time     string   `json:"time,omitempty"`     // of the commit, RFC 3339
 	Go       string   `json:"go"`
 	Platform string   `json:"platform"`          // OS/ARCHITECTURE
-	Protocol []string `json:"protocol_versions"` // of MCP that clients may speak, the newest first
+	Protocol []string `json:"protocol_versions"` // versions of MCP that clients may speak, the newest first
 }
 
-// builtAs reads the information that the go command has put into this program.
+// builtAs reads what the go command has written into this program about its build.
 func builtAs() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

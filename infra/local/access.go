@@ -6,27 +6,25 @@ import (
 	"net"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 )
 
-// Variables with settings for tokens that are not in the servers file. The functions
-// read the same.
-const (
-	issuerEnv              = "DORMOUSE_ISSUER"
-	introspectionSecretEnv = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
-)
-
 // tokens returns the settings for tokens, or nil if the machine takes none.
-func (m *machine) tokens() (*oauth.Settings, error) {
-	if m.public.access() != AccessIDP {
+func (m *machine) tokens(servers *catalog.Catalog) (*oauth.Settings, error) {
+	access, at := m.public.access(), m.public.publicURL()
+	if access != AccessIDP && access != AccessOAuth {
 		return nil, nil
 	}
-	s, err := wiring.ReadAccess(m.servers, m.public.publicURL())
+	if at == "" {
+		return nil, errors.New("tokens are for one URL, which is not known; set --public-url, or a port of loopback with --listen")
+	}
+	if access == AccessOAuth {
+		return wiring.ReadBroker(servers, at, m.environ.get(issuerEnv), m.environ.get(clientSecretEnv))
+	}
+	s, err := wiring.ReadAccess(servers, at)
 	if err != nil {
 		return nil, err
-	}
-	if s.PublicURL == "" {
-		return nil, errors.New("tokens are for one URL, which is not known; set --public-url, or a port of loopback with --listen")
 	}
 	s.Issuer, s.Secret = cmp.Or(m.environ.get(issuerEnv), s.Issuer), m.environ.get(introspectionSecretEnv)
 	return s, nil

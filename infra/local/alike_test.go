@@ -60,7 +60,7 @@ func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (
 
 type noFleet struct{ fleet.Fleet }
 
-// wired builds what the handlers of a machine share.
+// wired builds the parts that the handlers of a machine share.
 func wired(t *testing.T, m *machine) *wiring.Function {
 	t.Helper()
 	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
@@ -77,8 +77,8 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 	return f
 }
 
-// clientsOf serves WebSocket clients with the handlers in this process, or with the same
-// handlers as a function behind API Gateway's events.
+// clientsOf serves WebSocket clients. how says whether the handlers run in this process or
+// as a function behind API Gateway's events.
 func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	t.Helper()
 	m := unstarted(t, Config{Limits: LimitsAWS})
@@ -103,7 +103,8 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.made, function.socket = &handlers{socket: socket}, socket
+	in.made.Store(&handlers{socket: socket})
+	function.socket = socket
 	t.Cleanup(func() {
 		in.cancel()
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -113,9 +114,9 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	return localtest.WebSockets{T: t, API: localtest.Serve(t, m.socket), Stage: socketStage}
 }
 
-// talk is a connection and the messages over it.
+// talk is a connection and the client's messages over it.
 type talk struct {
-	query     string // SESSION and EVENT stand for the ids of the last request over an earlier connection
+	query     string // SESSION and EVENT stand for the ids that the last request over an earlier connection got
 	protocols []string
 	header    http.Header
 	says      []string
@@ -132,8 +133,8 @@ var (
 	accepted = regexp.MustCompile(`"sessionId":"([^"]*)","eventId":"([^"]*)","requestId"`)
 )
 
-// hold holds a talk and returns what the client saw: the answer to its upgrade, and
-// the messages after each of its own.
+// hold plays a talk. It returns what the client got: the answer to its upgrade, and the
+// messages after each of its own.
 func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string, _ *strings.Replacer) {
 	conn, err := w.Dial("/"+w.Stage+ids.Replace(k.query), websocket.DialOptions{Subprotocols: k.protocols, HTTPHeader: k.header})
 	var refused localtest.Refusal
@@ -214,7 +215,7 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 503", "unknown session": "with 404", "bad ticket": "with 401",
 		"foreign origin": "with 403", "no subprotocol": "connected", "subprotocol": "as mcp", "other subprotocol": "with 400",
 		"no JSON": "-32700", "binary": "closed with StatusUnsupportedData", "out of turn": "not initialized", "a session": `"text":"4"`,
-		// The third connection gets the messages that came over the second.
+		// The third connection gets the messages that had come over the second.
 		"a session that is taken up": `connected as  {"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"4"}]}}`,
 	}
 	for name, all := range talks {
@@ -248,7 +249,7 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := wired(t, m)
-	in.made = &handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)}
+	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)})
 	other, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
 		t.Fatal(err)

@@ -17,13 +17,13 @@ import (
 
 // Limits on what callers may use of this machine. docs/limits.md lists them.
 const (
-	maxConnections  = 2048             // of an endpoint; a new one beyond them closes the one that has been idle longest
-	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or in work
-	maxBodies       = 256 << 20        // bytes of all bodies that are read or handled
+	maxConnections  = 2048             // of an endpoint; a new one beyond the limit closes the one that has been idle longest
+	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled
+	maxBodies       = 256 << 20        // bytes of all bodies that are being read or handled
 	maxCallerBodies = 64 << 20         // the same for one principal
-	maxBody         = 4 << 20          // bytes of one body; the front has the same limit
-	roomWithin      = time.Minute      // wait of a body for room; the front limits the time to read it
-	restWithin      = time.Second      // time to read the rest of a body that no handler wanted
+	maxBody         = 4 << 20          // bytes of one body; the endpoint has the same limit
+	roomWithin      = time.Minute      // how long a body waits for room; the endpoint limits the time to read it
+	restWithin      = time.Second      // time to read the rest of a body that the handler did not read
 	headWithin      = 10 * time.Second // time to read the head of a request
 	idleConnections = 5 * time.Minute  // how long a connection without a request stays open
 )
@@ -51,8 +51,8 @@ type (
 type connection struct{ release func() }
 
 // admit counts one request or connection for a caller, until release is called or the
-// connection of ctx ends. A request body of ctx then also waits for the caller's room.
-// The error is Busy, when the caller has maxInWork open.
+// connection of ctx ends. A request body of ctx then also waits for room within the
+// caller's share. The error is Busy, when the caller has maxInWork open.
 func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
@@ -86,7 +86,7 @@ func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err
 	return release, nil
 }
 
-// connected serves WebSockets, and counts each until it ends.
+// connected serves WebSockets, and counts each one until it ends.
 func (w *callers) connected(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		conn := &connection{release: func() {}}
@@ -100,8 +100,8 @@ type bodies struct{ room *semaphore.Weighted }
 
 func newBodies() bodies { return bodies{semaphore.NewWeighted(maxBodies)} }
 
-// guard limits the body of a request: its first Read waits for room, the caller's first
-// and then everyone's. Call release when the request has been handled.
+// guard limits the body of a request: its first Read waits for room, first in the caller's
+// share and then in that of all callers. Call release when the request has been handled.
 func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Request, release func()) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, func() {}
@@ -144,7 +144,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take waits for room, at most for roomWithin.
+// take waits for room, for roomWithin at most.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
@@ -174,8 +174,8 @@ func (b *guardedBody) give(n int64) {
 	}
 }
 
-// release gives the room back. If no handler read the body to its end, net/http reads
-// some of the rest before it answers, and release limits the time for that.
+// release returns the room. If the handler did not read the body to its end, net/http
+// reads some of the rest before it answers; release limits the time for that.
 func (b *guardedBody) release() {
 	if b.taken {
 		b.taken = false
@@ -212,8 +212,9 @@ func (c *openConnections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// closeOne closes the connection that has waited longest for a request. Called with mu
-// held. If all are in use, it closes none: their requests have limits of their own.
+// closeOne closes the connection that has waited longest for a request. Call it with mu
+// held. If all connections are in use, it closes none: their requests have limits of their
+// own.
 func (c *openConnections) closeOne() {
 	var oldest net.Conn
 	var since time.Time

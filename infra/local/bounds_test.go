@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// door reads bodies as a request of an admitted caller does, within the limits.
+// door reads bodies within the limits, as for a request of an admitted caller.
 type door struct {
 	callers callers
 	bodies  bodies
@@ -67,7 +67,7 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 			}
 			cancel()
 		}
-		// A body that found no room does not wait for ever.
+		// A body waits only so long for room.
 		time.Sleep(roomWithin)
 		synctest.Wait()
 		if want := int64(slow - maxCallerBodies/maxBody); gone.Load() != want {
@@ -81,8 +81,8 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// A body of unknown size takes room for the largest. Once it is whole, it keeps only its
-// own size.
+// A body of unknown size first takes the room of the largest body. When it is complete, it
+// keeps only the room of its own size.
 func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 	d := &door{bodies: newBodies()}
 	for range 2 * maxCallerBodies / maxBody {

@@ -2,10 +2,10 @@
 // implementation of `dormouse run`.
 //
 // By default [Run] builds the functions' handlers in this process (inside.go). A client's
-// request goes from net/http to the front, and a runner's frame goes from its WebSocket to
-// the relay's handler. All handlers share one store, which wakes a waiting handler. The
-// handlers are the same as on Lambda, and no message depends on anything they keep in
-// memory. Boxes are child processes, each with a runner.
+// request goes from net/http to package front, and a runner's frame goes from its
+// WebSocket to the relay's handler. All handlers share one store, which wakes a waiting
+// handler. The handlers are the same as on Lambda, and no message depends on anything they
+// keep in memory. Boxes are child processes, each with a runner.
 //
 // With [FunctionsProcess] the functions are programs of their own (emulated.go). Stand-ins
 // for API Gateway (package apigw) and Lambda (package lambda) invoke them, with AWS's

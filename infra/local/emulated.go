@@ -2,41 +2,51 @@ package local
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// emulated executes the functions as AWS does: each is a program behind a Runtime API,
-// invoked with API Gateway's events.
+// emulated executes the functions as AWS does: each is a program behind a Runtime API, and
+// API Gateway's events invoke it.
 type emulated struct {
-	m       *machine
-	pool    *lambda.Pool
-	api     *lambda.API
-	rest    *apigw.RESTAPI
-	alarm   *scheduler.API
-	servers string // file of the accepted servers
-	local   string // base URL of the stand-ins for AWS's services, with a secret path
+	m     *machine
+	pool  *lambda.Pool
+	api   *lambda.API
+	rest  *apigw.RESTAPI
+	alarm *scheduler.API
+	store session.Store
+	own   atomic.Pointer[api.Options] // of the API for operators on the control socket
+	local string                      // base URL of the stand-ins for AWS's services, with a secret path
 }
 
-// eventRetryWait replaces Lambda's minute: on one machine, a person waits.
+// eventRetryWait replaces Lambda's minute, because here a person waits for the retry.
 const eventRetryWait = time.Second
 
 // maxInstances is the largest number of processes of one function. Each takes about
@@ -46,22 +56,25 @@ const maxInstances = 200
 // startEmulated opens the functions as processes. They inherit the environment of
 // this program, because native servers may read it.
 func (m *machine) startEmulated(ctx context.Context) error {
-	servers, err := m.acceptedServers()
+	e := &emulated{m: m}
+	servers, err := e.accept(m.servers.Load())
+	if err == nil {
+		err = e.forget(servers)
+	}
 	if err != nil {
 		return fmt.Errorf("hand the servers file to the functions: %w", err)
 	}
-	m.closers = append(m.closers, func(context.Context) error { return os.Remove(servers) })
-	e := &emulated{m: m, servers: servers}
+	m.closers = append(m.closers, func(context.Context) error { return e.forget("") })
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return fmt.Errorf("open what takes the place of AWS's services: %w", err)
+		return fmt.Errorf("open the stand-in for AWS's services: %w", err)
 	}
-	// The path is a secret that only the functions get.
+	// The path is a secret that only the functions know.
 	secret := "/" + uuid.NewString()
 	e.local = "http://" + l.Addr().String() + secret
-	env := e.environment()
-	if err := e.checkNatives(ctx, env); err != nil {
+	env := e.environment(servers)
+	if err := e.checkNatives(ctx, m.servers.Load(), env); err != nil {
 		_ = l.Close()
 		return err
 	}
@@ -78,7 +91,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 		Folder: m.folder.File(schedulesFolder), Functions: e.pool.Names(), Send: e.api.Send, Logger: m.log,
 	})
 	if err == nil {
-		e.rest, err = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Invoker: e.pool, Logger: m.log})
+		e.rest, err = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: m.log})
 	}
 	if err == nil {
 		err = m.openSockets(m.routes(e.pool, relayStage, "relay"), m.routes(e.pool, socketStage, "socket"))
@@ -86,6 +99,10 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	m.functions = e
 	m.closers = append(m.closers, e.close)
 	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	if err := e.openOperators(m.servers.Load()); err != nil {
 		_ = l.Close()
 		return err
 	}
@@ -114,17 +131,46 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 	hosts := func(address string) []string {
 		return []string{"DORMOUSE_HOSTS=" + strings.Join(e.m.public.servedHosts(address), ",")}
 	}
-	return []lambda.FunctionConfig{
+	all := []lambda.FunctionConfig{
 		{Name: "http", Path: e.program("http"), Timeout: 15 * time.Minute, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
 		{Name: "socket", Path: e.program("socket"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.public.socketsAddress())},
 		{Name: "relay", Path: e.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
 		{Name: "sweep", Path: e.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
+		{Name: "oauth", Path: e.program("oauth"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
 	}
+	return all
+}
+
+// paths returns the functions of paths that have one of their own, as template.yaml does.
+func (e *emulated) paths() map[string]string {
+	of := map[string]string{}
+	for _, path := range authserver.Paths(e.m.public.access() == AccessOAuth) {
+		of[path] = "oauth"
+	}
+	return of
+}
+
+// serve implements functions. A function process that still starts with the old copy may
+// not find it any more; the pool has replaced it by then.
+func (e *emulated) serve(servers *catalog.Catalog) error {
+	file, err := e.accept(servers)
+	if err != nil {
+		return fmt.Errorf("hand the servers file to the functions: %w", err)
+	}
+	env := e.environment(file)
+	if err := e.checkNatives(context.Background(), servers, env); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	if err := e.renewOperators(servers); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	e.pool.Renew(env)
+	return e.forget(file)
 }
 
 // environment returns the variables of all functions, as template.yaml sets them on
-// AWS.
-func (e *emulated) environment() []string {
+// AWS. servers is the file of the accepted servers.
+func (e *emulated) environment(servers string) []string {
 	m := e.m
 	env := m.environ.inherited()
 	for name, value := range m.environ.passedOn(m.store, m.snapshots()) {
@@ -132,9 +178,10 @@ func (e *emulated) environment() []string {
 	}
 	return append(env,
 		"DORMOUSE_STORE="+m.store,
-		"DORMOUSE_SERVERS="+e.servers,
+		"DORMOUSE_SERVERS="+servers,
 		"DORMOUSE_ACCESS="+m.public.access(),
 		"DORMOUSE_PUBLIC_URL="+m.public.publicURL(),
+		wiring.EnvShowOutput+"="+onOff(m.public.private()),
 		"DORMOUSE_SECRET="+hex.EncodeToString(m.folder.Secret),
 		snapshotsEnv+"="+m.snapshots(),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
@@ -147,6 +194,13 @@ func (e *emulated) environment() []string {
 	)
 }
 
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
 // scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
 func scheduleSettings() string {
 	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
@@ -156,11 +210,11 @@ func (e *emulated) web() http.Handler { return e.rest }
 
 func (e *emulated) sockets() http.Handler { return e.m.socket }
 
-func (e *emulated) processes() []ProcessStatus {
-	all := []ProcessStatus{}
+func (e *emulated) processes() []api.Function {
+	all := []api.Function{}
 	for _, f := range e.pool.Status() {
 		for _, i := range f.Instances {
-			all = append(all, ProcessStatus{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
+			all = append(all, api.Function{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
 		}
 	}
 	return all
@@ -171,7 +225,7 @@ func (e *emulated) sweep(stopped *fleet.Status) <-chan struct{} {
 	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))
 	if stopped != nil {
 		detail, err := json.Marshal(stopped)
-		if err != nil { // a Status holds only strings, numbers and times
+		if err != nil { // a Status holds only strings, numbers and times, so this cannot fail
 			panic("local: a task status that cannot be encoded: " + err.Error())
 		}
 		event = cloudWatchEvent("Dormouse Task Stopped", detail)
@@ -188,12 +242,6 @@ func (e *emulated) sweep(stopped *fleet.Status) <-chan struct{} {
 	return done
 }
 
-func closed() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}
-
 func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
 	return events.CloudWatchEvent{
 		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: awsapi.Account,
@@ -201,7 +249,7 @@ func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent
 	}
 }
 
-// close ends the callers of functions first, and then the functions.
+// close first closes the parts that call functions, and then the functions.
 func (e *emulated) close(ctx context.Context) error {
 	var err error
 	closers := []func(context.Context) error{e.api.Close, e.pool.Close}
@@ -211,6 +259,27 @@ func (e *emulated) close(ctx context.Context) error {
 	for _, c := range closers {
 		if failed := c(ctx); failed != nil {
 			err = failed
+		}
+	}
+	return err
+}
+
+// accept writes a catalog to a file in the data folder, for the functions, and returns its
+// path. The digest is part of its name, so a process never sees the file change. The file
+// holds secrets, so only this user may read it.
+func (e *emulated) accept(servers *catalog.Catalog) (string, error) {
+	data := servers.Marshal()
+	sum := sha256.Sum256(data)
+	path := e.m.folder.File("accepted-" + hex.EncodeToString(sum[:8]) + ".json")
+	return path, os.WriteFile(path, data, 0o600)
+}
+
+// forget removes all files of accept but one: older ones, and those of a killed run.
+func (e *emulated) forget(but string) error {
+	all, err := filepath.Glob(e.m.folder.File("accepted-*.json"))
+	for _, file := range all {
+		if file != but {
+			err = errors.Join(err, os.Remove(file))
 		}
 	}
 	return err

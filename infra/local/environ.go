@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 )
 
-// environ is the environment of this program, as os.Environ gives it, and selects the
+// environ is the environment of this program, in the form of os.Environ. It selects the
 // variables that other programs get.
 type environ []string
 
@@ -39,11 +39,11 @@ func (e environ) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// passedOn returns the variables that function programs get unchanged: settings of sessions
-// and boxes, which the functions read themselves, and credentials for a store or a bucket
-// on AWS. Functions get no credentials if both are on this machine.
+// passedOn returns the variables that function programs get unchanged. These are settings
+// of sessions and boxes, which the functions read themselves, and credentials for a store
+// or a bucket on AWS. If both are on this machine, functions get no credentials.
 func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE", issuerEnv, introspectionSecretEnv)
+	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
 		return env
 	}
@@ -62,10 +62,10 @@ func (e environ) inherited() []string {
 	return env
 }
 
-// boxes returns the variables that runners get from this machine: the places of programs and
-// the user's files, settings of the runner, and how to reach package registries. Of these,
-// servers get only PATH, HOME, TMPDIR and LANG. Runners keep the output of servers in the
-// folder logs, and show it to clients in errors if show is set.
+// boxes returns the variables that runners get from this machine: the places of programs
+// and the user's files, settings of the runner, and how to reach package registries. Of
+// these, servers get only PATH, HOME, TMPDIR and LANG. Runners keep the output of servers
+// in the folder logs. If show is set, they show that output to clients in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
@@ -74,7 +74,7 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[locksEnv] = path
 		}
 	}
-	// One more than the runner needs: the start of a process blocks one.
+	// The runner needs one, and the start of a process blocks another one.
 	env["GOMAXPROCS"] = "2"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -96,8 +96,8 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 	return env
 }
 
-// locksEnv is the variable with a folder of locks, made on another machine, which fix
-// the packages that installations get. Runners read it.
+// locksEnv is the variable with a folder of locks from another machine. They fix the
+// packages of installations. Runners read it.
 const locksEnv = "DORMOUSE_LOCKS"
 
 // checkLocks returns an error if the folder of locks does not exist.
@@ -126,8 +126,8 @@ func (e environ) boxesOff(log *slog.Logger) bool {
 
 const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
 
-// snapshots returns the place where boxes keep workspaces: the variable's, or else
-// the folder.
+// snapshots returns the place where boxes keep workspaces: the value of the variable, or
+// folder if it is not set.
 func (e environ) snapshots(folder string) string {
 	return cmp.Or(e.get(snapshotsEnv), "folder:"+folder)
 }
@@ -137,3 +137,11 @@ func (e environ) bucket() bucket.Config {
 	keys := dynamostore.Keys{ID: e.get("AWS_ACCESS_KEY_ID"), Secret: e.get("AWS_SECRET_ACCESS_KEY"), Token: e.get("AWS_SESSION_TOKEN")}
 	return bucket.Config{Place: bucket.Place{Region: cmp.Or(e.get("AWS_REGION"), e.get("AWS_DEFAULT_REGION"))}, Credentials: keys}
 }
+
+// These variables have the settings for tokens that are not in the servers file. The
+// functions read the same variables.
+const (
+	issuerEnv              = "DORMOUSE_ISSUER"
+	clientSecretEnv        = "DORMOUSE_CLIENT_SECRET"        //nolint:gosec // the name of a variable
+	introspectionSecretEnv = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
+)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a new user meets: a clone into an empty folder, make run, the printed curl
-# line as pasted, the first tool result. With empty caches of Go's builds and of
+# What a new user meets: a clone into an empty folder, make run, the printed address,
+# the first tool result. With empty caches of Go's builds and of
 # npm; Go's modules are as they are. Prints the times; fails if anything does.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -23,21 +23,22 @@ export GOCACHE=$tmp/go-build
 # A server's npm cache is in its home folder.
 mkdir "$tmp/home"
 if [ -f ~/.npmrc ]; then cp ~/.npmrc "$tmp/home"; fi
-touch "$tmp/out"
+touch "$tmp/log"
 begin=$(now)
 make build
 built=$(now)
-HOME=$tmp/home bin/dormouse run --listen 127.0.0.1:0 >"$tmp/out" 2>"$tmp/log" &
+HOME=$tmp/home bin/dormouse run --listen 127.0.0.1:0 2>"$tmp/log" &
 runner=$!
-until grep -q 'curl -s' "$tmp/out"; do
+until grep -q 'Nothing runs until' "$tmp/log"; do
   kill -0 "$runner" || { cat "$tmp/log" >&2; exit 1; }
 done
 url=$(now)
-line=$(grep -m1 'curl -s' "$tmp/out")
-eval "$line --max-time 300 -D $tmp/head" >"$tmp/body"
+endpoint=$(awk '/\/mcp$/ { print $2; exit }' "$tmp/log")
+curl -s --max-time 300 -D "$tmp/head" "$endpoint" -H 'Content-Type: application/json' \
+  -H 'Accept: application/json, text/event-stream' \
+  -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}' >"$tmp/body"
 initialized=$(now)
 grep -q '"serverInfo"' "$tmp/body" || { cat "$tmp/body" "$tmp/log" >&2; exit 1; }
-endpoint=$(awk '/\/mcp$/ { print $2; exit }' "$tmp/out")
 session=$(tr -d '\r' <"$tmp/head" | awk 'tolower($1) == "mcp-session-id:" { print $2 }')
 curl -s --max-time 60 "$endpoint" -H "Mcp-Session-Id: $session" -H 'Content-Type: application/json' \
   -H 'Accept: application/json, text/event-stream' \

@@ -8,15 +8,19 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/kept"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
@@ -25,14 +29,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// inside executes the functions' handlers in this process. No message depends on
-// anything it keeps: all of that is in the store.
+// inside executes the functions' handlers in this process. No message depends on data in
+// this process: all of it is in the store.
 type inside struct {
 	m        *machine
 	store    session.Store
-	settings wiring.Settings
-	made     *handlers
+	settings atomic.Pointer[wiring.Settings]
+	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
+	begun    time.Time // no box of an earlier run is still there
 
 	// ctx is the context of work that no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -46,30 +51,30 @@ type inside struct {
 // handlers are the handlers of the four functions.
 type handlers struct {
 	http    endpoints.HTTP
+	pages   *authserver.Pages
 	socket  *front.Socket
 	sealer  *relayhost.Sealer // admits runners
 	relay   *relayhost.Handler
 	sweeper *relayhost.Sweeper
-	natives *native.Backend // sweeps what native servers left behind
+	stopped func(fleet.Status) // charges a tenant for a task
+	natives *native.Backend    // sweeps what native servers left behind
 }
 
 // startInside builds the handlers, as the functions' main packages do.
 func (m *machine) startInside(context.Context) error {
-	in := &inside{m: m, bodies: newBodies()}
+	in := &inside{m: m, bodies: newBodies(), begun: time.Now()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
-	in.settings = wiring.Settings{Servers: m.servers, Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
-	err := in.settings.Read(m.environ.get)
+	settings := &wiring.Settings{Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), PublicURL: m.public.publicURL(), Origins: m.cfg.Origins}
+	err := settings.Read(m.environ.get)
 	if err != nil {
 		return err
 	}
-	in.settings.Idle = m.cfg.Idle
-	if in.settings.Access, err = m.tokens(); err != nil {
-		return err
-	}
-	in.settings.Secret = m.folder.Secret
-	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Limits); err != nil {
+	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
+	settings.Broker = m.public.access() == AccessOAuth
+	in.settings.Store(settings)
+	if in.store, err = OpenStore(m.store, m.environ.get, settings.Limits); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{
@@ -80,35 +85,51 @@ func (m *machine) startInside(context.Context) error {
 	if err := m.openSockets(&runnerRoutes{in}, &clientRoutes{in}); err != nil {
 		return err
 	}
-	if in.made, err = in.make(); err != nil {
+	if err := in.serve(m.servers.Load()); err != nil {
 		return err
 	}
 	in.alarm.Start()
 	return nil
 }
 
-// use returns the handlers for one message: the ones built at the start. With
+// serve implements functions: it builds the handlers anew.
+func (in *inside) serve(servers *catalog.Catalog) error {
+	s := *in.settings.Load()
+	s.Servers = servers
+	var err error
+	if s.Access, err = in.m.tokens(servers); err != nil {
+		return err
+	}
+	h, err := in.make(s)
+	if err == nil {
+		in.settings.Store(&s)
+		in.made.Store(h)
+	}
+	return err
+}
+
+// use returns the handlers for one message: those of the servers file as it is now. With
 // [Config].Cold it builds new ones, as a message on Lambda may meet a new process.
 func (in *inside) use() *handlers {
 	if !in.m.cfg.Cold {
-		return in.made
+		return in.made.Load()
 	}
-	h, err := in.make()
-	if err != nil { // the same call succeeded at the start
+	h, err := in.make(*in.settings.Load())
+	if err != nil { // the same call succeeded before
 		panic("local: " + err.Error())
 	}
 	return h
 }
 
 // make builds the handlers. Each function has a meter of its own.
-func (in *inside) make() (*handlers, error) {
+func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {
-		s := in.settings
+		s := settings
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
-			Meter: meter.New(meter.Options{}), Log: slog.New(m.ledger.Watch(m.log.Handler())),
+			Meter: meter.New(meter.Options{}), Log: slog.New(m.lines.Watch(m.ledger.Watch(m.log.Handler()))),
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
@@ -124,7 +145,10 @@ func (in *inside) make() (*handlers, error) {
 	}
 	h, alarms := &handlers{sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
-	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome); err != nil {
+	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome, m.here); err != nil {
+		return nil, err
+	}
+	if h.pages, err = authserver.New(of[0], nil); err != nil {
 		return nil, err
 	}
 	if h.socket, err = endpoints.NewSocket(of[1], natives.Servers(), alarms, pushLater, in.atHome); err != nil {
@@ -133,11 +157,12 @@ func (in *inside) make() (*handlers, error) {
 	h.natives = endpoints.Janitor(of[3], alarms)
 	c := of[3].RelayWithBucket()
 	c.Elsewhere = h.natives.Owns
-	h.sweeper = relayhost.NewSweeper(c)
+	h.sweeper, h.stopped = relayhost.NewSweeper(c), of[3].Stopped
+	h.sweeper.Since = in.begun
 	return h, nil
 }
 
-// atHome sets the front's options for a machine without a gateway before it.
+// atHome sets the endpoint's options for a machine that has no gateway in front.
 func (in *inside) atHome(o *front.Options) {
 	o.Admit = in.callers.admit
 	if in.m.cfg.Limits != LimitsAWS {
@@ -178,12 +203,11 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often send tries an alarm that fails, as Lambda does with an
-// event.
+// handleTries is how often send tries an alarm that fails. Lambda tries an event as often.
 const handleTries = 3
 
 // send handles the event of an alarm in the background. It closes done when the event was
-// handled or given up.
+// handled or after it has given up.
 func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
 		Alarm *native.Alarm `json:"dormouseAlarm"`
@@ -217,15 +241,23 @@ func (in *inside) web() http.Handler {
 		defer in.work.Done()
 		r, release := in.bodies.guard(w, r)
 		defer release()
-		in.use().http.Handler.ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+		in.use().web(r.URL.Path).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
 	})
+}
+
+// web returns the handler of a path, as the gateway chooses between functions.
+func (h *handlers) web(path string) http.Handler {
+	if h.pages.Serves(path) {
+		return h.pages
+	}
+	return h.http.Handler
 }
 
 // sockets serves WebSocket clients.
 func (in *inside) sockets() http.Handler { return in.callers.connected(in.m.socket) }
 
 func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
-	if in.made == nil || in.ctx.Err() != nil {
+	if in.made.Load() == nil || in.ctx.Err() != nil {
 		return closed()
 	}
 	done := make(chan struct{})
@@ -234,6 +266,7 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 		h := in.use()
 		var err error
 		if stopped != nil {
+			h.stopped(*stopped)
 			err = h.sweeper.Stopped(in.ctx, *stopped)
 		} else {
 			err = errors.Join(h.sweeper.Sweep(in.ctx), h.natives.Sweep(in.ctx))
@@ -245,10 +278,14 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 	return done
 }
 
-func (in *inside) processes() []ProcessStatus { return []ProcessStatus{} }
+func (in *inside) processes() []api.Function { return []api.Function{} }
 
-// close waits for the work that no client waits for, and closes the store. It cuts short
-// an alarm in work, which comes again at the next start.
+func (in *inside) records() session.Store { return in.store }
+
+func (in *inside) operators() api.Options { return in.use().http.Operators }
+
+// close waits for background work, and closes the store. It cuts short an alarm that is
+// being handled; the alarm comes again at the next start.
 func (in *inside) close(ctx context.Context) error {
 	if in.alarm != nil {
 		in.alarm.Stop()
@@ -304,8 +341,8 @@ type clientRoutes struct{ in *inside }
 // owedKey is the context key of the list of sessions to push to.
 type owedKey struct{}
 
-// pushLater implements front.SocketOptions.Push: it notes the session, which gets its
-// owed messages once its connection is open.
+// pushLater implements front.SocketOptions.Push: it records the session, which gets its
+// owed messages when its connection is open.
 func pushLater(ctx context.Context, id session.ID) error {
 	if owed, ok := ctx.Value(owedKey{}).(*[]session.ID); ok {
 		*owed = append(*owed, id)

@@ -13,10 +13,11 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// echoing are routes that send each message back, and answer "hang" as late as they
-// may.
+// echoing are routes that send each message back. They answer "hang" as late as the limits
+// allow.
 type echoing struct {
 	mu   sync.Mutex
 	ends int
@@ -96,7 +97,7 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 				if end := conn.End(); end.Code != websocket.StatusMessageTooBig {
 					t.Errorf("a frame over the limit closes with %v", end)
 				}
-				within("$connect is given up", want.route, func() { _ = w.Refused("/" + w.Stage + "?hang") })
+				within("$connect is given up", session.ConnectTimeout, func() { _ = w.Refused("/" + w.Stage + "?hang") })
 				within("silence closes", want.idle, func() { _ = w.Open().End() })
 				if want.route < want.idle {
 					conn := w.Open()
@@ -123,7 +124,8 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 	}
 }
 
-// AWS does not promise a $disconnect, and the relay does not use it.
+// AWS does not promise a $disconnect, and the relay does not use it. So only the API for
+// clients reports the end of a connection.
 func TestOnlyTheAPIOfClientsTellsOfTheEnd(t *testing.T) {
 	eachAPI(t, Config{Limits: LimitsAWS}, func(t *testing.T, w localtest.WebSockets, e *echoing) {
 		_ = w.Open().CloseNow()

@@ -2,14 +2,13 @@ package local
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
+	"syscall"
 )
 
 // listeners are the two endpoints for clients: HTTP and WebSocket. All fields but open
@@ -25,6 +24,9 @@ func (l *listeners) start(ctx context.Context) error {
 	var lc net.ListenConfig
 	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}} {
 		opened, err := lc.Listen(ctx, "tcp", at.address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s is used by %s: stop that one, or take a free port with %s 127.0.0.1:0: %w", at.address, holder(at.address), at.flag, err)
+		}
 		if err != nil {
 			return fmt.Errorf("an endpoint cannot be opened; name another address with %s: %w", at.flag, err)
 		}
@@ -33,14 +35,22 @@ func (l *listeners) start(ctx context.Context) error {
 	return nil
 }
 
+// LookAtPorts returns an error if Run could not open the endpoints of Listen and Sockets of a
+// [Config]. It closes them at once.
+func LookAtPorts(ctx context.Context, listen, sockets string) error {
+	l := &listeners{Listen: listen, Sockets: sockets}
+	defer l.close()
+	return l.start(ctx)
+}
+
 func (l *listeners) close() {
 	for _, opened := range l.open {
 		_ = opened.Close()
 	}
 }
 
-// socketsAddress returns the address for WebSocket clients: by default Listen's, one
-// port on.
+// socketsAddress returns the address for WebSocket clients. By default its port is the one
+// after Listen's.
 func (l *listeners) socketsAddress() string {
 	if l.Sockets != "" {
 		return l.Sockets
@@ -55,9 +65,9 @@ func (l *listeners) socketsAddress() string {
 	return net.JoinHostPort(host, port)
 }
 
-// address returns the URL of an endpoint for clients: the public URL, if there is one,
-// or else its listening address. For an endpoint that listens on all addresses, it names
-// one that other machines reach.
+// address returns the URL of an endpoint for clients: the public URL, if there is one, or
+// else its listening address. If the endpoint listens on all addresses, the URL has one
+// that other machines can reach.
 func (l *listeners) address(endpoint int) string {
 	if l.PublicURL != "" && endpoint == 0 {
 		return strings.TrimSuffix(l.PublicURL, "/")
@@ -85,9 +95,9 @@ func outside() string {
 }
 
 // servedHosts returns the values of Host that an endpoint serves. On loopback, these are
-// the names of loopback and the host of the public URL. If it served any other name
-// there, a web page could reach the endpoint by a name of its own. For an endpoint that
-// is open to a network, the names are not known.
+// the names of loopback and the host of the public URL. Otherwise a web page could reach
+// the endpoint by a name that its author chose. If the endpoint is open to a network, its
+// names are not known, so servedHosts allows every name.
 func (l *listeners) servedHosts(address string) []string {
 	public := ""
 	if u, err := url.Parse(l.PublicURL); err == nil {
@@ -115,8 +125,8 @@ func isLoopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// access returns who may call. By default, callers on loopback need no key, because they
-// are the user of this machine; others need one. The operator's setting wins.
+// access returns who may call. By default, a caller on loopback needs no key, because it
+// is the user of this machine; other callers need a key. The operator's setting wins.
 func (l *listeners) access() string {
 	switch {
 	case l.Access != "":
@@ -127,47 +137,3 @@ func (l *listeners) access() string {
 		return AccessKeys
 	}
 }
-
-// announce prints the lines to paste for each server once the endpoints are open, or JSON
-// for programs. Warnings go to log.
-func (l *listeners) announce(servers []string, asJSON bool, out, log io.Writer) {
-	for _, name := range servers {
-		web := l.address(0) + "/" + name + "/mcp"
-		socket := strings.Replace(l.address(1), "http", "ws", 1) + "/" + socketStage + "?server=" + url.QueryEscape(name)
-		if asJSON {
-			_ = json.NewEncoder(out).Encode(map[string]any{
-				"time": time.Now().UTC(), "kind": "ready", "name": name, "url": web, "socket_url": socket,
-			})
-			continue
-		}
-		_, _ = fmt.Fprintf(out, pasteLines, name, web, socket)
-	}
-	if !asJSON && l.access() != AccessOpen {
-		_, _ = fmt.Fprintln(out, keyLines)
-	}
-	if !asJSON && l.access() == AccessIDP {
-		_, _ = fmt.Fprintln(out, idpLines)
-	}
-	if l.access() == AccessOpen && !l.onLoopback() {
-		_, _ = fmt.Fprintln(log, openWarning)
-	}
-	if !asJSON {
-		_, _ = fmt.Fprintln(out, "\nNothing runs until a message comes. Ctrl-C ends it.")
-	}
-}
-
-const openWarning = `warning: everybody who reaches this machine may call every server, web pages included (--access open on an address that is not loopback). Use --access keys, or name a loopback address with --listen.`
-
-const keyLines = `
-Callers need an API key, which "dormouse keys create NAME --server SERVER" makes, in a header:
-  Authorization: Bearer KEY`
-
-const idpLines = `Or they sign in at the identity provider; their tokens are for the URL above.`
-
-const pasteLines = `
-%[1]s  %[2]s
-  %[3]s
-  curl -s %[2]s -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}'
-  claude mcp add --transport http %[1]s %[2]s
-  npx @modelcontextprotocol/inspector --cli %[2]s --transport http --method tools/list
-`

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
@@ -37,7 +39,7 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	}
 	cfg := Config{
 		Listen: "127.0.0.1:0", Servers: servers, Data: filepath.Join(dir, "data"), Runner: []string{"/does/not/exist"},
-		Programs: dir, Idle: time.Minute, Out: io.Discard, Log: io.Discard,
+		Programs: dir, Idle: time.Minute, Log: io.Discard,
 	}
 	if change != nil {
 		change(&cfg)
@@ -47,15 +49,21 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	return m
 }
 
-// unstarted returns a machine with the parts that its WebSocket APIs need.
+// unstarted returns a machine with only the parts that its WebSocket APIs need. It is not
+// started.
 func unstarted(t *testing.T, cfg Config) *machine {
 	t.Helper()
-	cfg.Data, cfg.Out, cfg.Log = t.TempDir(), io.Discard, io.Discard
+	cfg.Data, cfg.Log = t.TempDir(), io.Discard
 	m := newMachine(cfg)
 	if err := m.openFolder(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.folder.Close)
+	t.Cleanup(func() {
+		if err := m.history.Close(); err != nil {
+			t.Error(err)
+		}
+		m.folder.Close()
+	})
 	var err error
 	if m.ledger, err = bill.Open(cfg.Data, m.boxSize, nil, m.log); err != nil {
 		t.Fatal(err)
@@ -100,7 +108,8 @@ func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
-	// Functions check at the start that they have the native servers; /bin/sh has none to miss.
+	// At their start, functions check that they have the native servers. /bin/sh starts
+	// but has no such servers.
 	m := started(t, func(c *Config) {
 		c.Functions, c.Programs = FunctionsProcess, filepath.Dir(program)
 		_ = os.Symlink(program, filepath.Join(c.Programs, "socket"))
@@ -132,7 +141,7 @@ func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
 	if len(e.processes()) != 0 || e.alarm.Len() != 0 || len(tasks) != 0 || err != nil {
 		t.Errorf("there are %+v, %d schedules, %d tasks, %v", e.processes(), e.alarm.Len(), len(tasks), err)
 	}
-	// With the secret, all of these are served.
+	// Requests with the secret are all served.
 	want := []int{http.StatusAccepted, http.StatusOK, http.StatusBadRequest, http.StatusOK, http.StatusGone}
 	for n, c := range calls {
 		if status, text := request(t, http.DefaultClient, c.method, e.local+c.path, signature, c.body); status != want[n] {
@@ -153,25 +162,43 @@ func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	}
 	foreign, key := folder.Key(), m.folder.Key()
 	folder.Close()
-	for _, path := range []string{"/ps", "/usage", "/bill", "/none"} {
+	for _, path := range []string{"", "servers", "processes", "bill"} {
 		for _, says := range []string{"", "Bearer ", "Bearer " + foreign, key, "Bearer " + hex.EncodeToString(m.folder.Secret)} {
-			if status, text := request(t, client, http.MethodGet, "http://local"+path, says, ""); status != http.StatusUnauthorized || strings.Contains(text, "{") {
+			if status, text := request(t, client, http.MethodGet, "http://local"+api.Prefix+path, says, ""); status != http.StatusUnauthorized || strings.Contains(text, "servers") {
 				t.Errorf("%s, who says %.10q: %d %s, want 401", path, says, status, text)
 			}
 		}
 	}
-	if status, _ := request(t, client, http.MethodGet, "http://local/ps", "Bearer "+key, ""); status != http.StatusOK {
+	if status, _ := request(t, client, http.MethodGet, "http://local/api/v1/processes", "Bearer "+key, ""); status != http.StatusOK {
 		t.Errorf("who has the key: %d", status)
 	}
-	if s, up, err := Status(t.Context(), m.folder.Path); err != nil || !up || s.Boxes == nil {
-		t.Errorf("dormouse ps: %+v, %v, %v", s, up, err)
+	var info api.Info
+	if up, err := operate(t, m.folder.Path, http.MethodGet, "", &info); err != nil || !up || info.URL != m.public.address(0) || info.Access != AccessOpen {
+		t.Errorf("what it says of itself: %+v, %v, %v", info, up, err)
 	}
-	if _, up, err := ReadUsage(t.Context(), other); up || err != nil {
+	var s api.Status
+	if up, err := operate(t, m.folder.Path, http.MethodGet, "processes", &s); err != nil || !up || s.Boxes == nil || len(s.Gateways) != 2 {
+		t.Errorf("what runs: %+v, %v, %v", s, up, err)
+	}
+	if up, err := operate(t, other, http.MethodGet, "", &info); up || err != nil {
 		t.Errorf("where nothing runs: %v, %v", up, err)
 	}
 }
 
-// A failed start returns the error, and ends everything that it had begun.
+// operate asks the API for operators on the control socket of a folder. It returns false if
+// nothing is up there.
+func operate(t *testing.T, folder, method, path string, into any) (up bool, err error) {
+	t.Helper()
+	transport, key, up, err := Control(t.Context(), folder)
+	if err != nil || !up {
+		return up, err
+	}
+	defer transport.CloseIdleConnections()
+	_, text := request(t, &http.Client{Transport: transport}, method, "http://local"+api.Prefix+path, "Bearer "+key, "")
+	return true, json.Unmarshal([]byte(text), into)
+}
+
+// A failed start returns the error, and ends all the parts that it had started.
 func TestAStartThatFailsEnds(t *testing.T) {
 	for _, functions := range []string{FunctionsInside, FunctionsProcess} {
 		m := configured(t, func(c *Config) {
@@ -195,7 +222,8 @@ func TestAStartThatFailsEnds(t *testing.T) {
 // alarmed returns the handlers of one machine, with schedules in a folder.
 func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inside {
 	t.Helper()
-	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, made: &handlers{http: endpoints.HTTP{Alarm: handle}}}
+	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}}
+	in.made.Store(&handlers{http: endpoints.HTTP{Alarm: handle}})
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error
 	if in.alarm, err = scheduler.New(scheduler.Config{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {

@@ -5,16 +5,19 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
 )
 
-// members lists the processes of a runner's box. A runner leads a session (see
-// setsid) of its own, and the processes it starts stay in it. The list leaves out
-// processes that end while it is made.
-func members(runner int) []BoxMember {
-	list := []BoxMember{}
+// members lists the processes of a runner's box. A runner leads a session of its own (see
+// setsid), and the processes that it starts stay in it. The list leaves out processes that
+// end while it is made.
+func members(runner int) []api.Member {
+	list := []api.Member{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return list
@@ -31,14 +34,40 @@ func members(runner int) []BoxMember {
 		if err != nil {
 			continue
 		}
-		list = append(list, BoxMember{PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second)})
+		list = append(list, api.Member{
+			PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second), Memory: memory(pid), Group: group(pid),
+		})
 	}
 	return list
 }
 
-// commandOf returns the program's name and, if it is an absolute path, the first
-// argument, both without folders. That identifies the process, and shows no secret in
-// its arguments.
+// memory returns the bytes of a process in RAM, 0 if it has ended.
+func memory(pid int) int64 {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// group returns the process group of a process, 0 if it has ended. A server's process
+// leads a group with those that it starts.
+func group(pid int) int {
+	g, err := unix.Getpgid(pid)
+	if err != nil {
+		return 0
+	}
+	return g
+}
+
+// commandOf returns the program's name. If the first argument is an absolute path,
+// commandOf adds it. Both are without folders. That identifies the process and shows no
+// secrets, which may be in its arguments.
 func commandOf(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -2,5 +2,7 @@
 
 package local
 
+import "github.com/dormouse-mcp/dormouse/shared/api"
+
 // members returns no processes: only Linux lists them.
-func members(int) []BoxMember { return []BoxMember{} }
+func members(int) []api.Member { return []api.Member{} }

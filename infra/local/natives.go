@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Native servers are part of the functions. A user may have functions of their own
+// Native servers are part of the functions. A user may have function programs of their own
 // with native servers.
 
 // program returns the path of a function's program: the user's own, if there is one.
@@ -34,9 +36,9 @@ const checkTime = 30 * time.Second
 // checkNatives starts the functions to check that they contain the native servers that
 // the servers file names. So the operator learns of a missing one at the start, rather
 // than with the first message.
-func (e *emulated) checkNatives(ctx context.Context, env []string) error {
-	if !slices.ContainsFunc(e.m.servers.Names(), func(name string) bool {
-		s, _ := e.m.servers.Server(name)
+func (e *emulated) checkNatives(ctx context.Context, servers *catalog.Catalog, env []string) error {
+	if !slices.ContainsFunc(servers.Names(), func(name string) bool {
+		s, _ := servers.Server(name)
 		return s.Native != "" && !s.Disabled
 	}) {
 		return nil

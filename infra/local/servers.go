@@ -1,57 +1,59 @@
 package local
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
+	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// readServers reads the servers file and its files of variables. Nothing else on this
-// machine reads them.
-func (m *machine) readServers(context.Context) error {
-	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, m.environ.lookup, m.cfg.EnvFiles...)
+// serversFile reads the servers file and its files of variables. Nothing else on this
+// machine reads them. One goroutine at a time calls load.
+type serversFile struct {
+	Config
+	environ environ
+
+	mu     sync.Mutex
+	warned map[string]bool // warnings that were given
+	fresh  []string        // those that have yet to be shown to people
+}
+
+// load gives each warning once.
+func (f *serversFile) load() (*catalog.Catalog, error) {
+	servers, warnings, err := catalog.LoadHere(f.Servers, f.environ.lookup, f.EnvFiles...)
 	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", w)
+		return nil, err
 	}
 	var rejected []error
 	for _, r := range servers.Rejected() {
 		rejected = append(rejected, errors.New(r.String()))
 	}
-	if m.cfg.Strict && rejected != nil {
-		return errors.Join(rejected...)
+	if f.Strict && rejected != nil {
+		return nil, errors.Join(rejected...)
+	}
+	for _, w := range warnings {
+		f.warn(w.String())
 	}
 	for _, err := range rejected {
-		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", err)
+		f.warn(err.Error())
 	}
-	m.servers = servers
-	return nil
+	return servers, nil
 }
 
-// acceptedServers writes the servers that readServers has read to a file in the data folder,
-// for the functions. The digest is part of its name, so a process never sees the file
-// change. The file holds secrets, so only this user may read it. The machine removes it at
-// the end; the next start removes the file of a killed run.
-func (m *machine) acceptedServers() (string, error) {
-	data := m.servers.Marshal()
-	sum := sha256.Sum256(data)
-	path := m.folder.File("accepted-" + hex.EncodeToString(sum[:8]) + ".json")
-	older, err := filepath.Glob(m.folder.File("accepted-*.json"))
-	if err != nil {
-		return "", err
+// news returns the warnings since the last time.
+func (f *serversFile) news() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fresh := f.fresh
+	f.fresh = nil
+	return fresh
+}
+
+func (f *serversFile) warn(text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.warned[text] {
+		f.warned[text] = true
+		f.fresh = append(f.fresh, text)
 	}
-	for _, file := range older {
-		if err := os.Remove(file); err != nil {
-			return "", err
-		}
-	}
-	return path, os.WriteFile(path, data, 0o600)
 }

@@ -176,7 +176,7 @@ func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
 		t.Fatalf("%v is read, %v", read, err)
 	}
 	for _, name := range read {
-		if got := (environ{name + "=7"}).passedOn("sqlite:/x", "")[name]; got != "7" && name != wiring.EnvIdle { // which Config has
+		if got := (environ{name + "=7"}).passedOn("sqlite:/x", "")[name]; got != "7" && name != wiring.EnvIdle && name != wiring.EnvShowOutput { // which follow from Config
 			t.Errorf("%s is %q", name, got)
 		}
 	}

@@ -39,9 +39,3 @@ func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 
 // relayURL returns the URL for runners.
 func (m *machine) relayURL() string { return "ws+unix:" + m.folder.Socket("relay") + ":/" + relayStage }
-
-// Usage holds the counters of the WebSocket APIs since Run began.
-type Usage struct {
-	Relay  sockets.Usage // the API of runners
-	Socket sockets.Usage // the API of WebSocket clients
-}

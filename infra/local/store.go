@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -19,8 +21,8 @@ const (
 	dynamodb = "dynamodb:"
 )
 
-// StoreName returns the name of the store for a [Config] with this Store and Data, with
-// an absolute path.
+// StoreName returns the name of the store for the fields Store and Data of a [Config]. The
+// path in it is absolute.
 func StoreName(store, data string) (string, error) {
 	path, ok := strings.CutPrefix(store, sqlite)
 	switch {
@@ -35,8 +37,8 @@ func StoreName(store, data string) (string, error) {
 	return sqlite + path, err
 }
 
-// SQLite returns the path of the file that a store keeps sessions in. ok is false for
-// a store elsewhere.
+// SQLite returns the path of the file in which a store keeps sessions. ok is false for a
+// store that is no file.
 func SQLite(store, data string) (path string, ok bool, err error) {
 	name, err := StoreName(store, data)
 	if err != nil {
@@ -44,6 +46,21 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	}
 	path, ok = strings.CutPrefix(name, sqlite)
 	return path, ok, nil
+}
+
+// LookAtStore returns an error if Run could not use the store of this name: its file is no
+// store, or is of a newer version, or cannot be written. It changes nothing. made is false if
+// there is no such file yet. LookAtStore does not look at stores on DynamoDB.
+func LookAtStore(name string) (made bool, err error) {
+	path, ok := strings.CutPrefix(name, sqlite)
+	if !ok {
+		return true, nil
+	}
+	err = sqlitestore.Look(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, err
 }
 
 // OpenStore opens a store by its name. It reads the credentials and the region of a
@@ -62,4 +79,14 @@ func OpenStore(name string, getenv func(string) string, limits host.Limits) (ses
 	}
 	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
+}
+
+// isNew reports whether a store is new, so that no earlier run has left anything in it.
+func isNew(store string) bool {
+	path, ok := strings.CutPrefix(store, sqlite)
+	if !ok {
+		return false
+	}
+	_, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist)
 }

@@ -2,9 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -13,12 +10,12 @@ import (
 // sweepEvery is the time between sweeps while boxes run.
 const sweepEvery = time.Minute
 
-// startSweep sweeps once, for what an earlier run left behind, and then on a
-// schedule. The schedule skips its turn while no box runs, to keep the promise that
-// nothing runs on an idle machine. It misses nothing: a box record that is not asleep
-// has a task.
+// startSweep sweeps once, for the remains of an earlier run, and then on a schedule. While
+// no box runs, the schedule skips its turn, because nothing should run on an idle machine.
+// It misses nothing: a box record that is not asleep has a task, and the first sweep starts
+// those boxes anew whose start was lost with the earlier run.
 func (m *machine) startSweep(ctx context.Context) error {
-	if !isNew(m.store) {
+	if !m.unused {
 		select {
 		case <-m.functions.sweep(nil):
 		case <-ctx.Done():
@@ -39,16 +36,6 @@ func (m *machine) startSweep(ctx context.Context) error {
 		}
 	}()
 	return nil
-}
-
-// isNew reports that a store is new, so that no earlier run left anything in it.
-func isNew(store string) bool {
-	path, ok := strings.CutPrefix(store, sqlite)
-	if !ok {
-		return false
-	}
-	_, err := os.Stat(path)
-	return errors.Is(err, os.ErrNotExist)
 }
 
 func (m *machine) boxesRun(ctx context.Context) bool {

@@ -25,9 +25,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
-// The files of events/ are events from AWS. This test sends the client's part of each
-// one again, and compares the emulator's event with the file, field by field. Fields
-// with other values are listed by name; they must exist and have the same kind.
+// The files of events/ are events from AWS. This test repeats the client's part of each
+// one. It compares the emulator's event with the file, field by field. Fields that have
+// other values are listed by name; they must exist and have the same kind.
 
 // elsewhere lists the fields whose values an emulator cannot have: names and times.
 var elsewhere = []string{
@@ -36,8 +36,8 @@ var elsewhere = []string{
 	"requestContext.connectedAt", "requestContext.connectionId", "requestContext.messageId",
 }
 
-// onThePath is the field of the path, which has no stage through a custom domain, as
-// here.
+// onThePath is the field of the path. Through a custom domain, as in these tests, it has
+// no stage.
 const onThePath = "requestContext.path"
 
 type eventFile struct {
@@ -125,7 +125,7 @@ func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
 }
 
 func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
-	// The emulator's address and the library's upgrade differ.
+	// The emulator's address and its WebSocket library's upgrade request are different.
 	connect := []string{
 		"requestContext.domainName", "headers.Host", "multiValueHeaders.Host", "headers.X-Amzn-Trace-Id", "multiValueHeaders.X-Amzn-Trace-Id",
 		"headers.X-Forwarded-For", "multiValueHeaders.X-Forwarded-For", "headers.X-Forwarded-Port", "multiValueHeaders.X-Forwarded-Port",
@@ -151,7 +151,7 @@ func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
 	}
 }
 
-// replay opens a connection and does on it what the event reports.
+// replay opens a connection and repeats on it what the event reports.
 func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	t.Helper()
 	api, err := sockets.New(sockets.Config{

@@ -28,9 +28,11 @@ const (
 // RESTConfig describes one REST API. Function and Invoker are required.
 type RESTConfig struct {
 	Function string
-	Invoker  lambda.Invoker
-	Stage    string // in requestContext only, not in the path; "" means "local"
-	APIID    string // "" means "local"
+	// Paths are the functions of paths that have one of their own.
+	Paths   map[string]string
+	Invoker lambda.Invoker
+	Stage   string // only in requestContext, not in the path; "" means "local"
+	APIID   string // "" means "local"
 	// Timeout is the integration's timeout: from the request to the last byte of the
 	// answer. 0 means 15 min, the maximum of a streaming integration.
 	Timeout time.Duration
@@ -40,10 +42,10 @@ type RESTConfig struct {
 	Logger      *slog.Logger // may be nil
 }
 
-// RESTAPI imitates a regional API Gateway REST API with one resource, /{proxy+}, and
-// the method ANY, integrated with one function in response transfer mode STREAM. It
-// takes answers of both kinds: streamed (a head, 8 NUL bytes, the body) and buffered
-// (one JSON object).
+// RESTAPI imitates a regional API Gateway REST API with one resource, /{proxy+}, and the
+// method ANY, integrated with one function in response transfer mode STREAM. It takes
+// answers of both kinds: streamed (a head, 8 NUL bytes, the body) and buffered (one JSON
+// object).
 //
 // The gateway's own answers, always as {"message": …}:
 //
@@ -54,8 +56,8 @@ type RESTConfig struct {
 //	                                  6 MiB, or the answer does not have the required form
 //	504 Endpoint request timed out    nothing to send when Timeout has passed
 //
-// A failure after the head has been sent cuts the connection. A client that goes away
-// does not cancel the function; the rest of its answer is thrown away.
+// After a failure that comes after the head, RESTAPI cuts the connection. If the client
+// goes away, the function goes on; RESTAPI drops the rest of its answer.
 //
 // Authorizers, stage variables, mapping, compression, throttling by the gateway and the
 // bandwidth limit of streams over 10 MB are not imitated.
@@ -96,8 +98,7 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := readRequest(r)
 	if err != nil {
 		if errors.Is(err, errTooLong) {
-			// The rest of the body stays unread, so the connection cannot be used
-			// again.
+			// Part of the body is unread, so the connection cannot be used again.
 			w.Header()["Connection"] = []string{"close"}
 			awsapi.Refuse(w, http.StatusRequestEntityTooLarge, "Request Too Long")
 			return
@@ -124,7 +125,7 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // integrate runs the function and passes its answer on.
 func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, payload []byte, began time.Time) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.Context()), began.Add(a.cfg.Timeout))
-	inv, err := a.cfg.Invoker.Invoke(ctx, a.cfg.Function, payload)
+	inv, err := a.cfg.Invoker.Invoke(ctx, cmp.Or(a.cfg.Paths[r.URL.Path], a.cfg.Function), payload)
 	cancel()
 	if err != nil {
 		a.fail(w, id, err)
@@ -162,8 +163,8 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump writes the body as it arrives, and flushes at once. It returns the error of the
-// function's side. If the client has gone, it returns nil.
+// pump copies the body as it arrives, and flushes each piece at once. It returns the error
+// of the function's side. If the client has gone, it returns nil.
 func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
 	for err := error(nil); ; {
@@ -199,8 +200,8 @@ func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	awsapi.Refuse(w, status, text)
 }
 
-// guard reads a body under the limits of a stream. When a limit has passed, Read
-// returns context.DeadlineExceeded and the body is closed.
+// guard reads a body under the limits of a stream. When a limit is exceeded, Read returns
+// context.DeadlineExceeded and the body is closed.
 type guard struct {
 	body  io.ReadCloser
 	until time.Time
@@ -213,7 +214,7 @@ func newGuard(body io.ReadCloser, until time.Time, idle time.Duration) *guard {
 	g := &guard{body: body, until: until, idle: idle}
 	g.timer = time.AfterFunc(g.left(), func() {
 		g.fired.Store(true)
-		// The close wakes the reader. The function runs on.
+		// Closing the body wakes the reader. The function goes on.
 		_ = body.Close()
 	})
 	return g

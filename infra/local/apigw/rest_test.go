@@ -20,7 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// newREST starts a REST API before the pool's function and returns its URL.
+// newREST starts a REST API in front of the pool's function and returns its URL.
 func newREST(t testing.TB, pool *lambda.Pool, change func(*RESTConfig)) string {
 	t.Helper()
 	cfg := RESTConfig{Function: "echo", Invoker: pool}
@@ -112,7 +112,7 @@ func TestStreamReachesTheClientPieceByPiece(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The head comes before the first chunk, which waits at the gate.
+	// The head comes before the first chunk, which the gate holds back.
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestGatewayAnswersForTheFunction(t *testing.T) {
 
 func TestChunkedRequestOverTheLimitIsRefused(t *testing.T) {
 	url := newREST(t, newPool(t, nil), nil)
-	body := io.LimitReader(endless{}, maxRequestBody+1) // of a length the client does not tell
+	body := io.LimitReader(endless{}, maxRequestBody+1) // the client does not send the length
 	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/x", body)
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +310,7 @@ func TestStreamLimits(t *testing.T) {
 	const head = `{"statusCode":200}` + preludeEnd
 	tests := []struct {
 		name     string
-		every    time.Duration // between the chunks the function writes, for ever
+		every    time.Duration // time between two chunks of a function that writes for ever
 		prelude  string
 		lasts    time.Duration
 		status   int
@@ -381,7 +381,7 @@ func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
 	})
 }
 
-// A client's data never stands at the top of API Gateway's event.
+// Text of a client can never be a top-level member of API Gateway's event.
 func TestNobodyCanSayOverHTTPThatItIsTime(t *testing.T) {
 	k := kept{make(chan []byte, 2)}
 	api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k})

@@ -22,8 +22,8 @@ import (
 const (
 	proxyResource = "/{proxy+}"
 
-	// maxPrelude is how many bytes of an answer API Gateway searches for the end of
-	// the head.
+	// maxPrelude is how many bytes of an answer API Gateway searches for the end of the
+	// head.
 	maxPrelude = 16 << 10
 	// maxEvent is Lambda's limit for an event and for a buffered answer.
 	maxEvent = 6 << 20
@@ -32,14 +32,14 @@ const (
 	preludeEnd    = "\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
-// restEvent returns the event of API Gateway's Lambda proxy integration, format 1.0,
-// for a request through a custom domain. The path has no stage, and the domain name
-// is the request's host, here with its port.
+// restEvent returns the event of API Gateway's Lambda proxy integration, format 1.0, for a
+// request through a custom domain. The path has no stage, and the domain name is the
+// request's host, here with its port.
 //
-// The body is base64, as for an API with "*/*" among its binary media types: text as
-// JSON in JSON may take twice its length, and Lambda limits an event. Besides values,
-// the event differs from the real one in one way: header names are in canonical form
-// rather than in the client's spelling. restJSON encodes it.
+// The body is base64, as for an API with "*/*" among its binary media types: a text in
+// JSON may take twice its length, and Lambda limits an event. Besides values, the event
+// differs from the real one in one way: header names are in canonical form rather than in
+// the client's spelling. restJSON encodes it.
 func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
 	path := r.URL.EscapedPath()
 	headers := requestHeaders(r, now)
@@ -134,8 +134,8 @@ func responseHeader(name string) string {
 	return name
 }
 
-// responseHead is a function's answer to a proxy event: the head of a stream (without
-// the last two fields), or the whole of a buffered answer.
+// responseHead is a function's answer to a proxy event. For a stream it is the head,
+// without the last two fields; for a buffered answer it is the whole.
 type responseHead struct {
 	StatusCode        int                 `json:"statusCode"`
 	Headers           map[string]string   `json:"headers"`
@@ -205,8 +205,8 @@ func readBuffered(from io.Reader) (*responseHead, []byte, error) {
 	return head, body, nil
 }
 
-// apply puts the function's headers into h as API Gateway does. Multiple values of a
-// name win over the single one, and a body without a type gets the JSON type.
+// apply sets the function's headers in h, by the rules of API Gateway: multiple values of
+// a name win over the single one, and a body without a type gets the JSON type.
 func (head *responseHead) apply(h http.Header) {
 	several := make(map[string]bool, len(head.MultiValueHeaders))
 	for name, values := range head.MultiValueHeaders {

@@ -105,8 +105,8 @@ func TestBodyIsBase64(t *testing.T) {
 	}
 }
 
-// The front takes bodies of up to 4 MiB, and API Gateway takes 10 KiB of headers,
-// whatever bytes they contain.
+// The endpoint accepts bodies of up to 4 MiB, and API Gateway accepts 10 KiB of headers,
+// whatever bytes they contain. The event for them must stay below Lambda's limit.
 func TestABodyAndHeadersFullOfEscapesAreAnEventThatLambdaTakes(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", nil)
 	r.Header.Set("Cookie", strings.Repeat("<&\x7f", 10<<10/3))
@@ -240,8 +240,8 @@ func TestReadBuffered(t *testing.T) {
 	}
 }
 
-// FuzzReadPrelude checks that the head and the body of any answer are separated in
-// the same way however the bytes are cut, or that the answer is refused.
+// FuzzReadPrelude checks that the head and the body of any answer are separated in the
+// same way, whatever the sizes of the reads. An answer may also be refused.
 func FuzzReadPrelude(f *testing.F) {
 	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"cookies":["c=d"]}`+preludeEnd+"body"), 3)
 	f.Add([]byte(`{"statusCode":200}`+preludeEnd+preludeEnd), 1)
@@ -276,7 +276,7 @@ func FuzzReadPrelude(f *testing.F) {
 	})
 }
 
-// FuzzReadBuffered checks that an answer has a status that HTTP can send, or is
+// FuzzReadBuffered checks that an answer either has a status that HTTP can send, or is
 // refused.
 func FuzzReadBuffered(f *testing.F) {
 	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"/wBh","isBase64Encoded":true}`))

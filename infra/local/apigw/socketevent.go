@@ -128,7 +128,7 @@ func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) *events.APIGatew
 
 func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) *events.APIGatewayWebsocketProxyRequest {
 	e := r.event(c, "$disconnect", "DISCONNECT")
-	// The real event has these instead of the client's headers.
+	// The real event has these headers instead of the client's.
 	e.Headers = map[string]string{"Host": c.Host, "x-api-key": "", "X-Forwarded-For": "", "x-restapi": ""}
 	e.MultiValueHeaders = map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
 	e.RequestContext.DisconnectStatusCode = int64(code)
@@ -234,8 +234,8 @@ func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsoc
 	return answer, nil
 }
 
-// connectStatus returns the status of the answer to the client's upgrade; 200 means:
-// upgrade.
+// connectStatus returns the status of the answer to the client's upgrade; 200 means that
+// the connection is upgraded.
 func connectStatus(answer routeAnswer, err error) int {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -151,7 +151,7 @@ func TestAFailedRouteIsToldToTheClient(t *testing.T) {
 	}
 }
 
-// The gateway does not wait beyond the limit for the end of an answer that has begun.
+// The gateway limits its wait for the end of an answer that has begun.
 func TestAnAnswerThatDoesNotEndIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()

@@ -1,4 +1,4 @@
-// Package awsapi holds what the stand-ins for AWS's APIs on this machine share: ids,
+// Package awsapi holds code that the stand-ins for AWS's APIs on this machine share: ids,
 // and answers in the form that AWS's SDKs read.
 package awsapi
 
@@ -62,13 +62,12 @@ func Fail(w http.ResponseWriter, status int, kind, text string) {
 	JSON(w, status, body)
 }
 
-// Refuse answers with an error in the form of API Gateway's own, whose member
-// "message" holds text.
+// Refuse answers with an error in API Gateway's own form: its member "message" holds text.
 func Refuse(w http.ResponseWriter, status int, text string) {
 	JSON(w, status, fmt.Appendf(nil, `{"message":%q}`, text))
 }
 
-// JSON answers with a body that is JSON.
+// JSON answers with a body of JSON.
 func JSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

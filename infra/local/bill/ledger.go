@@ -23,42 +23,66 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// File is the name of the ledger's file in the data folder. It has the counts up to
-// the end of the last Run or, while a Run is up, up to a minute ago.
+// File is the name of the ledger's file in the data folder. It has the counts up to the
+// end of the last Run. While a Run is active, it is up to a minute old.
 const File = "usage.json"
 
 // saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners limits the ledger. It counts sessions beyond that only for their server
-// and tenant.
+// maxOwners limits the number of owners, in all and by day. The ledger counts further ones
+// only for their server and tenant.
 const maxOwners = 10_000
 
-// Owner is the session that a use is billed for. Without a session, it is a server and
-// a tenant, which share boxes. With none of them, it is the rest: sweeps, and callers
-// that were turned away.
+// Owner is the session that is billed for a use, and whose it is. Without a session, it is
+// a server and a tenant, which share boxes. With none of them, it is the rest: sweeps, and
+// callers that were refused.
 type Owner struct {
-	Server  string `json:"server,omitempty"`
-	Tenant  string `json:"tenant,omitempty"`
-	Session string `json:"session,omitempty"`
+	Server    string `json:"server,omitempty"`
+	Tenant    string `json:"tenant,omitempty"`
+	Session   string `json:"session,omitempty"`
+	Principal string `json:"principal,omitempty"` // "" if no line has named it yet
 }
 
-// Share holds the use of one owner.
+// Share holds the use of one owner. Day is such as 2026-11-22 (UTC) in a share of
+// [Bill].Days, which has no session.
 type Share struct {
 	Owner
+	Day   string      `json:"day,omitempty"`
 	Units meter.Units `json:"units"`
 }
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// Functions log for whom they ran, and what the gateways and the store would have billed.
-// dormouse run counts the time of connections and boxes itself. The starts of function
-// processes are not counted.
+// Functions log the owner of their work, and what the gateways and the store would have
+// billed. dormouse run counts the time of connections and boxes itself. The bill leaves
+// out the starts of function processes.
 type Bill struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
 	Shares []Share   `json:"shares"` // largest use first
+	// Days has the same use by day, the oldest first, for keptDays at most. The time of a
+	// box or a connection counts for the day on which it ended.
+	Days []Share `json:"days,omitempty"`
 }
+
+// After returns the use since the beginning of a day (UTC), which is returned too: that of
+// t, or the first day that was counted.
+func (b Bill) After(t time.Time) (since time.Time, shares []Share) {
+	since = t.UTC().Truncate(24 * time.Hour)
+	for _, s := range b.Days {
+		if s.Day >= since.Format(time.DateOnly) {
+			shares = append(shares, s)
+		}
+	}
+	if since.Before(b.Since) {
+		since = b.Since
+	}
+	return since, shares
+}
+
+// keptDays is for how many days the use by day is kept.
+const keptDays = 90
 
 // Total returns the use of all owners together.
 func (b Bill) Total() (u meter.Units) {
@@ -79,8 +103,22 @@ type Ledger struct {
 	mu      sync.Mutex
 	since   time.Time
 	shares  map[Owner]meter.Units
+	days    map[onDay]meter.Units
 	conns   map[string]open
+	who     map[string]string // the principal of each session
 	changed bool
+}
+
+// onDay is an owner without a session, on a day.
+type onDay struct {
+	day string
+	Owner
+}
+
+// today returns the day and the owner to which a use counts.
+func today(o Owner, now time.Time) onDay {
+	o.Session = ""
+	return onDay{now.UTC().Format(time.DateOnly), o}
 }
 
 // open is an open connection and its owner.
@@ -94,7 +132,7 @@ type open struct {
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
-		shares: map[Owner]meter.Units{}, conns: map[string]open{},
+		shares: map[Owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{},
 	}
 	saved, err := Read(folder)
 	if err != nil {
@@ -105,35 +143,52 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 	}
 	for _, s := range saved.Shares {
 		l.shares[s.Owner] = s.Units
+		l.knows(s.Session, s.Principal)
+	}
+	for _, s := range saved.Days {
+		l.days[onDay{s.Day, s.Owner}] = s.Units
 	}
 	return l, nil
 }
 
-// give adds to the use of an owner.
+// give adds a use to an owner.
 func (l *Ledger) give(o Owner, u meter.Units) {
 	if _, known := l.shares[o]; !known && o.Session != "" && len(l.shares) >= maxOwners {
-		o.Session = ""
+		o.Session, o.Principal = "", ""
 	}
 	l.shares[o] = l.shares[o].Plus(u)
+	day := today(o, time.Now())
+	if _, known := l.days[day]; !known {
+		first := time.Now().UTC().AddDate(0, 0, -keptDays).Format(time.DateOnly)
+		maps.DeleteFunc(l.days, func(d onDay, _ meter.Units) bool { return d.day <= first })
+		if len(l.days) >= maxOwners {
+			day.Principal = ""
+		}
+	}
+	l.days[day] = l.days[day].Plus(u)
 	l.changed = true
 }
 
 // Line counts a log line of a function. Do not pass lines of boxes: servers could
 // forge them.
 func (l *Ledger) Line(text string) {
-	if !strings.Contains(text, `"units":{`) {
+	counts := strings.Contains(text, `"units":{`)
+	if !counts && !strings.Contains(text, `"msg":"work"`) {
 		return
 	}
 	if said, ok := meter.ReadLine([]byte(text)); ok {
 		l.said(said)
+	} else if !counts {
+		l.begins(said)
 	}
 }
 
 func (l *Ledger) said(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := Owner{said.Server, said.Tenant, said.Session}
-	if said.Tenant == "" { // the caller was turned away, whatever server it named
+	l.knows(said.Session, said.Principal)
+	o := Owner{said.Server, said.Tenant, said.Session, cmp.Or(said.Principal, l.who[said.Session])}
+	if said.Tenant == "" { // the caller was refused, so the server that it named does not count
 		o = Owner{}
 	}
 	l.give(o, said.Units)
@@ -142,8 +197,27 @@ func (l *Ledger) said(said meter.Line) {
 	}
 }
 
-// Watch returns a handler that passes every line to h, and counts the usage
-// that lines report.
+// begins takes the line that a request writes before its work. The frames of the work name
+// only the session.
+func (l *Ledger) begins(said meter.Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.knows(said.Session, said.Principal)
+}
+
+// knows remembers whose a session is.
+func (l *Ledger) knows(session, principal string) {
+	if session == "" || principal == "" {
+		return
+	}
+	if len(l.who) >= maxOwners {
+		clear(l.who)
+	}
+	l.who[session] = principal
+}
+
+// Watch returns a handler that passes every line to h, and counts the use that lines
+// report.
 func (l *Ledger) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
 
 type watch struct {
@@ -161,6 +235,8 @@ func (s watch) Handle(ctx context.Context, r slog.Record) error {
 			said.Server = a.Value.String()
 		case "tenant":
 			said.Tenant = a.Value.String()
+		case "principal":
+			said.Principal = a.Value.String()
 		case "session_id":
 			said.Session = a.Value.String()
 		case "connection_id":
@@ -172,6 +248,8 @@ func (s watch) Handle(ctx context.Context, r slog.Record) error {
 	})
 	if counted {
 		s.ledger.said(said)
+	} else if r.Message == "work" {
+		s.ledger.begins(said)
 	}
 	return s.Handler.Handle(ctx, r)
 }
@@ -186,7 +264,7 @@ func (s watch) WithGroup(name string) slog.Handler {
 	return watch{s.Handler.WithGroup(name), s.ledger}
 }
 
-// Opened notes a connection, whose owner a later line names.
+// Opened records a connection. A later line names its owner.
 func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +297,7 @@ func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
 	return meter.Task(until.Sub(t.Started).Seconds(), l.size(t.Server))
 }
 
-// Bill returns the use up to now, including the boxes that run.
+// Bill returns the use up to this moment, including the boxes that run.
 func (l *Ledger) Bill(ctx context.Context) (Bill, error) {
 	running, err := l.running(ctx)
 	return l.until(time.Now(), running), err
@@ -228,20 +306,29 @@ func (l *Ledger) Bill(ctx context.Context) (Bill, error) {
 func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := maps.Clone(l.shares)
+	all, days := maps.Clone(l.shares), maps.Clone(l.days)
+	give := func(o Owner, u meter.Units) {
+		all[o] = all[o].Plus(u)
+		days[today(o, now)] = days[today(o, now)].Plus(u)
+	}
 	for _, c := range l.conns {
-		all[c.Owner] = all[c.Owner].Plus(meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})
+		give(c.Owner, meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})
 	}
 	for _, t := range running {
 		if t.State != fleet.Stopped && !t.Started.IsZero() {
-			o := ownerOf(t)
-			all[o] = all[o].Plus(l.task(t, now))
+			give(ownerOf(t), l.task(t, now))
 		}
 	}
 	b := Bill{Since: l.since, Until: now, Shares: []Share{}}
+	for d, u := range days {
+		b.Days = append(b.Days, Share{Owner: d.Owner, Day: d.day, Units: u})
+	}
+	slices.SortFunc(b.Days, func(x, y Share) int {
+		return cmp.Or(cmp.Compare(x.Day, y.Day), cmp.Compare(x.Server, y.Server), cmp.Compare(x.Tenant, y.Tenant))
+	})
 	prices := meter.Published()
 	for o, u := range all {
-		b.Shares = append(b.Shares, Share{o, u})
+		b.Shares = append(b.Shares, Share{Owner: o, Units: u})
 	}
 	slices.SortFunc(b.Shares, func(x, y Share) int {
 		return cmp.Or(cmp.Compare(prices.Cost(y.Units), prices.Cost(x.Units)), cmp.Compare(x.Server+x.Tenant+x.Session, y.Server+y.Tenant+y.Session))
@@ -249,7 +336,17 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	return b
 }
 
-// Keep saves the ledger from time to time until ctx ends.
+// Total returns the use up to now without that of the boxes and connections that are up.
+func (l *Ledger) Total() (u meter.Units) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.shares {
+		u = u.Plus(s)
+	}
+	return u
+}
+
+// Keep saves the ledger at intervals until ctx ends.
 func (l *Ledger) Keep(ctx context.Context) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
@@ -263,7 +360,7 @@ func (l *Ledger) Keep(ctx context.Context) {
 			}
 			b, err := l.Bill(ctx)
 			if err != nil {
-				l.log.Warn("what was used is not written down; it is tried again in a minute", "error", err)
+				l.log.Warn("usage not saved; trying again in a minute", "error", err)
 				continue
 			}
 			l.save(b)
@@ -280,11 +377,11 @@ func (l *Ledger) save(b Bill) {
 		err = datafolder.WriteFile(l.path, text)
 	}
 	if err != nil {
-		l.log.Warn("what was used is not written down", "error", err)
+		l.log.Warn("usage not saved", "error", err)
 	}
 }
 
-// take reports whether anything was counted since the last call.
+// take reports whether anything was counted since its last call.
 func (l *Ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,7 +390,7 @@ func (l *Ledger) take() bool {
 	return changed
 }
 
-// Read returns the bill that the last Run left in a data folder. Since is zero if nothing
+// Read returns the bill that the last Run saved in a data folder. Since is zero if nothing
 // was ever counted there.
 func Read(folder string) (b Bill, err error) {
 	path := filepath.Join(folder, File)
@@ -305,7 +402,7 @@ func Read(folder string) (b Bill, err error) {
 		err = json.Unmarshal(text, &b)
 	}
 	if err != nil {
-		return Bill{}, fmt.Errorf("what was used cannot be read from %s: %w", path, err)
+		return Bill{}, fmt.Errorf("cannot read the usage from %s: %w", path, err)
 	}
 	return b, nil
 }

@@ -27,7 +27,7 @@ func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
 	return l
 }
 
-// billed returns the bill of a ledger now.
+// billed returns the present bill of a ledger.
 func billed(t *testing.T, l *Ledger) Bill {
 	t.Helper()
 	b, err := l.Bill(t.Context())
@@ -58,7 +58,7 @@ func TestALineIsItsOwnersAndPartOfTheTotal(t *testing.T) {
 	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, b.Total()); d != "" {
 		t.Errorf("total (-want +got):\n%s", d)
 	}
-	want := map[Owner]meter.Units{{"one", "acme", "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
+	want := map[Owner]meter.Units{{Server: "one", Tenant: "acme", Session: "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
 	if d := cmp.Diff(want, sharesOf(b)); d != "" {
 		t.Errorf("shares (-want +got):\n%s", d)
 	}
@@ -85,7 +85,7 @@ func TestAConnectionIsBilledToWhoSpokeOverIt(t *testing.T) {
 		check := func(when string) {
 			t.Helper()
 			got := sharesOf(billed(t, l))
-			if got[Owner{"one", "acme", "s1"}].ConnectionMinutes != 1.5 || got[Owner{}].ConnectionMinutes != 1 {
+			if got[Owner{Server: "one", Tenant: "acme", Session: "s1"}].ConnectionMinutes != 1.5 || got[Owner{}].ConnectionMinutes != 1 {
 				t.Errorf("%s: shares are %+v", when, got)
 			}
 		}
@@ -128,8 +128,36 @@ func TestABillGoesOnWhereTheLastRunEnded(t *testing.T) {
 	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, b.Total()); d != "" {
 		t.Errorf("total (-want +got):\n%s", d)
 	}
-	if got := sharesOf(b)[Owner{"one", "acme", "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
+	if got := sharesOf(b)[Owner{Server: "one", Tenant: "acme", Session: "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
 		t.Errorf("%v invocations since %v, want 2 since %v", got, b.Since, began)
+	}
+}
+
+func TestFramesOfASessionAreBilledToItsPrincipal(t *testing.T) {
+	folder := t.TempDir()
+	l := openLedger(t, folder)
+	l.Line(`{"msg":"work","server":"one","session_id":"s1","principal":"ada"}`)
+	l.Line(spentLine) // as of a frame: it names the session only
+	l.Line(`{"msg":"request","server":"one","tenant":"acme","principal":"bob","units":{"invocations":1}}`)
+	l.Close()
+	again := openLedger(t, folder)
+	again.Line(spentLine)
+	b := billed(t, again)
+	want := map[Owner]float64{
+		{Server: "one", Tenant: "acme", Session: "s1", Principal: "ada"}: 2,
+		{Server: "one", Tenant: "acme", Principal: "bob"}:                1,
+	}
+	for o, n := range want {
+		if got := sharesOf(b)[o].Invocations; got != n {
+			t.Errorf("%+v has %v invocations, want %v", o, got, n)
+		}
+	}
+	days := map[string]float64{}
+	for _, s := range b.Days {
+		days[s.Principal] += s.Units.Invocations
+	}
+	if days["ada"] != 2 || days["bob"] != 1 {
+		t.Errorf("invocations of today by principal: %v", days)
 	}
 }
 
@@ -171,7 +199,7 @@ func TestALedgerHasABound(t *testing.T) {
 	l := openLedger(t, t.TempDir())
 	for n := range maxOwners + 5 {
 		l.mu.Lock()
-		l.give(Owner{"one", "acme", strconv.Itoa(n)}, meter.Units{Invocations: 1})
+		l.give(Owner{Server: "one", Tenant: "acme", Session: strconv.Itoa(n)}, meter.Units{Invocations: 1})
 		l.mu.Unlock()
 	}
 	if len(l.shares) != maxOwners+1 || l.shares[Owner{Server: "one", Tenant: "acme"}].Invocations != 5 {

@@ -9,39 +9,57 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 )
 
-// Folder is a data folder that this program holds. Close releases it.
+// Folder is a data folder that this program has locked. Close releases it.
 type Folder struct {
 	Path   string // absolute
-	Secret []byte // of this folder, 32 bytes or more; it seals tickets
+	Secret []byte // a random value of this folder, 32 bytes or more; it seals tickets
 
 	sockets string // folder of the unix sockets, "" before it was made
 	lock    *os.File
 }
 
-// Open locks a folder for this program alone, and creates what is missing in it. When
-// it fails, the caller must still close the folder.
+// Open locks a folder for this program alone, and creates its missing parts. If it fails,
+// the caller must still close the folder.
 func Open(path string) (f *Folder, err error) {
 	f = &Folder{}
 	if f.Path, err = filepath.Abs(path); err != nil {
 		return f, err
 	}
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
-		return f, err
+		return f, f.unusable(err)
 	}
-	if f.lock, err = lockFile(f.File("lock")); err != nil {
+	f.lock, err = lockFile(f.File("lock"))
+	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return f, fmt.Errorf("%s is in use by another dormouse run; stop that one or name another folder with --data: %w", f.Path, err)
 	}
-	if f.Secret, err = ownSecret(f.File(secretName)); err != nil {
-		return f, err
+	if err != nil {
+		return f, f.unusable(err)
+	}
+	if f.Secret, err = ownSecret(f.File(SecretFile)); err != nil {
+		return f, f.unusable(err)
 	}
 	f.sockets, err = newSockets(f.Path)
-	return f, err
+	return f, f.unusable(err)
+}
+
+// unusable says what to do about a folder that cannot be written. It returns other errors
+// as they are.
+func (f *Folder) unusable(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("the disk of the data folder %s is full: free some room, or name another folder with --data: %w", f.Path, err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("the data folder %s cannot be written by uid %d: make it writable, or name another folder with --data: %w", f.Path, os.Geteuid(), err)
+	default:
+		return err
+	}
 }
 
 // Close removes the sockets and releases the folder. On a nil Folder it does nothing.
@@ -64,7 +82,7 @@ func (f *Folder) File(name string) string { return filepath.Join(f.Path, name) }
 func (f *Folder) Socket(name string) string { return filepath.Join(f.sockets, name+".sock") }
 
 // Key returns the key for the control socket. It proves that the caller can read the
-// folder, which programs in a sandbox cannot.
+// folder. Programs in a sandbox cannot.
 func (f *Folder) Key() string { return keyOf(f.Secret) }
 
 func keyOf(secret []byte) string {
@@ -74,14 +92,14 @@ func keyOf(secret []byte) string {
 }
 
 // Control returns the path of the control socket of the folder at path, and the key for
-// it, to a program that has not opened the folder. The error is [os.ErrNotExist] if no
-// run ever used the folder.
+// it. It is for a program that has not opened the folder. The error is [os.ErrNotExist] if
+// no run ever used the folder.
 func Control(path string) (socket, key string, err error) {
 	folder, err := socketsOf(path)
 	if err != nil {
 		return "", "", err
 	}
-	secret, err := readSecret(filepath.Join(path, secretName))
+	secret, err := readSecret(filepath.Join(path, SecretFile))
 	return filepath.Join(folder, "control.sock"), keyOf(secret), err
 }
 
@@ -97,8 +115,17 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// secretName is the file of the secret, in hexadecimal.
-const secretName = "secret"
+// SecretFile is the name of the file with the secret, in hexadecimal.
+const SecretFile = "secret"
+
+// Secret returns the secret of the folder at path. It makes folder and secret the first
+// time.
+func Secret(path string) ([]byte, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, err
+	}
+	return ownSecret(filepath.Join(path, SecretFile))
+}
 
 // ownSecret reads the secret, or creates it the first time.
 func ownSecret(path string) ([]byte, error) {
@@ -118,17 +145,17 @@ func readSecret(path string) ([]byte, error) {
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) < 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal; delete it to have it made anew", path)
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal; delete it, and a new one is made", path)
 	}
 	return secret, nil
 }
 
-// maxSocketPath is the longest folder path for sockets, which leaves room for their
+// maxSocketPath is the longest path of a folder for sockets, which leaves room for their
 // names. The path of a unix socket has at most 104 bytes on macOS and 108 on Linux.
 const maxSocketPath = 80
 
-// socketsOf returns the folder for the sockets of a data folder: run in the data folder
-// or, if that path is too long for a socket, the user's own folder below the system's
+// socketsOf returns the folder for the sockets of a data folder: the folder run in it. If
+// that path is too long for a socket, it is the user's own folder below the system's
 // temporary folder.
 func socketsOf(data string) (string, error) {
 	data, err := filepath.Abs(data)
@@ -142,8 +169,8 @@ func socketsOf(data string) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d-%s", os.Getuid(), hex.EncodeToString(sum[:6]))), nil
 }
 
-// newSockets removes the folder for sockets and creates it anew. It fails if another
-// user has a folder of that name.
+// newSockets removes the folder for sockets and creates it anew. It fails if another user
+// owns a folder of that name.
 func newSockets(data string) (string, error) {
 	path, err := socketsOf(data)
 	if err != nil {
@@ -160,14 +187,18 @@ func newSockets(data string) (string, error) {
 
 // WriteFile writes a file that only this user can read, durably and as a whole. After a
 // crash the file has either all new bytes or its old content.
-func WriteFile(path string, text []byte) error {
+func WriteFile(path string, text []byte) error { return WriteMode(path, text, 0o600) }
+
+// WriteMode is WriteFile with the permissions of the file. Before it has them, nobody else
+// can read it.
+func WriteMode(path string, text []byte, mode os.FileMode) error {
 	part := path + ".new"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(part, path)
 	}

@@ -3,6 +3,7 @@ package datafolder_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,7 +48,7 @@ func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path, "secret"), []byte("abcd"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "delete it to have it made anew") {
+	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "delete it, and a new one is made") {
 		t.Error(err)
 	} else {
 		f.Close()
@@ -62,5 +63,19 @@ func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
 	socket, _, err := datafolder.Control(path)
 	if err != nil || socket != f.Socket("control") || len(socket) > 100 {
 		t.Errorf("%d bytes: %s, %s, %v", len(socket), socket, f.Socket("control"), err)
+	}
+}
+
+func TestAFolderThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(file, "data") // even root cannot make a folder below a file
+	f, err := datafolder.Open(path)
+	f.Close()
+	want := fmt.Sprintf("the data folder %s cannot be written by uid %d: make it writable, or name another folder with --data: ", path, os.Geteuid())
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

@@ -1,16 +1,15 @@
-// Package journal reports what happens to the processes of Dormouse on this machine,
-// and counts the running ones.
+// Package journal reports what happens on this machine: to the processes of Dormouse,
+// to servers, and to calls. It counts the running processes.
 package journal
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"sync"
 	"time"
 )
 
-// Kinds of [Event]. A wake means that a process exists; each process has exactly one
+// Kinds of [Event]. A wake means that a process was started. Each process has exactly one
 // wake and exactly one end (sleep or crash).
 const (
 	FunctionWake  = "function.wake"  // a process was started
@@ -22,19 +21,52 @@ const (
 	BoxSleep = "box.sleep" // it ended by itself or was asked to; Duration: its life
 	BoxCrash = "box.crash" // it ended in another way; Detail: how; Duration: its life
 
+	ServersChanged = "servers.changed" // the changed servers file is served; Name: the file; Detail: how it differs
+	ServersRefused = "servers.refused" // it cannot be served, and nothing has changed; Detail: why
+
 	// ProcessCount says that the last process has ended. The Recorder creates it.
 	ProcessCount = "process.count"
+
+	ServerStarting   = "server.starting"   // a process of a server is being started, for Principal and Client
+	ServerInstalling = "server.installing" // Detail: what is being installed for it
+	ServerReady      = "server.ready"      // it answers; Duration: since it runs; Install: how long the installs took; Detail: its tools, if they are known
+	ServerFailed     = "server.failed"     // it could not be started, or ended on its own; Reason, Phase
+	ServerStopped    = "server.stopped"    // it was stopped because it was idle or not wanted any more
+	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since its last work, if that is known
+
+	Call    = "call"    // a tool was called; Duration; with a Reason, it failed
+	Refused = "refused" // a request was refused for a reason that the operator can remove; Reason
+
+	LogLost = "log.lost" // the log of this machine cannot be written; Reason
+
+	Frame = "frame" // a function handled a frame of a box; Detail: its type. Only if [Lines] is verbose
 )
 
-// Event is one thing that happened to a process of Dormouse on this machine.
+// Event is one thing that happened on this machine. Fields that the kind does not name may
+// be empty.
 type Event struct {
 	Time     time.Time     // when; set by the recorder if zero
 	Kind     string        // one of the constants above
-	Name     string        // of the function, or of the server in the box
-	PID      int           // of the process; an event without one is not counted
+	Name     string        // of the function or the server
+	PID      int           // of the process; the recorder does not count an event without one
 	Detail   string        // one line for people, may be empty
 	Duration time.Duration // as the kind says; 0 where it says nothing
 	Running  int           // processes running now in all; set by the recorder
+
+	FileChange // for ServersChanged
+
+	Tenant    string // of a call
+	Principal string // for whom
+	Client    string // the name that the client gave itself
+	Tool      string // of a call
+	Session   string
+	Process   string // of a server: its session, or the name of those that share it
+	Trace     string
+	Phase     string // the step at which a start failed, see box.Phase
+	Code      string // of a failed call, if Dormouse refused it or gave it up; see session.Code
+	Reason    string // why it failed, one line; "" if it did not fail
+	Hint      string // what to do about it, or to type; may be empty
+	Install   time.Duration
 }
 
 // Recorder counts the running processes and passes events to its printers. A nil
@@ -95,66 +127,58 @@ func (r *Recorder) print(e Event) {
 	}
 }
 
-// HumanPrinter returns a printer of aligned lines for a terminal:
-//
-//	15:04:05.123  function.wake   http          pid 4242            1 process
-//	15:04:05.127  function.ready  http          pid 4242    3.4 ms  1 process
-//	15:04:16.540  process.count                                     0 processes
-func HumanPrinter(w io.Writer) func(Event) {
-	return func(e Event) {
-		var pid, took, detail string
-		if e.PID != 0 {
-			pid = fmt.Sprintf("pid %d", e.PID)
-		}
-		if e.Duration != 0 {
-			took = span(e.Duration)
-		}
-		processes := "processes"
-		if e.Running == 1 {
-			processes = "process"
-		}
-		if e.Detail != "" {
-			detail = "  " + e.Detail
-		}
-		// If the terminal cannot be written to, there is no better place to report
-		// it.
-		_, _ = fmt.Fprintf(w, "%s  %-14s  %-12s  %-11s %9s  %d %s%s\n",
-			e.Time.Local().Format("15:04:05.000"), e.Kind, e.Name, pid, took, e.Running, processes, detail)
-	}
+// jsonLine is an [Event] as JSON.
+type jsonLine struct {
+	Time       time.Time `json:"time"`
+	Kind       string    `json:"kind"`
+	Name       string    `json:"name,omitempty"`
+	PID        int       `json:"pid,omitempty"`
+	Detail     string    `json:"detail,omitempty"`
+	DurationMS float64   `json:"duration_ms,omitempty"`
+	InstallMS  float64   `json:"install_ms,omitempty"`
+	Tenant     string    `json:"tenant,omitempty"`
+	Principal  string    `json:"principal,omitempty"`
+	Client     string    `json:"client,omitempty"`
+	Tool       string    `json:"tool,omitempty"`
+	Session    string    `json:"session,omitempty"`
+	Process    string    `json:"process,omitempty"`
+	Trace      string    `json:"trace,omitempty"`
+	failure
+	FileChange
+	Running int `json:"running"`
 }
 
-// span formats d with at most three digits before the unit, to fit a column.
-func span(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	default:
-		return d.Round(time.Second).String()
-	}
+// failure is in the lines of what failed.
+type failure struct {
+	Phase  string `json:"phase,omitempty"`
+	Failed bool   `json:"failed,omitempty"`
+	Code   string `json:"code,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Hint   string `json:"hint,omitempty"`
 }
 
-// JSONPrinter returns a printer of one JSON object a line, with the keys time (RFC
-// 3339, UTC), kind, name, pid, detail, duration_ms and running. It leaves out name,
-// pid, detail and duration_ms when they are empty.
+// FileChange has the names of the servers that differ in a changed servers file.
+type FileChange struct {
+	Added   []string `json:"added,omitempty"`
+	Changed []string `json:"changed,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+}
+
+// JSONPrinter returns a printer of one JSON object a line. The times are RFC 3339, UTC, and
+// durations are in milliseconds. It leaves out what is empty, but for running. failed is
+// true where there is a reason.
 func JSONPrinter(w io.Writer) func(Event) {
-	type line struct {
-		Time       time.Time `json:"time"`
-		Kind       string    `json:"kind"`
-		Name       string    `json:"name,omitempty"`
-		PID        int       `json:"pid,omitempty"`
-		Detail     string    `json:"detail,omitempty"`
-		DurationMS float64   `json:"duration_ms,omitempty"`
-		Running    int       `json:"running"`
-	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	return func(e Event) {
-		// As in HumanPrinter; and this type always encodes.
-		_ = enc.Encode(line{
+		// If the output cannot be written to, there is no better place to report it; and
+		// this type always encodes.
+		_ = enc.Encode(jsonLine{
 			Time: e.Time.UTC(), Kind: e.Kind, Name: e.Name, PID: e.PID, Detail: e.Detail,
-			DurationMS: float64(e.Duration.Microseconds()) / 1000, Running: e.Running,
+			DurationMS: ms(e.Duration), InstallMS: ms(e.Install), Tenant: e.Tenant, Principal: e.Principal, Client: e.Client, Tool: e.Tool,
+			Session: e.Session, Process: e.Process, Trace: e.Trace, failure: failure{e.Phase, e.Reason != "", e.Code, e.Reason, e.Hint},
+			Running: e.Running, FileChange: e.FileChange,
 		})
 	}
 }

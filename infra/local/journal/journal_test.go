@@ -54,45 +54,31 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	}
 }
 
-func TestPrinters(t *testing.T) {
-	at := time.Date(2026, 11, 21, 15, 4, 5, 123456789, time.Local)
-	list := []Event{
+func TestJSONPrinter(t *testing.T) {
+	at := time.Date(2026, 11, 21, 15, 4, 5, 123456789, time.UTC)
+	var out bytes.Buffer
+	print := JSONPrinter(&out)
+	for _, e := range []Event{
 		{Time: at, Kind: FunctionWake, Name: "http", PID: 4242, Running: 1},
 		{Time: at, Kind: FunctionReady, Name: "http", PID: 4242, Duration: 3412 * time.Microsecond, Running: 1},
 		{Time: at, Kind: FunctionCrash, Name: "http", PID: 4242, Duration: 62 * time.Second, Detail: "exit status 3 <x>"},
 		{Time: at, Kind: ProcessCount},
+		{Time: at, Kind: ServerFailed, Name: "mine", Phase: "process_start", Reason: "no", Hint: "do", Session: "s", Process: "shared"},
+		{Time: at, Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Duration: time.Second, Trace: "t"},
+	} {
+		print(e)
 	}
-	t.Run("human", func(t *testing.T) {
-		var out bytes.Buffer
-		for _, e := range list {
-			HumanPrinter(&out)(e)
-		}
-		want := strings.Join([]string{
-			"15:04:05.123  function.wake   http          pid 4242               1 process",
-			"15:04:05.123  function.ready  http          pid 4242       3.4 ms  1 process",
-			"15:04:05.123  function.crash  http          pid 4242         1m2s  0 processes  exit status 3 <x>",
-			"15:04:05.123  process.count                                        0 processes",
-			"",
-		}, "\n")
-		if diff := cmp.Diff(want, out.String()); diff != "" {
-			t.Error(diff)
-		}
-	})
-	t.Run("json", func(t *testing.T) {
-		var out bytes.Buffer
-		for _, e := range list {
-			JSONPrinter(&out)(e)
-		}
-		now := at.UTC().Format(time.RFC3339Nano)
-		want := strings.Join([]string{
-			`{"time":"` + now + `","kind":"function.wake","name":"http","pid":4242,"running":1}`,
-			`{"time":"` + now + `","kind":"function.ready","name":"http","pid":4242,"duration_ms":3.412,"running":1}`,
-			`{"time":"` + now + `","kind":"function.crash","name":"http","pid":4242,"detail":"exit status 3 <x>","duration_ms":62000,"running":0}`,
-			`{"time":"` + now + `","kind":"process.count","running":0}`,
-			"",
-		}, "\n")
-		if diff := cmp.Diff(want, out.String()); diff != "" {
-			t.Error(diff)
-		}
-	})
+	now := at.Format(time.RFC3339Nano)
+	want := strings.Join([]string{
+		`{"time":"` + now + `","kind":"function.wake","name":"http","pid":4242,"running":1}`,
+		`{"time":"` + now + `","kind":"function.ready","name":"http","pid":4242,"duration_ms":3.412,"running":1}`,
+		`{"time":"` + now + `","kind":"function.crash","name":"http","pid":4242,"detail":"exit status 3 <x>","duration_ms":62000,"running":0}`,
+		`{"time":"` + now + `","kind":"process.count","running":0}`,
+		`{"time":"` + now + `","kind":"server.failed","name":"mine","session":"s","process":"shared","phase":"process_start","failed":true,"reason":"no","hint":"do","running":0}`,
+		`{"time":"` + now + `","kind":"call","name":"mine","duration_ms":1000,"principal":"ada","client":"zed","tool":"look","trace":"t","running":0}`,
+		"",
+	}, "\n")
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
 }

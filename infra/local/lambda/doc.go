@@ -1,10 +1,10 @@
-// Package lambda imitates AWS Lambda on one machine, as far as Dormouse needs it. It runs
-// function binaries behind a Runtime API, starts them on demand, stops idle ones, and
-// serves Invoke. A function receives the same as on AWS, so it cannot tell the
+// Package lambda imitates the parts of AWS Lambda that Dormouse needs, on one machine. It
+// runs function binaries behind a Runtime API, starts them on demand, stops idle ones, and
+// serves Invoke. A function gets the same requests as on AWS, so it cannot tell the
 // difference.
 //
-// The package hides processes and the Runtime API. It knows nothing of MCP or API
-// Gateway, keeps nothing when it ends, and imitates no other service.
+// The package hides processes and the Runtime API. It knows nothing of MCP or API Gateway,
+// keeps nothing when it ends, and imitates no other service.
 package lambda
 
 import (
@@ -15,8 +15,9 @@ import (
 )
 
 var (
-	// ErrThrottled means that every instance the function may have is busy. Nothing
-	// was run, and the caller may try again. It is Lambda's TooManyRequestsException.
+	// ErrThrottled means that the function has as many instances as it may have, and all
+	// are busy. Nothing was run, and the caller may try again. It is Lambda's
+	// TooManyRequestsException.
 	ErrThrottled = errors.New("too many requests: every instance of the function is busy")
 	// ErrClosed means that the pool is closed or closing.
 	ErrClosed = errors.New("the function pool is closed")
@@ -24,14 +25,13 @@ var (
 
 // Invoker runs one invocation of a function, as Lambda's Invoke does.
 type Invoker interface {
-	// Invoke passes payload to one instance of the function. It returns when the
-	// first bytes of the answer, or a report of failure, have arrived. payload is
-	// JSON; the invoker owns it until the function has answered.
+	// Invoke passes payload to one instance of the function. It returns when the first
+	// bytes of the answer, or a report of failure, have arrived. payload is JSON; the
+	// invoker owns it until the function has answered.
 	//
-	// The error is [ErrThrottled], [ErrClosed] or ctx's own. Failures of the function
-	// are in [Invocation.Failed]. The end of ctx ends only the wait: an invocation
-	// that has reached the function runs on, as on Lambda, and its answer is thrown
-	// away.
+	// The error is [ErrThrottled], [ErrClosed] or ctx's own. Failures of the function are
+	// in [Invocation.Failed]. The end of ctx ends only the wait. If the invocation has
+	// reached the function, the function goes on, as on Lambda, and its answer is dropped.
 	Invoke(ctx context.Context, function string, payload []byte) (*Invocation, error)
 }
 
@@ -39,10 +39,10 @@ type Invoker interface {
 type Invocation struct {
 	// ContentType is the content type that the function set for its answer.
 	ContentType string
-	// Body streams while the function writes. The caller must close it, also when
-	// Failed is set. Close before the end lets the function run on and throws away
-	// the rest. Another goroutine may call Close during a Read, which then fails with
-	// io.ErrClosedPipe. Read returns a *FunctionError if the function fails, dies or
+	// Body streams while the function writes. The caller must close it, also when Failed
+	// is set. If the caller closes it early, the function goes on, and the rest of the
+	// answer is dropped. Another goroutine may call Close during a Read, which then fails
+	// with io.ErrClosedPipe. Read returns a *FunctionError if the function fails, dies or
 	// runs out of time in the middle.
 	Body io.ReadCloser
 	// Failed is set if the function failed before the first byte of an answer: it
@@ -54,18 +54,18 @@ type Invocation struct {
 const (
 	// ErrorExit: the process ended without an answer.
 	ErrorExit = "Runtime.ExitError"
-	// ErrorTimeout: the function did not answer, or did not get ready, in time. Its
-	// process was killed.
+	// ErrorTimeout: the function took too long to answer or to get ready. Its process was
+	// killed.
 	ErrorTimeout = "Sandbox.Timedout"
 	// ErrorStart: the binary could not be started.
 	ErrorStart = "Runtime.InvalidEntrypoint"
-	// ErrorResponse: the answer broke off although the process still ran; the
-	// process was killed.
+	// ErrorResponse: the answer ended early although the process still ran; the process
+	// was killed.
 	ErrorResponse = "Runtime.TruncatedResponse"
 )
 
-// FunctionError is the failure of a function. Its words are the function's or, for
-// the types above, Lambda's.
+// FunctionError is the failure of a function. Its texts are the function's own. For the
+// types above they are Lambda's.
 type FunctionError struct {
 	Function  string // name of the function
 	RequestID string // id of the invocation, "" when it never reached a process

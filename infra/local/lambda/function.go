@@ -21,8 +21,8 @@ import (
 //	   │           └──────────┘  │ its process died before it was delivered
 //	   └── a process is idle ────┘
 //
-// The pool delivers an invocation at most once: it never gives another process an
-// invocation that a process may have read.
+// The pool delivers an invocation at most once. If a process may have read an invocation,
+// no other process gets it.
 //
 // A process counts as coming while it starts, and from its answer until it asks for the
 // next invocation. Callers wait for a process that is coming rather than start another
@@ -48,7 +48,7 @@ type invocation struct {
 	// Guarded by fn.mu.
 	inst      *instance
 	started   time.Time
-	timer     *time.Timer // runs until the process asks for more, like Lambda's limit
+	timer     *time.Timer // runs until the process asks for the next invocation, like Lambda's limit
 	delivered bool        // the process may have read it
 	answering bool
 	verdict   *FunctionError // why the pool ended it
@@ -63,7 +63,8 @@ func newInvocation(f *function, payload []byte) *invocation {
 	return &invocation{id: uuid.NewString(), fn: f, payload: payload, result: make(chan result, 1)}
 }
 
-// claim reports true to its first caller, which then gives the result or gives it up.
+// claim returns true for its first caller only. That caller must either deliver the result
+// or abandon it.
 func (inv *invocation) claim() bool { return inv.claimed.CompareAndSwap(false, true) }
 
 func (inv *invocation) fail(why *FunctionError) {
@@ -89,12 +90,21 @@ func (f *function) those(states ...string) (n int) {
 	return n
 }
 
-func (f *function) coming() int { return f.those(StateStarting, stateReturning) }
+// coming returns how many instances will ask for an invocation. An old one is stopped when
+// it asks.
+func (f *function) coming() (n int) {
+	for i := range f.instances {
+		if (i.state == StateStarting || i.state == stateReturning) && !i.old {
+			n++
+		}
+	}
+	return n
+}
 
 // live returns how many instances count against MaxInstances.
 func (f *function) live() int { return len(f.instances) - f.those(StateStopping) }
 
-// submit finds a process for inv: the idle one that worked last, or one that is coming.
+// submit finds a process for inv: the idle one that was used last, or one that is coming.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +129,7 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts a process for each waiting invocation for which no process is coming.
+// refill starts processes if more invocations wait than processes are coming.
 func (f *function) refill() {
 	for f.coming() < len(f.waiting) && f.live() < f.MaxInstances && !f.closed {
 		f.start()
@@ -144,7 +154,7 @@ func (f *function) assign(inv *invocation, i *instance) {
 	i.state, i.since, i.inv = StateBusy, now, inv
 	inv.inst, inv.started = i, now
 	inv.timer = time.AfterFunc(f.Timeout, func() { f.expire(inv) })
-	i.work <- inv // it has room: the process has taken its last invocation
+	i.work <- inv // the channel has room, because the process has taken its last invocation
 }
 
 // next waits for the next invocation of process i. It returns nil when gone is closed,
@@ -152,8 +162,8 @@ func (f *function) assign(inv *invocation, i *instance) {
 func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	f.mu.Lock()
 	if !f.instances[i] {
-		// The process died while its request was in flight. An invocation that it got
-		// now would never end.
+		// The process died while its request was in flight. If it got an invocation now,
+		// that would never end.
 		f.mu.Unlock()
 		return nil
 	}
@@ -168,14 +178,14 @@ func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	case inv := <-i.work:
 		return f.deliver(inv)
 	case <-gone:
-		// An invocation that was assigned meanwhile was not delivered. It goes back to
+		// If an invocation was assigned meanwhile, it was not delivered. It goes back to
 		// the queue when the pool sees that the process is dead.
 		return nil
 	}
 }
 
-// arrived notes that process i asks for an invocation, and gives it the one that has
-// waited longest.
+// arrived handles the request of process i for an invocation. The process gets the one
+// that has waited longest.
 func (f *function) arrived(i *instance) {
 	switch i.state {
 	case StateStarting:
@@ -188,6 +198,11 @@ func (f *function) arrived(i *instance) {
 		return // it repeats its request
 	}
 	i.state, i.since, i.inv = StateIdle, time.Now(), nil
+	if i.old {
+		f.stop(i, replaced)
+		f.refill()
+		return
+	}
 	if len(f.waiting) > 0 {
 		inv := f.waiting[0]
 		f.waiting = slices.Delete(f.waiting, 0, 1)
@@ -195,8 +210,8 @@ func (f *function) arrived(i *instance) {
 	}
 }
 
-// deliver is the point of no return. From here on the process may have read the
-// invocation, and no other process gets it.
+// deliver marks an invocation as delivered. From this moment the process may have read it,
+// and no other process gets it.
 func (f *function) deliver(inv *invocation) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,8 +224,8 @@ func (f *function) deliver(inv *invocation) *invocation {
 	return inv
 }
 
-// take returns the invocation that an answer of i belongs to, or nil if there is none
-// or it was answered already.
+// take returns the invocation to which an answer of i belongs. It returns nil if there is
+// none or it was answered already.
 func (f *function) take(i *instance, id string) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,8 +237,8 @@ func (f *function) take(i *instance, id string) *invocation {
 	return inv
 }
 
-// complete notes that the answer to inv has ended. The time limit holds until the
-// process asks for more.
+// complete records that the answer to inv has ended. The time limit goes on until the
+// process asks for the next invocation.
 func (f *function) complete(inv *invocation, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -250,7 +265,7 @@ func (f *function) expire(inv *invocation) {
 	f.kill(i, fmt.Sprintf("timed out after %s", f.Timeout))
 }
 
-// truncated kills the process whose answer to inv broke off while it lived on.
+// truncated kills the process whose answer to inv ended early while the process went on.
 func (f *function) truncated(inv *invocation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -260,7 +275,7 @@ func (f *function) truncated(inv *invocation) {
 	f.kill(inv.inst, "its answer broke off")
 }
 
-// doze stops i if it has been idle for long enough, or looks again later.
+// doze stops i if it has been idle for long enough. Otherwise it checks again later.
 func (f *function) doze(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,6 +291,21 @@ func (f *function) doze(i *instance) {
 		f.stop(i, fmt.Sprintf("idle for %s", after))
 	}
 }
+
+// renew replaces all processes.
+func (f *function) renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.instances {
+		i.old = true
+		if i.state == StateIdle {
+			f.stop(i, replaced)
+		}
+	}
+	f.refill()
+}
+
+const replaced = "replaced"
 
 // close stops everything. Invocations that wait get ErrClosed.
 func (f *function) close() {
@@ -301,8 +331,8 @@ func (f *function) killAll() {
 	}
 }
 
-// buried forgets a process that has ended completely. It then settles the invocation
-// that the process had, and those that waited for it.
+// buried forgets a process that has ended completely. It then settles the invocation of
+// the process, and those that waited for the process.
 func (f *function) buried(i *instance) {
 	f.mu.Lock()
 	delete(f.instances, i)
@@ -316,8 +346,8 @@ func (f *function) buried(i *instance) {
 		inv.timer.Stop()
 		switch {
 		case inv.answering:
-			// The answer may be whole and still on the socket. The goroutine that reads
-			// it decides.
+			// The complete answer may still be in the socket. The goroutine that reads the
+			// socket decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
 			f.count.Failed++
@@ -326,7 +356,7 @@ func (f *function) buried(i *instance) {
 		}
 		i.inv = nil
 	}
-	if i.sleeper == nil && !i.asked {
+	if i.sleeper == nil && !i.asked && !i.old {
 		// The process never got ready, and another one would fail in the same way. The
 		// invocations that counted on it get its failure.
 		excess := max(0, len(f.waiting)-f.coming())

@@ -31,7 +31,7 @@ const (
 //
 //	start ─▶ run: spawn ─▶ (ready, busy, idle …) ─▶ end ─▶ function.buried
 type instance struct {
-	id   string // names it in the path of the Runtime API
+	id   string // identifies the instance in the path of the Runtime API
 	fn   *function
 	born time.Time
 	// spawned is closed when the process has started or has failed to start.
@@ -48,11 +48,12 @@ type instance struct {
 	proc      *process // nil until spawned
 	state     string   // a state of InstanceStatus, or stateReturning
 	since     time.Time
+	old       bool   // it has another environment than the pool has now
 	asked     bool   // the pool sent SIGTERM
 	doomed    bool   // the pool killed it
 	why       string // the reason for either
 	report    *FunctionError
-	inv       *invocation // from assign until the process asks for the next
+	inv       *invocation // from assign until the process asks for the next one
 	served    int
 	initTimer *time.Timer
 	sleeper   *time.Timer // nil until the process has asked for an invocation
@@ -132,8 +133,8 @@ func (f *function) initExpired(i *instance) {
 	f.kill(i, fmt.Sprintf("not ready after %s", limit))
 }
 
-// initFailed takes the process's own report that it cannot work. The process then has
-// a moment to end by itself.
+// initFailed handles the process's own report that it cannot work. The process then has a
+// moment to end by itself.
 func (f *function) initFailed(i *instance, report *FunctionError) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +146,8 @@ func (f *function) initFailed(i *instance, report *FunctionError) bool {
 	return true
 }
 
-// failure returns the meaning of i's end for inv. Called after the end.
+// failure returns the error with which inv ends because i has ended. Call it only after
+// that end.
 func (i *instance) failure(inv *invocation) *FunctionError {
 	i.fn.mu.Lock()
 	defer i.fn.mu.Unlock()
@@ -161,7 +163,7 @@ func (i *instance) failure(inv *invocation) *FunctionError {
 	}
 }
 
-// run starts the process and stays with it until its end.
+// run starts the process and waits for its end.
 func (i *instance) run() {
 	f := i.fn
 	defer f.pool.running.Done()
@@ -169,6 +171,7 @@ func (i *instance) run() {
 	f.mu.Lock()
 	if err != nil {
 		i.report = &FunctionError{Type: ErrorStart, Message: fmt.Sprintf("the program could not be started: %v", err)}
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionCrash, Name: f.Name, Detail: i.report.Message})
 	} else {
 		i.proc = proc
 		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionWake, Name: f.Name, PID: i.pid()})
@@ -231,8 +234,8 @@ func (i *instance) spawn() (*process, *output, error) {
 	return &process{cmd: cmd}, out, nil
 }
 
-// environment returns the variables that Lambda sets, as far as a Go function reads
-// them. The configuration overrides the first part.
+// environment returns the variables that Lambda sets, as far as a Go function reads them.
+// The configuration may override those of the first part.
 func (i *instance) environment() []string {
 	f := i.fn
 	env := []string{
@@ -242,11 +245,11 @@ func (i *instance) environment() []string {
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
-		// The emulator calls no service of AWS; it knows its functions by a secret
+		// The emulator calls no service of AWS. It recognizes its functions by a secret
 		// path.
 		"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local",
 	}
-	env = append(env, f.pool.cfg.Env...)
+	env = append(env, *f.pool.env.Load()...)
 	env = append(env, f.Env...)
 	return append(env, "AWS_LAMBDA_RUNTIME_API="+f.pool.listener.Addr().String()+"/"+i.id)
 }
@@ -270,8 +273,8 @@ func (p *process) wait() string {
 	if p.killer != nil {
 		p.killer.Stop()
 	}
-	// The kill comes before the leader is reaped, while the number of the group is
-	// still its own.
+	// Kill the group before the leader is reaped: until then no other group can have its
+	// number.
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	var exit *exec.ExitError
 	if err := p.cmd.Wait(); err != nil && !errors.As(err, &exit) && p.cmd.ProcessState == nil {
@@ -288,7 +291,7 @@ func (p *process) stop(grace time.Duration) {
 		return
 	}
 	p.killer = time.AfterFunc(grace, p.kill)
-	// SIGTERM only fails if the process has ended, which wait will see.
+	// SIGTERM fails only if the process has ended, and wait will find that out.
 	_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGTERM)
 }
 
@@ -328,8 +331,7 @@ func outputLine(line []byte) string {
 	return strings.ToValidUTF8(string(line), "\uFFFD")
 }
 
-// finish waits until the lines written before the end of the process have been passed
-// on.
+// finish waits until all lines that the process wrote before its end have been passed on.
 func (o *output) finish() {
 	if o == nil {
 		return

@@ -18,8 +18,8 @@ func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
 	ctx := t.Context()
 	answered := make(chan reply)
 	go func() {
-		// The goroutine never unlocks, so its thread ends with it. If this thread
-		// started processes, the kernel would take its end for the parent's death.
+		// The goroutine never unlocks its thread, so the thread ends with it. If this
+		// thread started processes, the kernel would act as if their parent had died.
 		runtime.LockOSThread()
 		inv, err := r.pool.Invoke(ctx, "echo", p)
 		if err != nil {

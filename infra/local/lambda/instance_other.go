@@ -13,5 +13,6 @@ func functionAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// awaitEnd waits for the process and reaps it: there is no portable way to wait only.
+// awaitEnd waits for the process and reaps it: there is no portable way to wait without
+// reaping.
 func awaitEnd(cmd *exec.Cmd) { _ = cmd.Wait() }

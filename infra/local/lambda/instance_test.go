@@ -95,11 +95,11 @@ func TestKilledProcess(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			// This comes at once, while the pool still takes the process for idle.
+			// This call comes while the pool still takes the process for idle.
 			got := r.call("mode", "echo")
 			if got.failed != nil && strings.Contains(got.failed.Message, "signal: killed") {
-				// The pool wrote it to the socket before the kernel closed the socket.
-				// It is unknown whether the process has read it.
+				// The pool wrote the invocation to the socket before the kernel closed it.
+				// Whether the process has read it is unknown.
 				continue
 			}
 			if got.body != "hello" || got.pid(t) == pid {
@@ -130,7 +130,8 @@ func TestProcessThatAnswersButAsksForNothingMoreIsKilled(t *testing.T) {
 	if got.body != "answered" {
 		t.Fatalf("answer: %+v", got)
 	}
-	// The call waits for the process that is coming, and gets another one.
+	// The call waits for the process that is coming. That process has died, so the call
+	// gets another one.
 	if next := r.call("mode", "echo"); next.body != "hello" || next.pid(t) == got.pid(t) {
 		t.Fatalf("next invocation: %+v", next)
 	}
@@ -248,7 +249,7 @@ func TestLastWordsComeBeforeTheNewsOfTheEnd(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) {
 		inner := c.Output
 		c.Output = func(function, line string) {
-			once.Do(func() { // a listener that is slower than the end of the process
+			once.Do(func() { // this listener takes longer than the end of the process
 				close(listened)
 				<-ended
 			})

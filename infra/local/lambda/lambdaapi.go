@@ -37,7 +37,7 @@ type APIConfig struct {
 	// busy, an event waits for a sixtieth of RetryWait, then twice as long each time,
 	// up to five times RetryWait.
 	RetryWait time.Duration
-	// EventAge is how long the API tries an event; 0 means 6 h.
+	// EventAge is how long the API keeps trying an event; 0 means 6 h.
 	EventAge time.Duration
 	Logger   *slog.Logger // may be nil
 }
@@ -60,7 +60,7 @@ type APIConfig struct {
 type API struct {
 	cfg APIConfig
 	log *slog.Logger
-	// ctx is the context of all events. It ends when Close may wait no longer.
+	// ctx is the context of all events. It ends when Close must not wait any longer.
 	ctx    context.Context
 	cancel context.CancelFunc
 	quit   chan struct{} // closed when events get no more tries
@@ -114,7 +114,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// invokedFunction takes the name out of the path.
+// invokedFunction returns the name of the function in the path.
 func invokedFunction(r *http.Request) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
@@ -139,9 +139,9 @@ func (a *API) call(name string, payload []byte) (failed *FunctionError, err erro
 	return failed, nil
 }
 
-// Send invokes a function asynchronously, like a request of type Event. It closes
-// done when the event was handled or given up. The error is [ErrClosed]. Send keeps
-// payload, which must be JSON.
+// Send invokes a function asynchronously, like a request of type Event. It closes done
+// when the event was handled, or after the last try has failed. The error is [ErrClosed].
+// Send keeps payload, which must be JSON.
 func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,9 +192,9 @@ func (a *API) handle(function string, payload []byte) error {
 	}
 }
 
-// Close refuses new events, gives up those that wait for another try, and returns
-// when the last one in work has ended. If ctx ends first, it returns ctx's error at
-// once; invocations that have reached a function run on.
+// Close refuses new events, gives up those that wait for another try, and waits for those
+// that are being handled. If ctx ends first, it returns ctx's error at once. Invocations
+// that have reached a function go on.
 func (a *API) Close(ctx context.Context) error {
 	a.mu.Lock()
 	if !a.closed {

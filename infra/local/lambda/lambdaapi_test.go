@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-// tries is an Invoker whose function has one outcome after the other, and repeats the
-// last one for ever.
+// tries is an Invoker whose function has the given outcomes one after the other, and then
+// repeats the last one.
 type tries struct {
 	do []func() (*Invocation, error)
 

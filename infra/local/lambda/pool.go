@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
@@ -34,8 +35,8 @@ type FunctionConfig struct {
 	// Env is added to the environment of the pool ("NAME=value"; the last entry for a
 	// name wins). Functions inherit nothing from this program.
 	Env []string
-	// Timeout is the longest time of one invocation, up to the last byte of its
-	// answer. Then the pool kills the process. 0 means 3 s, as on Lambda.
+	// Timeout is the longest time of one invocation, up to the last byte of its answer.
+	// After it the pool kills the process. 0 means 3 s, as on Lambda.
 	Timeout time.Duration
 	// MaxInstances is how many processes may exist at the same time; 0 means 100.
 	MaxInstances int
@@ -44,16 +45,16 @@ type FunctionConfig struct {
 // PoolConfig says how a Pool runs its functions. Functions is required.
 type PoolConfig struct {
 	Functions []FunctionConfig
-	// Env is the environment of every function, besides the variables that Lambda
-	// sets. PATH, HOME and TMPDIR have defaults (the usual folders, /tmp, /tmp).
+	// Env is the environment of every function, besides the variables that Lambda sets.
+	// PATH, HOME and TMPDIR have defaults (the usual folders, /tmp, /tmp).
 	Env []string
 	// SleepAfter is how long the pool keeps an idle process; 0 means 10 s.
 	SleepAfter time.Duration
 	// InitTimeout is how long a process may take until it asks for its first
 	// invocation; 0 means 10 s.
 	InitTimeout time.Duration
-	// StopGrace is the time between SIGTERM and SIGKILL; 0 means 500 ms, Lambda's
-	// limit for a function that has asked for SIGTERM.
+	// StopGrace is the time between SIGTERM and SIGKILL. 0 means 500 ms, which is Lambda's
+	// limit for a function that has registered for SIGTERM.
 	StopGrace time.Duration
 	// Output is called with each line that a function writes to stdout or stderr, without
 	// the line end and cut at 64 KiB; nil discards them. Several goroutines may call it at
@@ -68,6 +69,7 @@ type PoolConfig struct {
 // It is safe for concurrent use and must be closed.
 type Pool struct {
 	cfg       PoolConfig
+	env       atomic.Pointer[[]string] // of processes that are started from now on
 	log       *slog.Logger
 	functions map[string]*function
 	names     []string
@@ -96,6 +98,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 		functions: map[string]*function{},
 		spawns:    make(chan func()),
 	}
+	p.env.Store(&cfg.Env)
 	for _, fc := range cfg.Functions {
 		if err := p.add(fc); err != nil {
 			return nil, err
@@ -138,9 +141,8 @@ func (p *Pool) add(fc FunctionConfig) error {
 
 const nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
-// spawner starts all processes from one thread that lives as long as the pool. On
-// Linux, the kernel takes the end of the thread that started a child for the death of
-// the parent.
+// spawner starts all processes from one thread that lives as long as the pool. If that
+// thread ended, the Linux kernel would act as if the parent of its children had died.
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -213,10 +215,20 @@ func (p *Pool) Status() []FunctionStatus {
 	return list
 }
 
+// Renew sets the environment of all functions, as in PoolConfig, and replaces their
+// processes: it stops idle ones now, and the others when they have answered. Invocations
+// from now on get a process with the new environment.
+func (p *Pool) Renew(env []string) {
+	p.env.Store(&env)
+	for _, f := range p.functions {
+		f.renew()
+	}
+}
+
 // Close stops all processes, including busy ones, with SIGTERM and, after StopGrace,
-// SIGKILL. It returns when all have ended. If ctx ends first, Close kills them at
-// once and returns ctx's error. Invoke fails with ErrClosed from now on. Close may be
-// called again.
+// SIGKILL. It returns when all have ended. If ctx ends first, Close kills them at once and
+// returns ctx's error. After Close, Invoke fails with ErrClosed. Close may be called
+// again.
 func (p *Pool) Close(ctx context.Context) error {
 	for _, f := range p.functions {
 		f.close()

@@ -45,7 +45,7 @@ func TestNoProcessBeforeTheFirstInvocation(t *testing.T) {
 func TestOneCallerNeedsOneProcess(t *testing.T) {
 	r := newRig(t, nil)
 	first := r.call("mode", "echo").pid(t)
-	// Each call comes before the process has asked for more.
+	// Each call comes before the process has asked for its next invocation.
 	for range 50 {
 		if pid := r.call("mode", "echo").pid(t); pid != first {
 			t.Fatalf("process %d answered, want %d again", pid, first)
@@ -107,7 +107,7 @@ func TestBusyProcessDoesNotSleep(t *testing.T) {
 	g := localtest.NewGate(t)
 	busy := r.begin("mode", "hold", "gate", g.Path)
 	held := g.Arrival()
-	for range 3 { // three times as long as an idle process has
+	for range 3 { // three times as long as the pool keeps an idle process
 		inv, err := r.pool.Invoke(t.Context(), "other", localtest.Payload(t, "", localtest.Query("mode", "echo")))
 		if err != nil {
 			t.Fatal(err)
@@ -194,7 +194,8 @@ func TestTooManyInvocationsAreThrottledAndDoNotWait(t *testing.T) {
 	}
 }
 
-// A request for work must get none if it is handled after its process was buried.
+// If a request for work is handled after its process was buried, it must get no
+// invocation.
 func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 	r := newRig(t, nil)
 	inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "hello", localtest.Query("mode", "echo")))
@@ -221,8 +222,8 @@ func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 	}
 }
 
-// TestEveryInvocationEndsWhateverIsKilled kills processes at random moments of their
-// lives, even before they are ready.
+// TestEveryInvocationEndsWhateverIsKilled kills processes at random moments, even before
+// they are ready.
 func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) { c.Functions[0].MaxInstances = 4 })
 	var callers, killer sync.WaitGroup
@@ -278,7 +279,8 @@ func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 		defer f.mu.Unlock()
 		return len(f.waiting) == 0 && f.those(StateIdle) == len(f.instances)
 	})
-	// The last killed process may take a call with it before the pool sees its end.
+	// The pool may give a call to the last killed process before it sees the end of that
+	// process.
 	localtest.Eventually(t, "an answer afterwards", func() bool { return r.call("mode", "echo").body == "hello" })
 }
 
@@ -306,7 +308,7 @@ func TestCallerThatLeavesDoesNotStopTheFunction(t *testing.T) {
 	r, g := newRig(t, nil), localtest.NewGate(t)
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	// The answer is longer than any buffer on its way.
+	// The answer is longer than any buffer between the process and its caller.
 	p := localtest.Payload(t, strings.Repeat("x", 1<<20), localtest.Query("mode", "hold", "gate", g.Path))
 	go func() {
 		_, err := r.pool.Invoke(ctx, "echo", p)
@@ -374,7 +376,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("process %d is alive", pid)
 		}
 	}
-	// Init reaps the function's own child at some time.
+	// The init process reaps the function's own child later.
 	localtest.Eventually(t, "the child to end", func() bool { return !localtest.Alive(child) })
 	if got := localtest.Wait(t, done); got.failed == nil || !strings.Contains(got.failed.Message, "signal: terminated") {
 		t.Errorf("invocation under way: %+v (%v)", got, got.failed)
@@ -392,8 +394,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// holdSpawner keeps the pool from starting processes until the func it returns is
-// called.
+// holdSpawner keeps the pool from starting processes until release is called.
 func (r *rig) holdSpawner() (release func()) {
 	open := make(chan struct{})
 	r.pool.spawns <- func() { <-open }
@@ -463,5 +464,39 @@ func TestNewPoolRefusesWhatCannotWork(t *testing.T) {
 				t.Fatal("no error")
 			}
 		})
+	}
+}
+
+func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
+	r, g := newRig(t, func(c *PoolConfig) { c.Env = []string{"WORD=one"} }), localtest.NewGate(t)
+	a := r.begin("mode", "hold", "gate", g.Path)
+	held := g.Arrival()
+	idle := r.call("mode", "env")
+	r.settled(1)
+	r.pool.Renew([]string{"WORD=two"})
+	if e := r.await(journal.FunctionSleep); e.PID != idle.pid(t) {
+		t.Errorf("first to end is %+v, want the idle process", e)
+	}
+	if got := r.call("mode", "env"); !strings.Contains(idle.body, `"WORD=one"`) || !strings.Contains(got.body, `"WORD=two"`) {
+		t.Errorf("before: %+v, after: %+v", idle, got)
+	}
+	held.Pass()
+	busy := localtest.Wait(t, a)
+	if busy.body != "hello" {
+		t.Fatalf("the process that was at work answers %+v", busy)
+	}
+	if e := r.await(journal.FunctionSleep); e.PID != busy.pid(t) {
+		t.Errorf("then %+v ends, want the busy process", e)
+	}
+	r.settled(1)
+}
+
+func TestRenewReplacesAProcessThatIsJustBeingStarted(t *testing.T) {
+	r := newRig(t, func(c *PoolConfig) { c.Env = []string{"ECHO_INIT=hang"} })
+	a := r.begin("mode", "echo")
+	r.await(journal.FunctionWake)
+	r.pool.Renew(nil)
+	if got := localtest.Wait(t, a); got.body != "hello" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -106,8 +106,8 @@ func (r *rig) await(kind string) journal.Event {
 	}
 }
 
-// settled waits until n processes are idle and none is coming. Then the work after an
-// answer is done.
+// settled waits until n processes are idle and none is coming. The work after an answer is
+// done by then.
 func (r *rig) settled(n int) {
 	r.t.Helper()
 	f := r.pool.functions["echo"]
@@ -196,8 +196,8 @@ func pidsOf(list []InstanceStatus) []int {
 	return pids
 }
 
-// emulatorEnv makes the test program an emulator with one busy function of this program,
-// whose process id it prints.
+// emulatorEnv makes the test program an emulator with one busy function of this program.
+// It prints the process id of the function.
 const emulatorEnv = "LOCAL_TEST_EMULATOR"
 
 func emulate(program string) error {

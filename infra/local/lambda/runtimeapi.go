@@ -20,13 +20,14 @@ const (
 	firstChunk      = 32 << 10 // most bytes of an answer in the first read
 	maxReport       = 1 << 20  // bytes of an error report
 	maxErrorTrailer = 64 << 10
-	// deathWait is how long a broken answer waits for the end of its process.
+	// deathWait is how long the reader of a broken answer waits for the end of its
+	// process.
 	deathWait = time.Second
 )
 
-// newRuntimeAPI serves the HTTP API through which a function's process gets its work. It
-// is version 2018-06-01 of the Lambda Runtime API and, for functions that ask for
-// SIGTERM, two calls of the Extensions API:
+// newRuntimeAPI serves the HTTP API from which a function's process gets its work. It is
+// version 2018-06-01 of the Lambda Runtime API. For functions that register for SIGTERM,
+// it has two calls of the Extensions API:
 //
 //	GET  /<instance>/2018-06-01/runtime/invocation/next
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/response
@@ -78,7 +79,7 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
 	h.Set("Lambda-Runtime-Invoked-Function-Arn", awsapi.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", awsapi.NewTraceID(inv.started))
-	// If the write fails, the process is dying, and its end settles the invocation.
+	// If the write fails, the process is about to end, and that settles the invocation.
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
@@ -91,7 +92,7 @@ func answered(w http.ResponseWriter, r *http.Request, i *instance) *invocation {
 	return inv
 }
 
-// failed takes the error with which an invocation has ended.
+// failed handles the error with which an invocation has ended.
 func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := answered(w, r, i)
 	if inv == nil {
@@ -104,7 +105,7 @@ func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	accept(w)
 }
 
-// readReport reads an error as the runtime clients write it.
+// readReport reads an error in the form of the runtime clients.
 func readReport(from io.Reader) *FunctionError {
 	raw, err := io.ReadAll(io.LimitReader(from, maxReport))
 	var report struct {
@@ -126,8 +127,8 @@ func initError(w http.ResponseWriter, r *http.Request, i *instance) {
 	accept(w)
 }
 
-// untilTheEnd is an extension's wait for events. It returns none: extensions get only
-// SIGTERM.
+// untilTheEnd handles an extension's request for events. It never answers, because an
+// extension only needs SIGTERM.
 func untilTheEnd(_ http.ResponseWriter, r *http.Request, _ *instance) { <-r.Context().Done() }
 
 func register(w http.ResponseWriter, _ *http.Request, i *instance) {
@@ -201,9 +202,8 @@ func readSome(from io.Reader, buf []byte) (int, error) {
 	}
 }
 
-// ending returns the meaning of the end of an answer. It is nil for a whole answer.
-// Otherwise it is the error that the function reported in the trailers, or else the
-// fate of the process.
+// ending returns why an answer ended, or nil if it is complete. The reason is the error
+// that the function reported in the trailers, or else the failure of the process.
 func ending(i *instance, inv *invocation, r *http.Request, err error) *FunctionError {
 	if errors.Is(err, io.EOF) {
 		return trailerError(r.Trailer, inv)

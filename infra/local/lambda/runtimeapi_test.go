@@ -31,7 +31,7 @@ func TestFirstBytesComeBeforeTheEnd(t *testing.T) {
 	}
 	held := g.Arrival()
 	for n := 1; n <= 3; n++ {
-		held.Pass() // the process writes chunk n only now, and nothing more
+		held.Pass() // the process writes chunk n only after this, and nothing more
 		buf := make([]byte, 100)
 		k, err := readSome(inv.Body, buf)
 		if want := "chunk " + strconv.Itoa(n) + "\n"; string(buf[:k]) != want || err != nil {

@@ -74,7 +74,7 @@ func Payload(t testing.TB, body string, query map[string]string) []byte {
 	return raw
 }
 
-// ReadHead reads the head of a streamed answer, without a byte of the body behind it.
+// ReadHead reads the head of a streamed answer, and no byte of the body.
 func ReadHead(from io.Reader) (head events.APIGatewayProxyResponse, err error) {
 	end := make([]byte, 8)
 	var raw []byte
@@ -87,7 +87,7 @@ func ReadHead(from io.Reader) (head events.APIGatewayProxyResponse, err error) {
 	return head, json.Unmarshal(bytes.TrimSuffix(raw, end), &head)
 }
 
-// Gate holds invocations with "mode" hold or stream until the test lets them pass.
+// Gate holds invocations with "mode" hold or stream until the test releases them.
 type Gate struct {
 	Path string // the query parameter "gate"
 
@@ -131,8 +131,8 @@ type Held struct {
 	conn net.Conn
 }
 
-// Pass lets the invocation go on: to its end with "mode" hold, to its next chunk with
-// "mode" stream.
+// Pass releases the invocation: to its end with "mode" hold, to its next chunk with "mode"
+// stream.
 func (h *Held) Pass() {
 	h.t.Helper()
 	if _, err := h.conn.Write([]byte{1}); err != nil {

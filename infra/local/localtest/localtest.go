@@ -1,6 +1,6 @@
-// Package localtest holds what the tests of this machine's stand-ins for AWS share: a
-// function program with a gate that holds its invocations, a network of pipes, and
-// clients of WebSocket and @connections APIs. It depends on none of the stand-ins.
+// Package localtest holds code that the tests of this machine's stand-ins for AWS share: a
+// function program with a gate that holds its invocations, a network of pipes, and clients
+// of WebSocket and @connections APIs. It depends on none of the stand-ins.
 package localtest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Patience is far longer than any step takes. A test that runs out of it hangs.
+// Patience is much longer than any step takes. A test that waits longer is stuck.
 const Patience = 20 * time.Second
 
 // Eventually waits until a condition on real processes holds.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Pipes is a network without buffers and ports that works in synctest. It is a
+// Pipes is a network without buffers and ports. It works in synctest, and is a
 // [net.Listener].
 type Pipes struct {
 	conns chan net.Conn

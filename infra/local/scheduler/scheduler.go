@@ -1,5 +1,5 @@
-// Package scheduler invokes functions once at a later time, even if this program was
-// restarted in between. Function programs reach it through the API of Amazon EventBridge
+// Package scheduler invokes functions once at a later time, even if this program is
+// restarted meanwhile. Function programs reach it through the API of Amazon EventBridge
 // Scheduler.
 package scheduler
 
@@ -34,20 +34,20 @@ type Config struct {
 	Logger *slog.Logger // may be nil
 }
 
-// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules
-// that invoke a function once:
+// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules that
+// invoke a function once:
 //
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
-// It takes at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [Group]. It refuses what AWS would refuse,
-// with AWS's errors: ValidationException 400, ConflictException 409,
-// ResourceNotFoundException 404.
+// It accepts only at(...) in UTC, to the second, in the future, without a flexible window,
+// deleted after completion, in the group [Group]. It refuses what AWS would refuse, with
+// AWS's errors: ValidationException 400, ConflictException 409, ResourceNotFoundException
+// 404.
 //
-// A schedule is a file until the function has handled its event or the event was
-// given up. So it outlives this program; a schedule that was due in the meantime is
-// due at once. API verifies no signature: its server must authenticate the caller.
+// A schedule is a file until the function has handled its event or the API has given the
+// event up. So it outlives this program. If a schedule was due in the meantime, it is due
+// at once. API verifies no signature: its server must authenticate the caller.
 type API struct {
 	cfg Config
 
@@ -76,8 +76,8 @@ type oneTime struct {
 	sent bool // its event is in work
 }
 
-// lookEvery is how often the API looks at the clock while a schedule waits. Timers
-// stand still while the machine sleeps, so none runs longer.
+// lookEvery is how often the API looks at the clock while a schedule waits. Timers stand
+// still while the machine sleeps, so the API uses no longer timer.
 const lookEvery = 30 * time.Second
 
 const (
@@ -111,7 +111,7 @@ func New(cfg Config) (*API, error) {
 			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // zero if it cannot be read
 		}
 		if s.at.IsZero() {
-			cfg.Logger.Warn("a schedule cannot be read and is left alone", "file", file)
+			cfg.Logger.Warn("a schedule cannot be read, so it is ignored", "file", file)
 			continue
 		}
 		a.kept[strings.TrimSuffix(filepath.Base(file), ".json")] = s
@@ -166,7 +166,7 @@ func (a *API) fire(name string, s *oneTime) {
 	function := strings.TrimPrefix(s.Target.Arn, awsapi.FunctionARN(""))
 	done, err := a.cfg.Send(function, []byte(s.Target.Input))
 	if err != nil {
-		return // the receiver is closing; the file stays for the next Start
+		return // the receiver is closing; the file stays until the next Start
 	}
 	<-done
 	a.mu.Lock()
@@ -187,8 +187,8 @@ func (a *API) forget(name string) {
 
 func (a *API) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
 
-// Stop sends no more events and removes no more schedules. Those whose events are not
-// handled by now stay for the next Start.
+// Stop ends the sending of events and the removal of schedules. A schedule whose event is
+// not handled by now stays for the next Start.
 func (a *API) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,7 +196,7 @@ func (a *API) Stop() {
 	a.arm()
 }
 
-// Close calls Stop, and waits for the events in work until ctx ends.
+// Close calls Stop, and waits for the events that are being handled until ctx ends.
 func (a *API) Close(ctx context.Context) error {
 	a.Stop()
 	done := make(chan struct{})
@@ -266,8 +266,8 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, name string) {
 	awsapi.JSON(w, http.StatusOK, answer)
 }
 
-// check returns why AWS would refuse a schedule or this API does not imitate it, or
-// "".
+// check returns why a schedule is refused: AWS would refuse it, or this API does not
+// imitate it. It returns "" for a good one.
 func (a *API) check(s *oneTime) (why string) {
 	at, err := time.Parse(atForm, s.ScheduleExpression)
 	s.at = at
@@ -287,7 +287,7 @@ func (a *API) check(s *oneTime) (why string) {
 	return ""
 }
 
-// write writes the file of a schedule as a whole.
+// write writes the file of a schedule in one step.
 func (a *API) write(name string, s *oneTime) error {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -330,7 +330,8 @@ func (a *API) Delete(name string) (found bool) {
 	return true
 }
 
-// put stores a schedule, unless one with its name exists, which it returns as old.
+// put stores a schedule. If one with its name exists, put changes nothing and returns that
+// one as old.
 func (a *API) put(name string, s *oneTime) (old *oneTime, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
-// direct is an HTTP client of a handler.
+// direct is an HTTP transport that calls a handler.
 type direct struct{ h http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -27,7 +27,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// sent holds the events that an API has sent, and when.
+// sent holds the events that an API has sent, with their times.
 type sent struct {
 	mu     sync.Mutex
 	events map[string]time.Time
@@ -102,7 +102,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 		for event, at := range s.all() {
 			late[event] = at.Sub(begun)
 		}
-		// Schedules have whole seconds, and are due at or after their time.
+		// Schedules have whole seconds, and come at or after their time.
 		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 2 * time.Second}
 		if diff := cmp.Diff(want, late); diff != "" || api.Len() != 0 {
 			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)
@@ -110,7 +110,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 	})
 }
 
-// The program with the schedules sets one without a request.
+// This program can set a schedule without an HTTP request.
 func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, folder := newSent(), t.TempDir()

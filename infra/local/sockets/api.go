@@ -21,9 +21,10 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Conn describes a connection by its upgrade request.
+// Conn describes a connection by the facts of its upgrade request.
 type Conn struct {
 	ID          string // as [awsapi.NewID]
 	SourceIP    string
@@ -38,7 +39,7 @@ type Reply struct {
 	Status   int
 	Protocol string
 	Body     []byte
-	Opened   func() // called once routes can post to the connection; may be nil
+	Opened   func() // called when routes can post to the connection; may be nil
 }
 
 // Routes handle the events of an API's connections. Several goroutines call their
@@ -64,9 +65,9 @@ type Config struct {
 	Limits Limits
 	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
 	DropDisconnect bool
-	// Shuffle, if set, delays each message's invocation by a random time.
+	// Shuffle, if set, delays the handling of each message by a random time.
 	Shuffle *Shuffle
-	// Opened and Closed are called for each connection, Closed with how long it was
+	// Opened and Closed are called for each connection; Closed also gets how long it was
 	// open. Both may be nil.
 	Opened func(conn string)
 	Closed func(conn string, lived time.Duration)
@@ -77,13 +78,14 @@ type Config struct {
 // Limits limit the connections of an API.
 type Limits struct {
 	Message      int           // bytes of one message, either way
-	Frame        int           // bytes of payload of one WebSocket frame, either way
+	Frame        int           // most bytes of payload in one WebSocket frame, either way
 	SendBuffer   int           // bytes that wait for a slow client
 	NewPerSecond int           // new connections in any one second
-	InWork       int           // messages of one connection in work; the API does not read more
+	InWork       int           // how many messages of one connection are handled at once; the API does not read more
 	Idle         time.Duration // longest time without a message in either direction; pings do not count
 	Life         time.Duration // longest life of a connection
-	Route        time.Duration // longest time of a route
+	Connect      time.Duration // longest time of the Connect route
+	Route        time.Duration // longest time of any other route
 }
 
 // AWS returns API Gateway's limits. AWS does not publish the size of its buffer, and
@@ -91,7 +93,7 @@ type Limits struct {
 func AWS() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 32 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
-		Idle: 10 * time.Minute, Life: 2 * time.Hour, Route: 29 * time.Second,
+		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: session.ConnectTimeout, Route: 29 * time.Second,
 	}
 }
 
@@ -100,7 +102,7 @@ func AWS() Limits {
 func Home() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
-		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Route: 15 * time.Minute,
+		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Connect: session.ConnectTimeout, Route: 15 * time.Minute,
 	}
 }
 
@@ -113,12 +115,13 @@ func (l Limits) withDefaults() Limits {
 	l.InWork = cmp.Or(l.InWork, aws.InWork)
 	l.Idle = cmp.Or(l.Idle, aws.Idle)
 	l.Life = cmp.Or(l.Life, aws.Life)
+	l.Connect = cmp.Or(l.Connect, aws.Connect)
 	l.Route = cmp.Or(l.Route, aws.Route)
 	return l
 }
 
-// Shuffle imitates the disorder of real invocations. Each message waits for a time
-// between 0 and MaxDelay, drawn from Seed in the order of arrival.
+// Shuffle imitates the random order of real invocations. Each message waits for a time
+// between 0 and MaxDelay. The times come from Seed, in the order in which messages arrive.
 type Shuffle struct {
 	Seed     uint64
 	MaxDelay time.Duration
@@ -128,20 +131,20 @@ type Shuffle struct {
 type Usage struct {
 	Connections   int64         // accepted so far
 	Open          int64         // open now
-	ConnectedTime time.Duration // of all connections together, also of the open ones
-	MessagesIn    int64         // from clients, in units of 32 KB, each begun one counted
+	ConnectedTime time.Duration // time of all connections together, including the open ones
+	MessagesIn    int64         // messages from clients, in units of 32 KB; a unit that was begun counts
 	MessagesOut   int64         // to clients, as above
 }
 
 const meterUnit = 32 << 10
 
-// API serves one WebSocket API: its clients (ServeHTTP), and the callers that post to
-// them ([API.Post], or over HTTP [Connections]).
+// API serves one WebSocket API: its clients (ServeHTTP), and the callers that post to them
+// ([API.Post], or over HTTP [Connections]).
 //
 //   - Routes.Connect runs before the upgrade is answered and can refuse it. A post to
 //     the connection before that finds no connection.
-//   - Every message is handled in a goroutine of its own: two messages of one
-//     connection are in no order.
+//   - Every message is handled in a goroutine of its own, so two messages of one
+//     connection may be handled in any order.
 //   - Routes.Disconnect runs after the connection is closed, whichever side closed it.
 //   - Over a limit: frame or message, close 1009; binary message, close 1003; text
 //     that is not UTF-8, close 1007; idle or too old, close 1001; too many new
@@ -150,16 +153,16 @@ type API struct {
 	cfg    Config
 	limits Limits
 	log    *slog.Logger
-	// ctx is the context of all routes. It ends when Close may wait no longer.
+	// ctx is the context of all routes. It ends when Close must not wait any longer.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// work counts the handlers, connections and routes in work.
+	// work counts the handlers, connections and routes that are running.
 	work sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	conns  map[string]*wsConn
-	recent []time.Time // starts of the connections of the last second
+	recent []time.Time // when the connections of the last second were opened
 	usage  Usage
 	dice   *rand.Rand
 }
@@ -191,8 +194,7 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// ServeHTTP takes a client's upgrade request and returns when the connection has
-// ended.
+// ServeHTTP handles a client's upgrade request and returns when the connection has ended.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.TrimSuffix(r.URL.Path, "/") != "/"+a.cfg.Stage {
 		awsapi.Refuse(w, http.StatusForbidden, "Forbidden")
@@ -211,8 +213,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer a.work.Done()
 
 	c := newWSConn(a, r)
-	ctx, cancel := context.WithTimeout(a.ctx, a.limits.Route)
+	ctx, cancel := context.WithTimeout(a.ctx, a.limits.Connect)
 	reply := a.cfg.Connect(ctx, c.Conn, r)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		reply = Reply{Status: http.StatusGatewayTimeout, Body: reply.Body} // too late, whatever it is
+	}
 	cancel()
 	if reply.Status < 200 || reply.Status > 299 {
 		a.log.Info("a WebSocket connection was refused", "connection", c.ID, "status", reply.Status)
@@ -222,7 +227,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if reply.Protocol != "" {
 		w.Header().Set("Sec-WebSocket-Protocol", reply.Protocol)
 	}
-	// This comes before the client knows that it is connected, and can tell others.
+	// Do this before the client knows that it is connected: it could tell other callers,
+	// which may post at once.
 	c.open()
 	guarded := &guardedWriter{ResponseWriter: w, limit: a.limits.Frame}
 	// The routes check the origin.
@@ -256,8 +262,8 @@ func (a *API) admit(now time.Time) int {
 	return http.StatusOK
 }
 
-// register makes an open connection known to posts. It returns false if the API is
-// closing, and the connection must end.
+// register makes an open connection available for posts. It returns false if the API is
+// closing; the connection must then end.
 func (a *API) register(c *wsConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -357,8 +363,8 @@ func (a *API) close() []*wsConn {
 	return slices.Collect(maps.Values(a.conns))
 }
 
-// asksForWebSocket reports whether the upgrade is possible, so that only possible ones
-// reach the routes.
+// asksForWebSocket reports whether the upgrade is possible. Other requests do not reach
+// the routes.
 func asksForWebSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) &&
 		hasToken(r.Header, "Connection", "upgrade") && hasToken(r.Header, "Upgrade", "websocket") &&

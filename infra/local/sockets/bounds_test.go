@@ -12,7 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A pipe has no buffers: the client cannot send more than the API reads.
+// A pipe has no buffers: the client cannot send more than the API reads. So the API reads
+// no message beyond its limit.
 func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Limits.InWork = 2 })
@@ -29,7 +30,7 @@ func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 		heard := map[string]bool{}
 		for done := range 10 {
 			synctest.Wait()
-			// One more has been read and waits for its turn.
+			// The API has read one more message, which waits.
 			if _, messages, _ := b.routes.told(); messages != min(done+2, 10) || sent.Load() != int64(min(done+3, 10)) {
 				t.Errorf("%d messages are done, %d in the hands of the routes, %d were sent", done, messages, sent.Load())
 			}
@@ -95,7 +96,7 @@ func smallBuffer(c *Config) { c.Limits.SendBuffer = 200_000 }
 func TestAPostWaitsForRoomForTwoSeconds(t *testing.T) {
 	tests := map[string]struct {
 		patience time.Duration // of the caller
-		reads    time.Duration // when the client reads a message; 0: never
+		reads    time.Duration // time after which the client reads a message; 0: never
 		took     time.Duration
 		code     session.Code
 	}{

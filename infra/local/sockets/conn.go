@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// flushTime is how long a closing connection may take to send what waits for its
-// client.
+// flushTime is how long a closing connection may take to send the messages that wait for
+// its client.
 const flushTime = 5 * time.Second
 
 var (
@@ -25,7 +25,7 @@ var (
 	errFull = errors.New("the client does not read what it is sent")
 )
 
-// closing is why a connection ends: the close frame that it gets or sent, and the
+// closing is how a connection ends: the close frame that is sent or was received, and the
 // arguments of $disconnect.
 type closing struct {
 	code   websocket.StatusCode
@@ -43,17 +43,17 @@ var (
 	cutOff        = closing{code: websocket.StatusAbnormalClosure, cut: true}
 )
 
-// wsConn is one connection. The goroutine of its HTTP handler reads, and a second one
-// writes. Both end before $disconnect is invoked.
+// wsConn is one connection. The goroutine of its HTTP handler reads, and a second
+// goroutine writes. Both end before $disconnect is invoked.
 type wsConn struct {
 	Conn
 	api *API
 	ws  *websocket.Conn
 
-	// handling holds a token for each message in work.
+	// handling holds a token for each message that is being handled.
 	handling chan struct{}
 
-	// wake tells the writer to look at queue and end.
+	// wake tells the writer that queue or end has changed.
 	wake chan struct{}
 	// writing is the context of all writes. stopWriting ends it, so that a client
 	// that does not read cannot delay the close.
@@ -65,7 +65,7 @@ type wsConn struct {
 	lastActive time.Time
 	idle       *time.Timer
 	queue      [][]byte
-	waiting    int           // bytes in queue and in the current write
+	waiting    int           // bytes in queue and in the write in progress
 	room       chan struct{} // closed and replaced when waiting decreases
 	end        *closing
 }
@@ -81,8 +81,8 @@ func newWSConn(a *API, r *http.Request) *wsConn {
 	return c
 }
 
-// open makes the connection known after $connect has accepted it. Messages posted
-// from now on wait for serve.
+// open makes the connection available for posts after $connect has accepted it. Messages
+// posted before serve begins wait for it.
 func (c *wsConn) open() {
 	c.mu.Lock()
 	c.idle = time.AfterFunc(c.api.limits.Idle, func() { c.shut(goingAway) })
@@ -129,7 +129,7 @@ func (c *wsConn) cut() {
 // read passes on messages until the connection ends, and returns how it ended.
 func (c *wsConn) read() closing {
 	for {
-		// The context must not end: that would cut the connection without a close
+		// The context must not end, because that would cut the connection without a close
 		// frame.
 		kind, r, err := c.ws.Reader(context.Background())
 		if err != nil {
@@ -154,7 +154,7 @@ func (c *wsConn) read() closing {
 	}
 }
 
-// endOf returns, from a read's error, how the client ended the connection.
+// endOf returns how the client ended the connection, from the error of a read.
 func endOf(err error) closing {
 	if errors.Is(err, errFrameTooBig) {
 		return tooBig
@@ -169,7 +169,7 @@ func endOf(err error) closing {
 	return closing{code: peer.Code, reason: peer.Reason, cut: true}
 }
 
-// active notes a message in either direction. It returns false if the connection is
+// active records a message in either direction. It returns false if the connection is
 // closing.
 func (c *wsConn) active() bool {
 	c.mu.Lock()
@@ -182,8 +182,8 @@ func (c *wsConn) active() bool {
 	return true
 }
 
-// message lets the routes handle a message and sends their reply, in the background.
-// It returns when the number of messages in work allows this one.
+// message starts a goroutine in which the routes handle a message; their reply is sent. It
+// returns when the limit on messages allows another one.
 func (c *wsConn) message(data []byte) {
 	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
 	delay := c.api.delay()
@@ -232,7 +232,7 @@ func (c *wsConn) send(ctx context.Context, data []byte) error {
 	}
 }
 
-// enqueue is send without the wait. With errFull it returns a channel that is closed
+// enqueue is send without the wait. With errFull it also returns a channel that is closed
 // when there may be room.
 func (c *wsConn) enqueue(data []byte) (room <-chan struct{}, err error) {
 	c.mu.Lock()
@@ -266,8 +266,8 @@ func (c *wsConn) nudge() {
 	}
 }
 
-// shut starts the end of the connection: it takes no more messages, sends those that
-// wait, and closes. The first reason wins.
+// shut begins to end the connection: the connection takes no more messages, sends those
+// that wait, and closes. The first reason wins.
 func (c *wsConn) shut(why closing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +280,7 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.less(0) // wake the senders: there will be no room
+	c.less(0) // wake the senders, which would wait for room in vain
 	c.nudge()
 }
 
@@ -295,7 +295,7 @@ func (c *wsConn) write() {
 		c.mu.Unlock()
 		for _, data := range batch {
 			if err := c.writeMessage(data); err != nil {
-				// The reader finds the same error and reports it.
+				// The reader gets the same error and reports it.
 				_ = c.ws.CloseNow()
 				return
 			}

@@ -206,7 +206,7 @@ func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
 	}
 }
 
-// rawClient opens a connection by hand, with early sent right behind the request.
+// rawClient opens a connection by hand, with the bytes early sent right after the request.
 func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
 	b.t.Helper()
 	conn, err := b.WebSockets.API.Dial(b.t.Context(), "", "")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,8 +20,8 @@ import (
 // buffer.
 const postWithin = 2 * time.Second
 
-// Post implements session.Poster for routes of this process. It waits some time for room
-// if the client does not read.
+// Post implements session.Poster for routes of this process. If the client does not read,
+// it waits some time for room.
 func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	if len(data) > a.limits.Message {
 		return session.Errorf(session.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
@@ -38,6 +39,17 @@ func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 		return session.Errorf(session.Closed, "the connection is gone")
 	}
 	return nil
+}
+
+// Broadcast sends a message to all connections, and does not wait for any. A connection
+// without room for it does not get it.
+func (a *API) Broadcast(data []byte) {
+	a.mu.Lock()
+	all := slices.Collect(maps.Values(a.conns))
+	a.mu.Unlock()
+	for _, c := range all {
+		_, _ = c.enqueue(data) // the connection may have ended
+	}
 }
 
 // Disconnect closes a connection. [Clients] implements session.Clients with it.
@@ -63,8 +75,8 @@ func (c Clients) Close(_ context.Context, conn string) error {
 //	GET    /<stage>/@connections/<id>   connectedAt, lastActiveAt, identity
 //	DELETE /<stage>/@connections/<id>   close the connection
 //
-// POST answers 200 when the message is queued. Messages of one connection are sent in
-// the order their posts arrived.
+// POST answers 200 when the message is queued. Messages of one connection are sent in the
+// order in which their posts arrived.
 //
 // Errors are those of the AWS SDK: GoneException 410 (closed, or not open yet),
 // PayloadTooLargeException 413 (over [Limits.Message]), LimitExceededException 429 (the

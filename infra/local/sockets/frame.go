@@ -27,7 +27,7 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Frames that came right behind the upgrade request are in rw already.
+	// Frames that came right after the upgrade request are already in rw.
 	early, err := rw.Reader.Peek(rw.Reader.Buffered())
 	if err != nil {
 		_ = conn.Close()
@@ -38,15 +38,14 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return g.conn, bufio.NewReadWriter(bufio.NewReader(g.conn), rw.Writer), nil
 }
 
-// frameGuard passes a stream of WebSocket frames (RFC 6455 section 5.2) through
-// unchanged. It leaves out a whole frame over the limit, and Read returns
-// errFrameTooBig once in its place. So the reader can still go on to the client's
-// close frame.
+// frameGuard passes a stream of WebSocket frames (RFC 6455 section 5.2) through unchanged.
+// It leaves out every frame over the limit. Read then returns errFrameTooBig once in its
+// place. So the reader can still go on to the client's close frame.
 type frameGuard struct {
 	net.Conn
 	from    *bufio.Reader
 	limit   uint64
-	pass    uint64 // bytes of the current frame still to pass on
+	pass    uint64 // bytes of the present frame that are still to be passed on
 	discard uint64 // bytes of a frame over the limit still to discard
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-// ending is what the routes learned of the end of a connection.
+// ending holds the arguments with which the routes learned of the end of a connection.
 type ending struct {
 	conn   string
 	code   int
@@ -60,7 +60,7 @@ func (n *notes) told() (conns, messages, ends int) {
 	return len(n.conns), len(n.messages), len(n.ends)
 }
 
-// bench is an API that clients and posts reach over pipes.
+// bench is an API that the test reaches over pipes, for clients and for posts.
 type bench struct {
 	*API
 	localtest.WebSockets
@@ -105,8 +105,8 @@ func (b *bench) sdk() localtest.Connections {
 	return localtest.NewConnections(b.t, "http://local/"+b.Stage, b.connections.Dial)
 }
 
-// end waits until all goroutines are idle and returns the one end that the routes
-// saw.
+// end waits until all goroutines are idle and returns the one end that the routes were
+// told.
 func (b *bench) end() ending {
 	b.t.Helper()
 	synctest.Wait()

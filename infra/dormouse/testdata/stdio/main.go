@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -27,6 +28,7 @@ func main() {
 	noise := flag.Bool("noise", false, "write lines that are no messages to stdout")
 	exit := flag.Int("exit", -1, "exit at once with this code")
 	exitWhile := flag.String("exit-while", "", "exit at once with code 9 while this `file` exists")
+	announces := flag.Bool("announces", false, "say that changes of the list of tools are announced")
 	stderr := flag.String("stderr", "", "text to write to stderr first")
 	flag.Parse()
 
@@ -43,7 +45,7 @@ func main() {
 		<-time.After(*delay)
 	}
 	s := &server{
-		name: *name, calls: *calls, noise: *noise, out: bufio.NewWriter(os.Stdout),
+		name: *name, calls: *calls, noise: *noise, announces: *announces, out: bufio.NewWriter(os.Stdout),
 		running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{},
 	}
 	if *hang {
@@ -57,6 +59,7 @@ func main() {
 type server struct {
 	name, calls string
 	noise       bool
+	announces   bool
 
 	mu      sync.Mutex
 	out     *bufio.Writer
@@ -92,7 +95,7 @@ func (s *server) take(m message, raw []byte) {
 	case "initialize":
 		s.init = m.Params
 		s.sayNoise("starting up, please wait\n\n{\"this\": \"is JSON, but no message\"}\n[1, 2\n")
-		s.result(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":%q,"version":"1"}}`, s.name)
+		s.result(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":%t},"logging":{}},"serverInfo":{"name":%q,"version":"1"}}`, s.announces, s.name)
 	case "ping", "logging/setLevel":
 		s.result(m.ID, `{}`)
 	case "tools/list":
@@ -161,6 +164,9 @@ func (s *server) call(ctx context.Context, m message) {
 		s.text(m.ID, fmt.Sprint(count))
 	case "whoami":
 		s.result(m.ID, `{"content":[],"structuredContent":{"pid":%d,"name":%q,"init":%s}}`, os.Getpid(), s.name, s.init)
+	case "acts": // answers with a hash of its variable ACTS_AS, and prints the variable itself
+		fmt.Fprintln(os.Stderr, "it acts with", os.Getenv("ACTS_AS"))
+		s.text(m.ID, fmt.Sprintf("%x", sha256.Sum256([]byte(os.Getenv("ACTS_AS")))))
 	case "work":
 		mark := ""
 		if a.Mark {

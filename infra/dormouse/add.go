@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+type addCommand struct {
+	Name     string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command, the name in the MCP registry, such as io.github.ada/weather."`
+	Command  []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
+	Env      []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
+	Cwd      string   `type:"path" help:"Working folder of the server. By default the folder of the servers file."`
+	Entry    string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
+	NoPin    bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
+	NoStart  bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
+	Registry string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry."`
+	Data     string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	serversFile
+}
+
+// published reports whether Name is that of a server in the MCP registry.
+func (c *addCommand) published() bool {
+	return c.Entry == "" && len(c.Command) == 0 && strings.Contains(c.Name, "/")
+}
+
+// Validate checks the command line as a whole.
+func (c *addCommand) Validate() error {
+	switch {
+	case c.Entry == "" && c.Name == "":
+		return errors.New("say which server: dormouse add NAME -- COMMAND ARGS…")
+	case c.Entry == "" && len(c.Command) == 0 && !c.published():
+		return fmt.Errorf("say how to start %s: dormouse add %s -- COMMAND ARGS…", c.Name, c.Name)
+	case c.Entry != "" && len(c.Command) > 0:
+		return errors.New("give a command or --json, not both")
+	}
+	for _, kv := range c.Env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
+			return errors.New("-e is for a variable and its value: -e NAME=VALUE") // kv may be a secret
+		}
+	}
+	return nil
+}
+
+// Run writes the server into the servers file, and prepares it for its first client.
+func (c *addCommand) Run(t *terminal) error {
+	begun := t.now()
+	ctx, stop := interruptible()
+	defer stop()
+	f, err := c.open()
+	if err != nil {
+		return err
+	}
+	put := c.put
+	if c.published() {
+		put = c.putPublished
+	}
+	version, err := put(ctx, t, f)
+	if err != nil {
+		return err
+	}
+	why, err := f.checked(c.Name)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return fmt.Errorf("nothing was added: %s", why)
+	}
+	if err := f.save(); err != nil {
+		return err
+	}
+	f.env.sayKept(t.out, c.Name)
+	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
+		return err
+	}
+	if why, err = f.served(c.Name); err != nil {
+		return err
+	}
+	if why != "" {
+		return fmt.Errorf("added %s to %s, but it is not served: %s", c.Name, f.name(), why)
+	}
+	if c.NoStart {
+		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
+		return err
+	}
+	ready, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, server: c.Name})
+	switch {
+	case errors.Is(err, errNotTaken):
+		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
+		return err
+	case err != nil:
+		return fmt.Errorf("added %s to %s, but it did not start: %w; see dormouse logs %s, or dormouse remove %s", c.Name, f.name(), err, c.Name, c.Name)
+	}
+	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
+	_, err = fmt.Fprintf(t.out, "added %s: %s in %.1f s\n", what, count(ready.tools, "tool"), t.now().Sub(begun).Seconds())
+	return err
+}
+
+// put puts the server of the command line into the file. version is that of its package,
+// if put has added it.
+func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
+	entry, err := c.entry()
+	if err != nil {
+		return "", err
+	}
+	if err := c.isNew(f); err != nil {
+		return "", err
+	}
+	if cwd, err := os.Getwd(); err == nil {
+		entry.Rebase(cwd, catalog.FolderOf(f.path), exists)
+	}
+	if !c.NoPin {
+		version = t.pin(ctx, &entry, filepath.Dir(f.path))
+	}
+	for _, kv := range c.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		if err := entry.Keep(c.Name, f.env.Env, name, value); err != nil {
+			return "", err
+		}
+	}
+	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
+		return "", err
+	}
+	return version, f.Set(c.Name, entry)
+}
+
+// isNew returns an error if the file has a server of that name.
+func (c *addCommand) isNew(f *edited) error {
+	if f.Has(c.Name) {
+		return fmt.Errorf("%s has a server %s already: choose another name, or dormouse remove %s first", f.name(), c.Name, c.Name)
+	}
+	return nil
+}
+
+// entry returns the server of the command line, without the variables of -e.
+func (c *addCommand) entry() (serversfile.Entry, error) {
+	e := serversfile.Entry{}
+	if c.Entry != "" {
+		var name string
+		var err error
+		if e, name, err = serversfile.ParseEntry([]byte(c.Entry)); err != nil {
+			return e, fmt.Errorf("--json: %w", err)
+		}
+		if c.Name == "" {
+			c.Name = name
+		}
+		switch {
+		case c.Name == "":
+			return e, errors.New(`--json: the entry has no name: write {"name": …}, or dormouse add NAME --json …`)
+		case e.Command == "":
+			return e, errors.New("--json: the entry has no command; remote servers are not hosted yet")
+		}
+	} else {
+		e.Command, e.Args = c.Command[0], c.Command[1:]
+	}
+	if c.Cwd != "" {
+		e.Cwd = c.Cwd
+	}
+	return e, nil
+}
+
+// notHosted says why a server of a file would not be hosted; "" if it would.
+func notHosted(c *catalog.Catalog, name string) string {
+	for _, r := range c.Rejected() {
+		if r.Name == name {
+			return r.Reason()
+		}
+	}
+	return ""
+}
+
+// checked says why a server of the file cannot be hosted, whatever variables are set.
+func (e *edited) checked(name string) (why string, err error) {
+	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "set", true })
+	if err != nil {
+		return "", err
+	}
+	return notHosted(c, name), nil
+}
+
+// served says why a server of the saved file is not hosted.
+func (e *edited) served(name string) (why string, err error) {
+	c, _, err := catalog.LoadHere(e.path, os.LookupEnv)
+	if err != nil {
+		return "", err
+	}
+	return notHosted(c, name), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// askTime is the longest time for a registry to say the newest version of a package.
+const askTime = 30 * time.Second
+
+// pin adds the newest version of a package of npm or PyPI that is started without one, and
+// returns it. It
+// asks the registry that the machine's own client is configured for. If there is no
+// answer, the version stays open; the lock of the installation keeps it then.
+func (t *terminal) pin(ctx context.Context, e *serversfile.Entry, folder string) (version string) {
+	u, ok := e.Unpinned()
+	if !ok {
+		return ""
+	}
+	version, err := newest(ctx, u, folder)
+	if err != nil {
+		_, _ = fmt.Fprintf(t.err, "the version of %s stays open: %v\n", u.Name, err)
+		return ""
+	}
+	e.Pin(u, version)
+	return version
+}
+
+func newest(ctx context.Context, u serversfile.Unpinned, folder string) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	argv := []string{"npm", "view", u.Name, "version"}
+	form := regexp.MustCompile(`(?m)^([0-9][0-9A-Za-z.+-]*)$`)
+	if u.Kind == "pypi" {
+		argv = []string{"python3", "-m", "pip", "index", "versions", u.Name}
+		form = regexp.MustCompile(`^\S+ \(([0-9][0-9A-Za-z.+!-]*)\)`)
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = folder
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, lines[len(lines)-1])
+	}
+	if m := form.FindSubmatch(bytes.TrimSpace(out)); m != nil {
+		return string(m[1]), nil
+	}
+	return "", fmt.Errorf("%s says no version", strings.Join(argv, " "))
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// asker asks the user for a value. The terminal does not show the answer to a question for
+// a secret. An empty answer is no value.
+type asker func(question string, secret bool) (answer string, err error)
+
+// askOn returns an asker on a terminal: in is its keyboard and out its screen. It returns nil
+// if one of them is no terminal, and in CI.
+func askOn(in, out *os.File) asker {
+	if !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) || os.Getenv("CI") != "" {
+		return nil
+	}
+	return func(question string, secret bool) (string, error) {
+		if secret {
+			show, err := hideInput(in)
+			if err != nil {
+				return "", err
+			}
+			defer func() {
+				show()
+				_, _ = io.WriteString(out, "\n") // the Enter was not shown either
+			}()
+		}
+		if _, err := io.WriteString(out, question); err != nil {
+			return "", err
+		}
+		return readLine(in)
+	}
+}
+
+// readLine reads to the end of a line. It does not read beyond it, because the next reader
+// may be another one.
+func readLine(in io.Reader) (string, error) {
+	var line []byte
+	for char := make([]byte, 1); ; {
+		if _, err := io.ReadFull(in, char); err != nil {
+			return "", err
+		}
+		if char[0] == '\n' {
+			return strings.TrimSpace(string(line)), nil
+		}
+		line = append(line, char[0])
+	}
+}
+
+// hideInput has a terminal not show what is typed, until show is called, or Ctrl-C ends the
+// program.
+func hideInput(in *os.File) (show func(), err error) {
+	fd := int(in.Fd())
+	modes, err := unix.IoctlGetTermios(fd, getModes)
+	if err != nil {
+		return nil, err
+	}
+	hidden := *modes
+	hidden.Lflag &^= unix.ECHO
+	restore := func() { _ = unix.IoctlSetTermios(fd, setModes, modes) } // the terminal may be gone
+	interrupted, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(interrupted, os.Interrupt)
+	go func() {
+		select {
+		case <-interrupted:
+			restore()
+			os.Exit(exitFailed)
+		case <-done:
+		}
+	}()
+	return func() {
+		signal.Stop(interrupted)
+		close(done)
+		restore()
+	}, unix.IoctlSetTermios(fd, setModes, &hidden)
+}
+
+// variables is the file .env beside a servers file, while a command adds to it.
+type variables struct {
+	*serversfile.Env
+	path   string
+	before []byte
+}
+
+// openVariables reads the file beside a servers file; a file that is missing is empty.
+func openVariables(servers string) (*variables, error) {
+	path, err := filepath.Abs(servers)
+	if err != nil {
+		return nil, err
+	}
+	v := &variables{path: filepath.Join(catalog.FolderOf(path), ".env")}
+	if v.before, err = readText(v.path); err != nil {
+		return nil, err
+	}
+	v.Env = serversfile.NewEnv(v.before, os.LookupEnv)
+	return v, nil
+}
+
+// save writes the file if it has changed.
+func (v *variables) save() error {
+	if bytes.Equal(v.Text(), v.before) {
+		return nil
+	}
+	return writeText(v.path, v.Text(), 0o600)
+}
+
+// sayKept names the variables that a command has put into the file for a server.
+func (v *variables) sayKept(out io.Writer, server string) {
+	if kept := v.Added(); len(kept) > 0 {
+		_, _ = fmt.Fprintf(out, "%s of %s: in .env, which only you can read\n", strings.Join(kept, ", "), server)
+	}
+}
+
+// asked says for which values of a servers file a command asks the user.
+type asked struct {
+	servers  string   // path of the servers file
+	envFiles []string // as for dormouse run
+	only     []string // names of servers; nil for all
+	all      bool     // ask for every variable, not for inputs only
+}
+
+// fill asks the user for values that servers lack, keeps them in .env, and reports whether
+// there are any. It does nothing if there is nobody to ask, or if the file cannot be read,
+// which its next reader reports. It passes over a server that would have other mistakes even
+// with its values.
+func (t *terminal) fill(a asked) (filled bool, err error) {
+	if t.ask == nil {
+		return false, nil
+	}
+	file, _, err := catalog.LoadHere(a.servers, os.LookupEnv, a.envFiles...)
+	if err != nil {
+		return false, nil //nolint:nilerr // see above
+	}
+	for _, r := range file.Rejected() {
+		if a.only != nil && !slices.Contains(a.only, r.Name) {
+			continue
+		}
+		kept, err := t.fillOne(r, a)
+		if err != nil {
+			return filled, err
+		}
+		filled = filled || kept
+	}
+	return filled, nil
+}
+
+func (t *terminal) fillOne(r catalog.Rejection, a asked) (kept bool, err error) {
+	lacks := r.Lacks()
+	if !a.all {
+		lacks = slices.DeleteFunc(lacks, func(v catalog.Variable) bool { return v.Input == "" })
+	}
+	return t.askFor(a.servers, r.Name, lacks)
+}
+
+// askFor asks for values of a server, and keeps them in .env beside the servers file. An
+// empty answer is no value.
+func (t *terminal) askFor(servers, server string, lacks []catalog.Variable) (kept bool, err error) {
+	env, err := openVariables(servers)
+	if err != nil || t.ask == nil {
+		return false, err
+	}
+	for _, v := range lacks {
+		if _, known := env.Lookup(v.Name); known { // another server has asked for it
+			continue
+		}
+		value, err := t.ask(questionFor(server, v), v.Secret)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", strings.TrimSuffix(questionFor(server, v), ": "), err)
+		}
+		if value == "" {
+			continue
+		}
+		if _, err := env.Keep(server, v.Name, value); err != nil {
+			return false, err
+		}
+	}
+	if err := env.save(); err != nil {
+		return false, err
+	}
+	env.sayKept(t.err, server)
+	return len(env.Added()) > 0, nil
+}
+
+// questionFor returns the question for a value, such as `github needs GITHUB_TOKEN: `.
+func questionFor(server string, v catalog.Variable) string {
+	what := v.Name
+	if v.Input != "" {
+		what = v.Input
+	}
+	if v.About != "" {
+		what += " (" + v.About + ")"
+	}
+	return fmt.Sprintf("%s needs %s: ", server, what)
+}

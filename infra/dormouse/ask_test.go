@@ -1,0 +1,151 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/creack/pty"
+	"github.com/google/go-cmp/cmp"
+)
+
+// answering returns an asker that gives these answers by question, and a list of the
+// questions, with * behind those for secrets.
+func answering(answers map[string]string) (asker, *[]string) {
+	var questions []string
+	return func(question string, secret bool) (string, error) {
+		q := question
+		if secret {
+			q += "*"
+		}
+		questions = append(questions, q)
+		answer, ok := answers[question]
+		if !ok {
+			return "", io.EOF
+		}
+		return answer, nil
+	}, &questions
+}
+
+func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
+	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
+	"asks": {"command": "npx", "args": ["${input:my-key}", "${input:city}"]},
+	"also": {"command": "npx", "args": ["${input:my-key}", "${HOME_TOWN}"]},
+	"more": {"command": "npx", "args": ["${input:other}", 5]}}}
+`
+	d := newDesk(t, "-- servers.json --\n"+file+"-- theirs.json --\n"+file+"-- folder --\n")
+	var questions *[]string
+	for _, test := range []struct {
+		line, says string
+		answers    map[string]string
+		questions  []string
+		kept       string
+	}{
+		{
+			line: "run --data folder", says: "folder", // a file is no data folder
+			answers: map[string]string{"asks needs my-key (The key): ": "hunter2", "asks needs city: ": ""},
+			// Enter alone is no value. What has no input is not asked for.
+			questions: []string{"asks needs my-key (The key): *", "asks needs city: "}, kept: "MY_KEY=hunter2\n",
+		},
+		{
+			line: "import theirs.json --only asks --replace", says: "CITY of asks: in .env",
+			answers:   map[string]string{"asks needs CITY: ": "Bern"},
+			questions: []string{"asks needs CITY: "}, kept: "MY_KEY=hunter2\nCITY=Bern\n",
+		},
+		{
+			line: "add new -- npx -y new@1.0.0 ${HOME_TOWN}", says: "added new 1.0: 4 tools",
+			answers:   map[string]string{"new needs HOME_TOWN: ": "Ulm"},
+			questions: []string{"new needs HOME_TOWN: *"}, kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
+		},
+		{
+			line: "add last -- npx -y last@1.0.0 ${NONE}", says: "last needs NONE: EOF",
+			questions: []string{"last needs NONE: *"}, kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
+		},
+		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n"},
+	} {
+		d.ask, questions = answering(test.answers)
+		printed, _ := d.run(test.line)
+		if diff := cmp.Diff(test.questions, *questions); diff != "" || !strings.Contains(printed, test.says) || strings.Contains(printed, "hunter2") {
+			t.Errorf("%s: %s; it asks (-want +got):\n%s", test.line, printed, diff)
+		}
+		if text, _ := d.run("cat .env"); text != "-rw-------\n"+test.kept {
+			t.Errorf("%s keeps %s", test.line, text)
+		}
+	}
+}
+
+func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
+	s := newShell(t)
+	s.file("servers.json", `{"servers":{"asks":{"command":"none","args":["${input:my-key}"]}}}`)
+	defer s.up()()
+	line := "call asks x --data $DATA --servers $DATA/servers.json"
+	const how = `asks is not served: args[0]: the input "my-key" has no value: set MY_KEY in the environment, in .env beside the file, or with --env-file`
+	if printed, code := s.run(line); code != exitFailed || !strings.Contains(printed, how) {
+		t.Errorf("without a terminal: %d %s", code, printed)
+	}
+	s.ask, _ = answering(map[string]string{"asks needs my-key: ": "5"})
+	if printed, _ := s.run(line); !strings.Contains(printed, "MY_KEY of asks: in .env") || !strings.Contains(printed, "asks does not answer") {
+		t.Errorf("with one: %s", printed)
+	}
+	if printed, _ := s.run("list --data $DATA"); !strings.Contains(printed, "/asks/mcp") {
+		t.Errorf("after the call the machine has %s", printed)
+	}
+}
+
+func TestTerminalDoesNotShowSecrets(t *testing.T) {
+	t.Setenv("CI", "")
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = master.Close(), tty.Close() }()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	if askOn(null, tty) != nil || askOn(tty, null) != nil {
+		t.Error("it would ask where there is no terminal")
+	}
+	ask := askOn(tty, tty)
+	if _, err := io.WriteString(master, "Ulm\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ask("Town: ", false); got != "Ulm" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	secret := make(chan string)
+	go func() {
+		got, err := ask("Key: ", true)
+		if err != nil {
+			got = err.Error()
+		}
+		secret <- got
+	}()
+	shown := until(t, master, "Key: ")
+	if _, err := io.WriteString(master, "hunter2\nnext\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-secret; got != "hunter2" {
+		t.Errorf("%q", got)
+	}
+	if shown += until(t, master, "\n"); strings.Contains(shown, "hunter2") {
+		t.Errorf("it shows %q", shown)
+	}
+	if got, err := readLine(tty); got != "next" || err != nil {
+		t.Errorf("what comes next is %q, %v", got, err)
+	}
+}
+
+// until reads what a terminal shows until it ends with a text.
+func until(t *testing.T, master *os.File, end string) (shown string) {
+	t.Helper()
+	for piece := make([]byte, 1); !strings.HasSuffix(shown, end); {
+		if _, err := master.Read(piece); err != nil {
+			t.Fatalf("%v after %q", err, shown)
+		}
+		shown += string(piece)
+	}
+	return shown
+}

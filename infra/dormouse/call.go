@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+// callPatience is how long a tool, and an install before it, may take.
+const callPatience = 15 * time.Minute
+
+type callCommand struct {
+	Server    string   `arg:"" help:"Name of a server."`
+	Tool      string   `arg:"" help:"Name of one of its tools."`
+	Arguments []string `arg:"" optional:"" name:"key=value" help:"Arguments, converted to the types that the tool names."`
+	Args      string   `placeholder:"JSON" help:"All arguments as a JSON object."`
+	Servers   string   `default:"servers.json" type:"path" help:"The servers file. If the server lacks values in it, call asks for them on a terminal."`
+	target
+	printing
+}
+
+// Run calls a tool and prints its result as text.
+func (c *callCommand) Run(t *terminal) error {
+	return use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
+		before, err := c.served(ctx, t, to)
+		if err != nil {
+			return err
+		}
+		s, err := to.connect(ctx, c.Server)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = s.Close() }()
+		args, err := c.arguments(ctx, s)
+		if err != nil {
+			return err
+		}
+		begun := time.Now()
+		result, err := s.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: args})
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
+		}
+		took := time.Since(begun)
+		err = c.show(t, result, func() error { return printResult(t.out, result) })
+		_, _ = fmt.Fprintf(t.err, "%s%s\n", took.Round(time.Millisecond), to.woke(ctx, before, begun))
+		if err == nil && result.IsError {
+			return failure{exitTool, nil}
+		}
+		return err
+	})
+}
+
+// served returns the server. If it is not served on this machine because it lacks values,
+// served asks the user for them.
+func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.Server, error) {
+	s, err := to.server(ctx, c.Server)
+	if err != nil || s.Path != "" {
+		return s, err
+	}
+	filled := false
+	if !c.remote() {
+		if filled, err = t.fill(asked{servers: c.Servers, only: []string{c.Server}}); err != nil {
+			return s, err
+		}
+	}
+	if filled {
+		if _, err := to.reload(ctx); err != nil {
+			return s, err
+		}
+		if s, err = to.server(ctx, c.Server); err != nil || s.Path != "" {
+			return s, err
+		}
+	}
+	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
+}
+
+// arguments returns the arguments of the call as the tool's input schema wants them.
+func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any, error) {
+	list := api.Tools{Server: c.Server}
+	for t, err := range s.Tools(ctx, nil) {
+		if err != nil {
+			return nil, err
+		}
+		raw, err := json.Marshal(t)
+		if err != nil {
+			return nil, err
+		}
+		list.Tools = append(list.Tools, raw)
+	}
+	all, err := toolsOf(list)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, t := range all {
+		if t.Name == c.Tool {
+			return t.values(c.Arguments, c.Args)
+		}
+		names = append(names, t.Name)
+	}
+	return nil, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
+}
+
+// values reads arguments of the form key=value, or all as one JSON object.
+func (t tool) values(pairs []string, all string) (any, error) {
+	wrong := func(format string, args ...any) error {
+		return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
+	}
+	args := map[string]json.RawMessage{}
+	if all != "" {
+		if err := json.Unmarshal([]byte(all), &args); err != nil {
+			return nil, wrong("--args is no JSON object: %v", err)
+		}
+	}
+	for _, pair := range pairs {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, wrong("%q is no argument: want key=value", pair)
+		}
+		schema, known := t.InputSchema.Properties[name]
+		if !known && len(t.InputSchema.Properties) > 0 {
+			return nil, wrong("%w", unknown("argument", name, slices.Sorted(maps.Keys(t.InputSchema.Properties))))
+		}
+		text, err := valueOf(value, typeOf(schema))
+		if err != nil {
+			return nil, wrong("%s=%s: %w", name, value, err)
+		}
+		args[name] = text
+	}
+	return args, nil
+}
+
+func orNothing(text string) string {
+	if text == "" {
+		return "no arguments"
+	}
+	return text
+}
+
+// valueOf converts a text to a JSON value of a type of JSON schema. A text for any type is
+// JSON if it can be read as such, and else a string.
+func valueOf(text, kind string) (json.RawMessage, error) {
+	quoted, err := json.Marshal(text)
+	if kind == "string" || err != nil {
+		return quoted, err
+	}
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		if kind == "any" {
+			return quoted, nil
+		}
+		return nil, fmt.Errorf("want %s", aOrAn(kind))
+	}
+	ok := true
+	switch n := v.(type) {
+	case float64:
+		ok = kind == "number" || kind == "integer" && n == float64(int64(n))
+	case bool:
+		ok = kind == "boolean"
+	case string:
+		ok = false
+	case []any:
+		ok = kind == "array"
+	case map[string]any:
+		ok = kind == "object"
+	}
+	switch {
+	case kind == "any", ok:
+		return json.RawMessage(text), nil
+	default:
+		return nil, fmt.Errorf("want %s", aOrAn(kind))
+	}
+}
+
+func aOrAn(kind string) string {
+	if strings.ContainsAny(kind[:1], "aio") {
+		return "an " + kind
+	}
+	return "a " + kind
+}
+
+// endpoint returns the URL of a server, and the key to show there. On a machine whose
+// callers need a key, it makes one that lives for a few minutes.
+func (c *client) endpoint(ctx context.Context, server string) (url, key string, err error) {
+	base, key := c.base, c.key
+	if c.base == "http://local" {
+		info, err := c.info(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		if base, key = info.URL, ""; info.Access != local.AccessOpen {
+			if key, err = c.shortKey(ctx, server); err != nil {
+				return "", "", err
+			}
+		}
+	}
+	return base + "/" + server + "/mcp", key, nil
+}
+
+// connect opens an MCP session with a server.
+func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession, error) {
+	url, key, err := c.endpoint(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, nil)
+	s, err := caller.Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{key}}, DisableStandaloneSSE: true,
+	}, nil)
+	switch {
+	case err == nil:
+		return s, nil
+	case strings.HasSuffix(err.Error(), http.StatusText(http.StatusForbidden)):
+		return nil, fmt.Errorf("%s refuses this key: it is for looking only, or for other servers", server)
+	default:
+		return nil, fmt.Errorf("%s does not answer: %w", server, err)
+	}
+}
+
+// shortKey makes a key for one server that ends by itself soon.
+func (c *client) shortKey(ctx context.Context, server string) (string, error) {
+	var made api.Key
+	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(callPatience.Seconds())}, &made)
+	return made.Key, err
+}
+
+// bearer is a transport that shows an API key.
+type bearer struct{ key string }
+
+// RoundTrip implements http.RoundTripper.
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.key != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.key)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// info returns what the API says of itself.
+func (c *client) info(ctx context.Context) (info api.Info, err error) {
+	err = c.call(ctx, http.MethodGet, "", nil, &info)
+	return info, err
+}
+
+// woke says whether a call woke the server that was in this state before, and how long
+// that took if the machine knows.
+func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) string {
+	if before.State != api.Asleep {
+		return ""
+	}
+	var status api.Status
+	if err := c.call(ctx, http.MethodGet, "processes", nil, &status); err != nil {
+		return "" // the call itself has succeeded
+	}
+	for _, p := range status.Processes {
+		if p.Server == before.Name && p.State == "ready" {
+			if p.Since.After(begun) {
+				return fmt.Sprintf(", woke in %s", p.Since.Sub(begun).Round(time.Millisecond))
+			}
+			return ", woke before the call"
+		}
+	}
+	for _, b := range status.Boxes {
+		if b.Server == before.Name {
+			return ", woke it"
+		}
+	}
+	return ""
+}
+
+// printResult prints the content of a result: texts as they are, anything else in
+// brackets.
+func printResult(out io.Writer, r *mcp.CallToolResult) error {
+	var errs []error
+	say := func(format string, args ...any) {
+		_, err := fmt.Fprintf(out, format, args...)
+		errs = append(errs, err)
+	}
+	for _, c := range r.Content {
+		switch c := c.(type) {
+		case *mcp.TextContent:
+			say("%s\n", strings.TrimSuffix(c.Text, "\n"))
+		case *mcp.ImageContent:
+			say("[image %s, %d bytes]\n", c.MIMEType, len(c.Data))
+		case *mcp.AudioContent:
+			say("[audio %s, %d bytes]\n", c.MIMEType, len(c.Data))
+		case *mcp.ResourceLink:
+			say("[resource %s]\n", c.URI)
+		case *mcp.EmbeddedResource:
+			if c.Resource.Text != "" {
+				say("%s\n", strings.TrimSuffix(c.Resource.Text, "\n"))
+			} else {
+				say("[resource %s, %d bytes]\n", c.Resource.URI, len(c.Resource.Blob))
+			}
+		default:
+			say("[%T]\n", c)
+		}
+	}
+	if len(r.Content) == 0 && r.StructuredContent != nil {
+		text, err := json.MarshalIndent(r.StructuredContent, "", "  ")
+		if err != nil {
+			return err
+		}
+		say("%s\n", text)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+type callsCommand struct {
+	Server    string `arg:"" optional:"" help:"Only calls of this server."`
+	Tool      string `placeholder:"NAME" help:"Only calls of this tool."`
+	Principal string `placeholder:"WHO" help:"Only calls of this principal."`
+	Failed    bool   `help:"Only calls that failed."`
+	Since     string `default:"24h" placeholder:"24h" help:"Only calls that ended in this time, such as 90m or 7d. Calls are kept for 7 days."`
+	Most      int    `short:"n" default:"50" help:"List no more than so many, the newest."`
+	placed
+	printing
+}
+
+// Run prints the calls that have ended, the newest first.
+func (c *callsCommand) Run(t *terminal) error {
+	query, err := c.query()
+	if err != nil {
+		return err
+	}
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		all, err := to.calls(ctx, query, c.Most)
+		if err != nil {
+			return err
+		}
+		return c.show(t, all, func() error { return printCalls(t.out, all, t.now()) })
+	})
+}
+
+func (c *callsCommand) query() (url.Values, error) {
+	since, err := daysOf(c.Since)
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{"since": {since.String()}}
+	for name, value := range map[string]string{"server": c.Server, "tool": c.Tool, "principal": c.Principal} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if c.Failed {
+		query.Set("failed", "true")
+	}
+	return query, nil
+}
+
+// mostOnAPage is how many records the API returns at once.
+const mostOnAPage = 1000
+
+// calls returns the newest calls, no more than most.
+func (c *client) calls(ctx context.Context, query url.Values, most int) ([]api.Call, error) {
+	all := []api.Call{}
+	for len(all) < most {
+		query.Set("limit", strconv.Itoa(min(most-len(all), mostOnAPage)))
+		var page api.Calls
+		if err := c.call(ctx, "GET", "calls?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Calls...)
+		if page.Next == "" {
+			break
+		}
+		query.Set("after", page.Next)
+	}
+	return all, nil
+}
+
+func printCalls(out io.Writer, all []api.Call, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(out, "No call.")
+		return err
+	}
+	return table(out, func(say func(string, ...any)) {
+		say("ENDED\tWHO\tSERVER\tTOOL\tCLIENT\tTOOK\tOUTCOME\n")
+		for _, c := range all {
+			outcome := "done"
+			if c.Failed {
+				outcome = clip(c.Reason, 100)
+			}
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", moment(c.Time, now), orDash(c.Principal), c.Server, c.Tool, orDash(c.Client), took(c.MS), outcome)
+		}
+	})
+}
+
+// moment returns a time of the day, in the zone of now, with its date if that is not today.
+func moment(t, now time.Time) string {
+	t = t.In(now.Location())
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format("Jan 2 15:04:05")
+}
+
+func took(ms float64) string {
+	if ms < 10_000 {
+		return strconv.FormatFloat(ms, 'f', -1, 64) + " ms"
+	}
+	return strconv.FormatFloat(ms/1000, 'f', 1, 64) + " s"
+}

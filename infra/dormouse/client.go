@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+// client calls the API for operators of a target.
+type client struct {
+	http  *http.Client
+	base  string // what the path of a route follows
+	key   string
+	where string // in words, for errors
+	up    bool   // something is up; else the API is that of a store, inside this program
+	end   func()
+}
+
+// placed is a [target] whose store can be read while nothing is up.
+type placed struct {
+	target
+	Store string `help:"The store to read, even while dormouse run is up: the value of its --store, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
+}
+
+// open returns a client for the target. The caller closes it.
+func (t target) open(ctx context.Context) (*client, error) {
+	if t.remote() {
+		u, err := url.Parse(t.URL)
+		if err != nil || u.Host == "" {
+			return nil, failure{exitUsage, fmt.Errorf("--url %q is no URL; want https://HOST", t.URL)}
+		}
+		return &client{http: http.DefaultClient, base: strings.TrimSuffix(t.URL, "/"), key: t.Key, where: t.URL, up: true, end: func() {}}, nil
+	}
+	transport, key, up, err := local.Control(ctx, t.folder())
+	if err != nil {
+		return nil, err
+	}
+	if !up {
+		return nil, notUp(t.folder())
+	}
+	return &client{http: &http.Client{Transport: transport}, base: "http://local", key: key, where: t.folder(), up: true, end: transport.CloseIdleConnections}, nil
+}
+
+// open returns a client for the target, or for its store if nothing is up.
+func (p placed) open(ctx context.Context) (*client, error) {
+	if p.Store == "" {
+		c, err := p.target.open(ctx)
+		if !isNotUp(err) {
+			return c, err
+		}
+		if _, err := os.Stat(p.folder()); err != nil {
+			return nil, notUp(p.folder())
+		}
+	}
+	store, err := openStore(ctx, p.Store, p.folder())
+	if err != nil {
+		return nil, err
+	}
+	pipes := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{Handler: local.Stored(store, p.folder())} //nolint:gosec // this program is its only client
+	go func() { _ = server.Serve(pipes) }()
+	return &client{
+		http: &http.Client{Transport: &http.Transport{DialContext: pipes.dial}}, base: "http://local", where: cmp.Or(p.Store, p.folder()),
+		end: func() { _, _ = server.Close(), store.Close() },
+	}, nil
+}
+
+// use calls do with a client for a place, and closes the client. within is the longest time
+// for that; 0 sets no limit.
+func use(ctx context.Context, place interface {
+	open(context.Context) (*client, error)
+}, within time.Duration, do func(context.Context, *client) error,
+) error {
+	if within > 0 {
+		limited, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		ctx = limited
+	}
+	c, err := place.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	return do(ctx, c)
+}
+
+// isNotUp reports whether an error says that no machine uses a data folder, or that nothing
+// answers.
+func isNotUp(err error) bool {
+	var f failure
+	return errors.As(err, &f) && f.code == exitNotUp
+}
+
+// pipeListener is a listener that only this program reaches.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Accept implements net.Listener.
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. The server calls it once.
+func (l *pipeListener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "inside", Net: "unix"} }
+
+// call sends a request and decodes the answer. in and out may be nil.
+func (c *client) call(ctx context.Context, method, path string, in, out any) error {
+	body, err := c.stream(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("%s did not answer as expected: %w", c.where, err)
+	}
+	return nil
+}
+
+// stream sends a request and returns the body of a good answer.
+func (c *client) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	var text []byte
+	if in != nil {
+		var err error
+		if text, err = json.Marshal(in); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+api.Prefix+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, failure{exitNotUp, fmt.Errorf("nothing answers at %s: %w", c.where, err)}
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	return nil, c.refused(res)
+}
+
+// refused returns the error that an answer has.
+func (c *client) refused(res *http.Response) error {
+	var f api.Failure
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&f); err != nil || f.Error.Message == "" {
+		return fmt.Errorf("%s answers %s: is it a dormouse of this version?", c.where, res.Status)
+	}
+	if res.StatusCode == http.StatusUnauthorized && c.key == "" {
+		return errors.New(f.Error.Message + " (--key, or DORMOUSE_KEY)")
+	}
+	return refusal{f.Error.Code, f.Error.Message}
+}
+
+// refusal is an error of the API.
+type refusal struct{ code, message string }
+
+func (r refusal) Error() string { return r.message }
+
+// isCode reports whether an error is a refusal with a code of the API.
+func isCode(err error, code string) bool {
+	var r refusal
+	return errors.As(err, &r) && r.code == code
+}
+
+// servers lists the servers.
+func (c *client) servers(ctx context.Context) ([]api.Server, error) {
+	var answer struct{ Servers []api.Server }
+	return answer.Servers, c.call(ctx, http.MethodGet, "servers", nil, &answer)
+}
+
+// server returns one server by its name.
+func (c *client) server(ctx context.Context, name string) (api.Server, error) {
+	all, err := c.servers(ctx)
+	if err != nil {
+		return api.Server{}, err
+	}
+	var names []string
+	for _, s := range all {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return api.Server{}, unknown("server", name, names)
+}
+
+// sessions lists all sessions that a query, such as server=NAME, selects.
+func (c *client) sessions(ctx context.Context, query url.Values) ([]api.Session, error) {
+	all := []api.Session{}
+	query.Set("limit", "1000")
+	for {
+		var page api.Sessions
+		if err := c.call(ctx, http.MethodGet, "sessions?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sessions...)
+		if page.Next == "" {
+			return all, nil
+		}
+		query.Set("after", page.Next)
+	}
+}

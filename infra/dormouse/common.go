@@ -1,0 +1,77 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line is invalid, and nothing was done
+	exitNotUp  = 3 // no dormouse run uses the data folder, or --url does not answer
+	exitTool   = 4 // the tool was called, and said isError
+)
+
+// failure is an error with an exit code of its own. A failure without an error prints
+// nothing more than the command has printed already.
+type failure struct {
+	code int
+	error
+}
+
+// Unwrap returns the error.
+func (f failure) Unwrap() error { return f.error }
+
+// notUp returns the error of a command that needs a running machine.
+func notUp(data string) error {
+	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or name its folder with --data, or another machine with --url", data)}
+}
+
+// target says which machine or stack a command is about. Data wins over URL, because URL
+// may come from the environment.
+type target struct {
+	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run. Without --data and --url it is .dormouse."`
+	URL  string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com, instead of a data folder."`
+	Key  string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
+}
+
+// defaultData is the data folder of commands that get neither --data nor --url.
+const defaultData = ".dormouse"
+
+// remote reports whether the target is an endpoint and not a folder.
+func (t target) remote() bool { return t.Data == "" && t.URL != "" }
+
+// folder returns the data folder of a target that is not remote.
+func (t target) folder() string { return cmp.Or(t.Data, defaultData) }
+
+// printing is the flag of every command that prints something.
+type printing struct {
+	JSON bool `help:"Print JSON."`
+}
+
+// show prints v as JSON if that was asked for. Otherwise it calls text.
+func (p printing) show(t *terminal, v any, text func() error) error {
+	if p.JSON {
+		return t.printJSON(v)
+	}
+	return text()
+}
+
+// table prints lines whose columns are separated by tabs. print calls say for each line.
+func table(out io.Writer, print func(say func(format string, args ...any))) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	print(func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }) // Flush returns the error
+	return w.Flush()
+}
+
+// unknown returns the error for a name that does not exist. what is the kind of thing,
+// such as "server"; names are the existing names.
+func unknown(what, name string, names []string) error {
+	return fmt.Errorf("no %s %s: %s", what, name, catalog.Instead(name, names))
+}

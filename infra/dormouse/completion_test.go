@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestCompletionProposesWhatMayComeNext(t *testing.T) {
+	newDesk(t, `-- servers.json --
+{"mcpServers": {"github": {"command": "a"}, "gitlab": {"command": 5}, "$(touch x)": {"command": "b"}, "weather": {"command": "c", "disabled": true}}}
+-- other.json --
+{"mcpServers": {"other": {"command": "a"}}}
+`)
+	for _, test := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"run"}, "run"}, // runner is hidden
+		{[]string{"comple"}, "completion"},
+		{[]string{"st"}, "stop"},
+		{[]string{"keys", ""}, "create list revoke rotate"},
+		{[]string{"stop", ""}, "github gitlab weather"},
+		{[]string{"stop", "git"}, "github gitlab"},
+		{[]string{"stop", "github", ""}, ""},
+		{[]string{"stop", "--now", "w"}, "weather"},
+		{[]string{"stop", "--data", "git"}, ""},
+		{[]string{"stop", "--data", "x", "git"}, "github gitlab"},
+		{[]string{"enable", "--servers", "other.json", ""}, "other"},
+		{[]string{"stop", "--servers=other.json", ""}, "other"},
+		{[]string{"enable", "github", "w"}, "weather"},
+		{[]string{"add", ""}, ""},
+		{[]string{"keys", "create", "ada", "--server", "w"}, "weather"},
+		{[]string{"keys", "create", "ada", "--role", ""}, "user viewer operator"},
+		{[]string{"run", "--access", "=", "o"}, "oauth open"},
+		{[]string{"run", "--access", "="}, "keys oauth idp open"},
+		{[]string{"list", "--"}, "--data --help --json --key --url --version"},
+		{[]string{"stop", "-"}, "--all --data --help --json --key --now --url --version"},
+		{[]string{"completion", ""}, "bash zsh fish"},
+		{[]string{"connect", "z"}, "zed"},
+		{[]string{"connect", "zed", "w"}, "weather"},
+		{[]string{"import", "claude-c"}, "claude-code"},
+		{[]string{"nothing", "disa"}, "disable"},
+	} {
+		var out, problems bytes.Buffer
+		code := execute(append([]string{"complete", "--"}, test.words...), &terminal{out: &out, err: &problems, now: noon})
+		got := strings.Join(strings.Fields(out.String()), " ")
+		if got != test.want || code != exitDone {
+			t.Errorf("%q: %q, want %q; %d %s", test.words, got, test.want, code, problems.String())
+		}
+	}
+	for shell, want := range map[string]string{"bash": "complete -o default -F _dormouse dormouse\n", "zsh": "#compdef dormouse\n", "fish": "complete -c dormouse"} {
+		var out bytes.Buffer
+		if code := execute([]string{"completion", shell}, &terminal{out: &out, err: &out, now: noon}); code != exitDone || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %d %s", shell, code, out.String())
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+type connectCommand struct {
+	Client string   `arg:"" optional:"" help:"The name of the client in the output of --list."`
+	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers."`
+	List   bool     `help:"List the clients, with the file of each."`
+	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
+	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write, if it is not in the usual place."`
+	Key    string   `placeholder:"KEY" help:"API key that the client sends. It is printed, or written into the client's file."`
+	URL    string   `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com. With it you must name the servers."`
+	Data   string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	serversFile
+	printing
+}
+
+// Validate checks the command line as a whole.
+func (c *connectCommand) Validate() error {
+	switch {
+	case c.List:
+		return nil
+	case c.Client == "":
+		return errors.New("say which client: dormouse connect CLIENT, or dormouse connect --list")
+	case c.URL != "" && len(c.Server) == 0:
+		return errors.New("name the servers of that endpoint: dormouse connect CLIENT SERVER --url URL")
+	}
+	return nil
+}
+
+// Run says how to connect a client, or writes into its file.
+func (c *connectCommand) Run(t *terminal) error {
+	if c.List {
+		return c.list(t)
+	}
+	client, ok := clientfile.Find(c.Client)
+	if !ok {
+		var names []string
+		for _, other := range clientfile.Clients() {
+			names = append(names, other.Name)
+		}
+		return unknown("client", c.Client, names)
+	}
+	servers, needsKey, err := c.servers(t)
+	if err != nil {
+		return err
+	}
+	if needsKey && c.Key == "" {
+		_, _ = fmt.Fprintln(t.err, "callers need an API key: dormouse keys create WHO --server NAME makes one, and --key KEY puts it in")
+	}
+	if c.Write {
+		return c.write(t, client, servers)
+	}
+	return c.paste(t, client, servers)
+}
+
+// servers returns the servers to connect, and whether their callers need a key.
+func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, needsKey bool, err error) {
+	base, names := c.URL, c.Server
+	if base == "" {
+		if base, names, needsKey, err = c.here(t); err != nil {
+			return nil, false, err
+		}
+	}
+	for _, name := range names {
+		servers = append(servers, clientfile.Server{Name: name, URL: strings.TrimSuffix(base, "/") + "/" + name + "/mcp", Key: c.Key})
+	}
+	return servers, needsKey, nil
+}
+
+// usualURL is the address of a machine with the default settings.
+const usualURL = "http://127.0.0.1:8787"
+
+// here returns the endpoint and the servers of this machine: of the run that uses the data
+// folder, or else of the servers file.
+func (c *connectCommand) here(t *terminal) (base string, names []string, needsKey bool, err error) {
+	var all []string
+	err = use(context.Background(), target{Data: c.Data}, patience, func(ctx context.Context, to *client) error {
+		info, err := to.info(ctx)
+		if err != nil {
+			return err
+		}
+		base, needsKey = info.URL, info.Access != local.AccessOpen
+		servers, err := to.servers(ctx)
+		for _, s := range servers {
+			if all = append(all, s.Name); s.Path != "" {
+				names = append(names, s.Name)
+			}
+		}
+		return err
+	})
+	if isNotUp(err) {
+		base = usualURL
+		_, _ = fmt.Fprintf(t.err, "dormouse run is not up; %s is its usual address\n", usualURL)
+		all, names, err = c.inFile()
+	}
+	if err != nil {
+		return "", nil, false, err
+	}
+	for _, name := range c.Server {
+		if !slices.Contains(all, name) {
+			return "", nil, false, unknown("server", name, all)
+		}
+	}
+	switch {
+	case len(c.Server) > 0:
+		names = c.Server
+	case len(names) == 0:
+		return "", nil, false, errors.New("there is no server to connect: dormouse add NAME -- COMMAND ARGS… adds one")
+	}
+	return base, names, needsKey, nil
+}
+
+// inFile returns the names of all servers of the file, and of those that it can host.
+func (c *connectCommand) inFile() (all, hosted []string, err error) {
+	file, _, err := catalog.LoadHere(c.Servers, os.LookupEnv)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range file.Names() {
+		if all = append(all, name); file.Reason(name) == "" {
+			hosted = append(hosted, name)
+		}
+	}
+	for _, r := range file.Rejected() {
+		all = append(all, r.Name)
+	}
+	return all, hosted, nil
+}
+
+// ways is the JSON output for one server.
+type ways struct {
+	Name string             `json:"name"`
+	URL  string             `json:"url"`
+	Ways []clientfile.Paste `json:"ways"`
+}
+
+// paste prints what to paste.
+func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
+	var all []ways
+	for _, s := range servers {
+		all = append(all, ways{s.Name, s.URL, client.Pastes(s)})
+	}
+	if c.JSON {
+		return t.printJSON(all)
+	}
+	for n, w := range all {
+		if len(all) > 1 {
+			if n > 0 {
+				_, _ = fmt.Fprintln(t.out)
+			}
+			_, _ = fmt.Fprintln(t.out, w.Name)
+		}
+		for i, p := range w.Ways {
+			how := p.How
+			if i > 0 {
+				how = "or"
+			}
+			text := p.Text
+			switch {
+			case p.How == "file" && strings.Contains(p.Text, "\n"):
+				text = t.machine().Short(p.File) + "\n          " + strings.ReplaceAll(p.Text, "\n", "\n          ")
+			case p.How == "file":
+				text = t.machine().Short(p.File) + "   " + p.Text
+			}
+			if _, err := fmt.Fprintf(t.out, "  %-7s %s\n", how, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// written is the JSON output of --write.
+type written struct {
+	File    string   `json:"file"`
+	Backup  string   `json:"backup,omitempty"` // what was there before
+	Servers []string `json:"servers"`
+	Changed bool     `json:"changed"`
+}
+
+// write merges the servers into the client's file.
+func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
+	path := c.File
+	if path == "" {
+		path = t.machine().Path(client.File)
+	}
+	before, err := readText(path)
+	if err != nil {
+		return err
+	}
+	after, err := client.Merge(before, servers)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	done := written{File: path, Changed: !bytes.Equal(before, after)}
+	for _, s := range servers {
+		done.Servers = append(done.Servers, s.Name)
+	}
+	if done.Changed {
+		mode := fs.FileMode(0o644)
+		if c.Key != "" {
+			mode = 0o600
+		}
+		if info, err := os.Stat(path); err == nil {
+			mode, done.Backup = info.Mode().Perm(), path+".bak"
+			if err := writeText(done.Backup, before, mode); err != nil {
+				return err
+			}
+		}
+		if err := writeText(path, after, mode); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return t.printJSON(done)
+	}
+	if !done.Changed {
+		_, err := fmt.Fprintf(t.out, "%s has them already\n", path)
+		return err
+	}
+	for line := range strings.Lines(lineDiff(string(before), string(after))) {
+		_, _ = fmt.Fprintln(t.out, serversfile.Hide(strings.TrimSuffix(line, "\n")))
+	}
+	_, err = fmt.Fprintf(t.out, "%s is written", path)
+	if done.Backup != "" {
+		_, err = fmt.Fprintf(t.out, "; the earlier file is %s.bak", filepath.Base(path))
+	}
+	_, _ = fmt.Fprintln(t.out)
+	return err
+}
+
+// list prints the clients.
+func (c *connectCommand) list(t *terminal) error {
+	type line struct {
+		Name  string `json:"name"`
+		Title string `json:"title"`
+		File  string `json:"file"`
+	}
+	var all []line
+	for _, client := range clientfile.Clients() {
+		all = append(all, line{client.Name, client.Title, t.machine().Short(client.File)})
+	}
+	return c.show(t, all, func() error {
+		return table(t.out, func(say func(string, ...any)) {
+			say("CLIENT\t\tFILE\n")
+			for _, l := range all {
+				say("%s\t%s\t%s\n", l.Name, l.Title, l.File)
+			}
+		})
+	})
+}

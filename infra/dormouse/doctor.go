@@ -1,0 +1,413 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+type doctorCommand struct {
+	Server  string   `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
+	Servers string   `default:"servers.json" type:"path" help:"The servers file."`
+	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
+	Listen  string   `default:"127.0.0.1:8787" help:"The address of --listen of dormouse run. It must be free while dormouse run is not up."`
+	Sockets string   `help:"The address of --sockets of dormouse run."`
+	Store   string   `help:"The store of --store of dormouse run."`
+	target
+	printing
+}
+
+// finding is the result of one check.
+type finding struct {
+	Check  string   `json:"check"`
+	OK     bool     `json:"ok"`
+	Says   string   `json:"says"`
+	Todo   string   `json:"todo,omitempty"`        // what to do about it
+	MS     float64  `json:"duration_ms,omitempty"` // of a step of a server's start
+	Output []string `json:"output,omitempty"`      // the last lines that the server wrote
+}
+
+// good returns the finding of a check that is passed, and bad that of one that is not.
+func good(check, format string, args ...any) finding {
+	return finding{Check: check, OK: true, Says: fmt.Sprintf(format, args...)}
+}
+
+func bad(check, says, todo string) finding { return finding{Check: check, Says: says, Todo: todo} }
+
+// doctor runs the checks.
+type doctor struct {
+	*doctorCommand
+	t       *terminal
+	file    *catalog.Catalog // nil if it cannot be read
+	wrong   []error          // mistakes of the servers file, and of its servers
+	machine *client          // nil if nothing is up
+}
+
+// Run prints a line for each check, and fails if one fails.
+func (c *doctorCommand) Run(t *terminal) error {
+	ctx, stop := interruptible()
+	defer stop()
+	d := &doctor{doctorCommand: c, t: t}
+	d.file, _, d.wrong = readServers(c.Servers, c.EnvFile)
+	var err error
+	d.machine, err = target{Data: c.folder()}.open(ctx)
+	if err == nil {
+		defer d.machine.end()
+	}
+	all := d.all(ctx)
+	if err := c.show(t, all, func() error { return printFindings(t, all) }); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(all, func(f finding) bool { return !f.OK }) {
+		return failure{code: exitFailed}
+	}
+	return nil
+}
+
+func (d *doctor) all(ctx context.Context) []finding {
+	all := append(d.programs(ctx), d.serversFile(), d.variables(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
+	var at time.Time // the time of the place at --url
+	if d.URL != "" {
+		var f finding
+		f, at = d.proxy(ctx)
+		all = append(all, f)
+	}
+	all = append(all, d.sandbox(), d.clock(at))
+	if d.Server != "" {
+		all = append(all, d.server(ctx)...)
+	}
+	return all
+}
+
+func printFindings(t *terminal, all []finding) error {
+	return table(t.out, func(say func(string, ...any)) {
+		for _, f := range all {
+			mark, took := "✓", ""
+			if !f.OK {
+				mark = "✗"
+			}
+			if f.MS > 0 {
+				took = ", " + time.Duration(f.MS*float64(time.Millisecond)).Round(time.Millisecond).String()
+			}
+			say("%s %s\t%s%s\n", mark, f.Check, f.Says, took)
+			if f.Todo != "" {
+				say("\t→ %s\n", f.Todo)
+			}
+			for _, line := range f.Output {
+				say("\t| %s\n", line)
+			}
+		}
+	})
+}
+
+// served calls use for each server of the file that is not switched off, or for the one that
+// the checks are about.
+func (d *doctor) served(use func(catalog.Server)) {
+	if d.file == nil {
+		return
+	}
+	for _, name := range d.file.Names() {
+		if s, _ := d.file.Server(name); !s.Disabled && d.about(name) {
+			use(s)
+		}
+	}
+}
+
+// about reports whether the checks are about a server: all, or the one that was named.
+func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
+
+// programs looks for the programs that install and start servers, and for those that the
+// servers of the file name. One that no server needs may be missing.
+func (d *doctor) programs(ctx context.Context) (all []finding) {
+	needs := map[string][]string{} // names of servers, by program
+	names := []string{"node", "npx", "uv", "uvx", "python3"}
+	d.served(func(s catalog.Server) {
+		programs := []string{s.Command}
+		switch s.Command {
+		case "":
+			return
+		case "npx", "npm":
+			programs = append(programs, "node")
+		case "uvx", "uv": // Dormouse installs such a server with Python alone
+			programs = []string{"python3"}
+		}
+		for _, p := range programs {
+			needs[p] = append(needs[p], s.Name)
+			if !slices.Contains(names, p) {
+				names = append(names, p)
+			}
+		}
+	})
+	for i, name := range names {
+		path, err := box.LookPath(name, os.Getenv("PATH"), catalog.FolderOf(d.Servers))
+		switch of := strings.Join(needs[name], ", "); {
+		case err != nil && of != "":
+			all = append(all, bad(filepath.Base(name), err.Error(), "it is for "+of))
+		case err != nil:
+			all = append(all, good(name, "not installed; no server of the file needs it"))
+		case i >= 5:
+			all = append(all, good(filepath.Base(name), "%s", path))
+		default:
+			f := versioned(ctx, name, path)
+			if !f.OK && of == "" {
+				f = good(name, "%s; no server of the file needs it", f.Says)
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// versioned asks a program for its version.
+func versioned(ctx context.Context, name, path string) finding {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return bad(name, fmt.Sprintf("%s --version fails: %v", path, err), "install it anew")
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	version := regexp.MustCompile(`[0-9]+(\.[0-9]+)*`).FindString(first)
+	oldest := map[string]string{"node": "20", "python3": "3.10"}[name]
+	if oldest != "" && version != "" && older(version, oldest) {
+		return bad(name, fmt.Sprintf("%s (%s), too old", version, path), "install version "+oldest+" or newer")
+	}
+	return good(name, "%s (%s)", cmp.Or(version, "of unknown version"), path)
+}
+
+// older compares versions such as 3.9 and 3.10.
+func older(version, than string) bool {
+	parts := func(text string) (all []int) {
+		for part := range strings.SplitSeq(text, ".") {
+			n, _ := strconv.Atoi(part) // digits only; 0 for too many of them
+			all = append(all, n)
+		}
+		return all
+	}
+	return slices.Compare(parts(version), parts(than)) < 0
+}
+
+// serversFile reports the mistakes of the file, without variables that are not set.
+func (d *doctor) serversFile() finding {
+	const check = "servers file"
+	other := d.wrong
+	if d.file != nil {
+		other = nil
+		for _, r := range d.file.Rejected() {
+			for _, e := range r.Errors {
+				if e.Lacks == nil && d.about(r.Name) {
+					other = append(other, e)
+				}
+			}
+		}
+	}
+	switch {
+	case len(other) > 0:
+		return bad(check, other[0].Error(), fmt.Sprintf("%s; dormouse check shows all", count(len(other), "mistake")))
+	case d.file == nil || len(d.file.Names())+len(d.file.Rejected()) == 0:
+		return bad(check, d.Servers+" has no server", "dormouse add NAME -- COMMAND ARGS…")
+	}
+	return good(check, "%s of %s", count(len(d.file.Names())+len(d.file.Rejected()), "server"), filepath.Base(d.Servers))
+}
+
+func (d *doctor) variables() finding {
+	const check = "variables"
+	var lacks []string
+	if d.file != nil {
+		for _, r := range d.file.Rejected() {
+			for _, e := range r.Errors {
+				if e.Lacks == nil || !d.about(r.Name) {
+					continue
+				}
+				if text := e.Lacks.Name + " of " + r.Name; !slices.Contains(lacks, text) {
+					lacks = append(lacks, text)
+				}
+			}
+		}
+	}
+	if lacks != nil {
+		return bad(check, "not set: "+strings.Join(lacks, ", "), "set them in the environment, in .env beside the servers file, or with --env-file")
+	}
+	if d.Server != "" {
+		return good(check, "those of %s are set", d.Server)
+	}
+	return good(check, "all are set")
+}
+
+func (d *doctor) ports(ctx context.Context) finding {
+	const check = "ports"
+	if d.machine != nil {
+		info, err := d.machine.info(ctx)
+		if err != nil {
+			return bad(check, err.Error(), "start dormouse run again")
+		}
+		return good(check, "dormouse run is up at %s", info.URL)
+	}
+	if err := local.LookAtPorts(ctx, d.Listen, d.Sockets); err != nil {
+		return bad(check, err.Error(), "name another address, for dormouse run too")
+	}
+	return good(check, "%s is free, and so is the port for WebSocket", d.Listen)
+}
+
+// least is the free space below which a disk counts as full.
+const least = 1 << 30
+
+func (d *doctor) disk() finding {
+	const check = "disk"
+	folder, err := d.existing()
+	if err != nil {
+		return bad(check, err.Error(), "name another folder with --data")
+	}
+	free, known := sqlitestore.FreeSpace(folder)
+	if !known {
+		return bad(check, "the free space of "+folder+" is not known", "name another folder with --data")
+	}
+	says := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, d.folder())
+	if free < least {
+		return bad(check, says, "free some room, or name another folder with --data")
+	}
+	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
+		return bad(check, fmt.Sprintf("%s cannot be written by uid %d: %v", folder, os.Getuid(), err), "make it writable, or name another folder with --data")
+	}
+	return good(check, "%s", says)
+}
+
+// existing returns the data folder, or the nearest folder above it that exists.
+func (d *doctor) existing() (string, error) {
+	folder, err := filepath.Abs(d.folder())
+	for err == nil {
+		var info fs.FileInfo
+		info, err = os.Stat(folder)
+		switch {
+		case err == nil && info.IsDir():
+			return folder, nil
+		case err == nil:
+			return "", fmt.Errorf("%s is no folder", folder)
+		case errors.Is(err, fs.ErrNotExist):
+			folder, err = filepath.Dir(folder), nil
+		}
+	}
+	return "", err
+}
+
+// store reads the store. It asks the machine if one is up. Otherwise it looks at the file
+// without opening it, because opening may change it.
+func (d *doctor) store(ctx context.Context) finding {
+	const check = "store"
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if d.machine != nil && d.Store == "" {
+		var page api.Sessions
+		if err := d.machine.call(ctx, "GET", "sessions?limit=1", nil, &page); err != nil {
+			return bad(check, err.Error(), "the log of dormouse run says more: "+filepath.Join(d.folder(), local.LogFolder, local.LogFile))
+		}
+		return good(check, "it answers dormouse run")
+	}
+	name, err := local.StoreName(d.Store, d.folder())
+	if err != nil {
+		return bad(check, err.Error(), "name a store with --store")
+	}
+	made, err := local.LookAtStore(name)
+	if err == nil && strings.HasPrefix(name, dynamodb) {
+		var s session.Store
+		if s, err = local.OpenStore(name, credentials(ctx, os.Getenv), host.Limits{}); err == nil {
+			_, err = s.List(ctx, "", "", 1)
+			err = errors.Join(err, s.Close())
+		}
+	}
+	switch {
+	case err != nil:
+		return bad(check, err.Error(), "or name another store with --store")
+	case !made:
+		return good(check, "none yet; dormouse run makes it")
+	}
+	return good(check, "%s", name)
+}
+
+func (d *doctor) secret() finding {
+	const check = "secret"
+	_, _, err := datafolder.Control(d.folder())
+	path := filepath.Join(d.folder(), datafolder.SecretFile)
+	switch info, problem := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return good(check, "none yet; dormouse run makes it")
+	case err != nil:
+		return bad(check, err.Error(), "make the data folder readable for this user, or name another one with --data")
+	case problem == nil && info.Mode().Perm()&0o077 != 0:
+		return bad(check, path+" can be read by other users", "chmod 600 "+path)
+	}
+	return good(check, "only you can read it")
+}
+
+// sandbox compares what the system supports with what the servers of the file ask for.
+func (d *doctor) sandbox() finding {
+	const check = "sandbox"
+	has, lacks := []string{}, []string{}
+	on := sandbox.Probe()
+	for _, part := range []struct {
+		text string
+		has  bool
+	}{
+		{fmt.Sprintf("Landlock %d", on.Landlock), on.Landlock > 0},
+		{"seccomp filters", on.Seccomp},
+		{"users of their own", on.Users > 0},
+	} {
+		if part.has {
+			has = append(has, part.text)
+		} else {
+			lacks = append(lacks, strings.TrimSuffix(part.text, " 0"))
+		}
+	}
+	var asking []string
+	d.served(func(s catalog.Server) {
+		if s.Box.Confined() {
+			asking = append(asking, s.Name)
+		}
+	})
+	says := "this system has " + cmp.Or(strings.Join(has, ", "), "none")
+	if len(lacks) > 0 {
+		says += "; it has no " + strings.Join(lacks, ", no ")
+	}
+	if asking != nil && (on.Landlock == 0 || !on.Seccomp) {
+		return bad(check, says, "dormouse run refuses servers that ask for a sandbox: "+strings.Join(asking, ", ")+"; use Linux 5.13 or newer with Landlock, or the container image")
+	}
+	return good(check, "%s", says)
+}
+
+// wrongBy is a difference of clocks that breaks tokens and tickets.
+const wrongBy = time.Minute
+
+// clock compares the time with that of the build, and with that of the place at --url.
+func (d *doctor) clock(at time.Time) finding {
+	const check = "clock"
+	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"
+	if built, err := time.Parse(time.RFC3339, builtAs().Time); err == nil && now.Before(built) {
+		return bad(check, fmt.Sprintf("it is %s here, which is before this program was built", now.Format(time.DateTime)), todo)
+	}
+	if off := now.Sub(at).Abs(); !at.IsZero() && off > wrongBy {
+		return bad(check, fmt.Sprintf("this machine and %s differ by %s", d.URL, off.Round(time.Second)), todo)
+	}
+	return good(check, "%s UTC", now.Format(time.DateTime))
+}

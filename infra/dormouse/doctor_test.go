@@ -1,0 +1,165 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFindingsAreAsInTestdata(t *testing.T) {
+	all := []finding{
+		good("node", "20.20.2 (/usr/bin/node)"),
+		bad("npx", "it needs npx, which is not installed: Node.js 20 or newer, or run the container image", "it is for everything"),
+		good("install", "npm: 4 packages").took(4123456 * time.Microsecond),
+		{Check: "handshake", Says: "exited with code 1: ZeroDivisionError: division by zero", MS: 31, Output: []string{"Traceback:", "ZeroDivisionError: division by zero"}},
+	}
+	var out strings.Builder
+	if err := printFindings(&terminal{out: &out}, all); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "testdata/doctor.txt", out.String())
+}
+
+// compare compares a text with a golden file.
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
+		t.Errorf("%s: %v (-want +got; -update accepts it):\n%s", path, err, diff)
+	}
+}
+
+// steady replaces what depends on the machine in the output of doctor.
+func steady(text string) string {
+	for _, r := range [][2]string{
+		{`[0-9.]+ GB free`, "20.0 GB free"},
+		{`127\.0\.0\.1:[0-9]+`, "127.0.0.1:PORT"},
+		{`[✓✗] sandbox .*\n( +→.*\n)?`, "✓ sandbox       what this system has\n"},
+	} {
+		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
+	}
+	return text
+}
+
+func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
+	t.Setenv("DORMOUSE_CACHE", "")
+	d := newDesk(t, `-- servers.json --
+{"mcpServers": {
+  "everything": {"command": "npx", "args": ["-y", "everything@1.0.0"]},
+  "time": {"command": "uvx", "args": ["mcp-server-time@0.6.2"]},
+  "own": {"command": "./own"},
+  "off": {"command": "./none", "disabled": true},
+  "gone": {"command": "mcp-gone"},
+  "weather": {"command": "npx", "env": {"KEY": "${WEATHER_KEY}", "TOO": "${WEATHER_KEY}"}}
+}}
+`)
+	for name, version := range map[string]string{"node": "v18.1.0", "npx": "11.0.0", "python3": "Python 3.11.7", "uv": "uv 0.9.1 (x 2026-01-01)"} {
+		d.file("bin/"+name, "#!/bin/sh\necho '"+version+"'\n", 0o700)
+	}
+	d.file("own", "#!/bin/sh\n", 0o700)
+	before := d.tree()
+	printed, code := d.run("doctor --listen 127.0.0.1:0")
+	if code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	compare(t, filepath.Join(d.testdata, "doctor-desk.txt"), steady(printed))
+	// Of one server it says what concerns that server.
+	printed, code = d.run("doctor gone --listen 127.0.0.1:0")
+	if want := "✗ path          mcp-gone is not on the PATH"; code != exitFailed || !strings.Contains(printed, want) || strings.Contains(printed, "WEATHER_KEY") || strings.Contains(printed, "✗ node") || !strings.Contains(printed, "✓ node          18.1.0 (DIR/bin/node), too old; no server of the file needs it") {
+		t.Errorf("doctor gone: %d %s", code, printed)
+	}
+	for line, want := range map[string]string{
+		"doctor tine":                   "no server tine: did you mean time?",
+		"doctor weather":                "weather is not served: env \"KEY\": WEATHER_KEY is not set",
+		"doctor off":                    "off is not served: it is disabled in the servers file",
+		"doctor --servers none.json":    "no servers file: create it or name another",
+		"doctor --store sqlite:bin/npx": "DIR/bin/npx is not a session store",
+		"doctor --store redis:x":        "redis:x",
+		"doctor --url nowhere":          "--url \"nowhere\" is no URL",
+		"doctor --data own":             "own is no folder",
+	} {
+		if printed, code := d.run(line + " --listen 127.0.0.1:0"); code != exitFailed || !strings.Contains(printed, want) {
+			t.Errorf("%s: %d %s", line, code, printed)
+		}
+	}
+	if diff := cmp.Diff(before, d.tree()); diff != "" {
+		t.Errorf("it has changed files (-before +after):\n%s", diff)
+	}
+}
+
+// tree returns the names of all files of the desk.
+func (d *desk) tree() (names []string) {
+	d.t.Helper()
+	err := filepath.WalkDir(d.dir, func(path string, _ os.DirEntry, err error) error {
+		names = append(names, path)
+		return err
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return names
+}
+
+func TestDoctorAsksTheEndpointAsAClientDoes(t *testing.T) {
+	d := newDesk(t, "-- servers.json --\n{\"mcpServers\": {\"counter\": {\"x-dormouse\": {\"native\": \"counter\"}}}}\n")
+	status, body, date := 0, "", ""
+	place := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", date)
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	defer place.Close()
+	const known = `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no server doctor.none"}}`
+	now := noon().Format(http.TimeFormat)
+	for _, test := range []struct {
+		status     int
+		body, date string
+		want       string
+	}{
+		{404, known, now, "✓ proxy         dormouse answers at http"},
+		{404, known, noon().Add(-time.Hour).Format(http.TimeFormat), "differ by 1h0m0s"},
+		{401, strings.Replace(known, "no server doctor.none", "this endpoint needs an API key", 1), now, "✓ proxy"},
+		{403, strings.Replace(known, "no server doctor.none", "x is not served: start with --public-url https://x", 1), now, "✗ proxy         x is not served: start with --public-url https://x"},
+		{503, strings.Replace(known, "no server doctor.none", "the session store is full", 1), now, "✗ proxy         the session store is full"},
+		{502, "<html>Bad Gateway</html>", now, "answers 502 Bad Gateway, and is no dormouse"},
+		{200, "{}", now, "answers 200 OK, and is no dormouse"},
+	} {
+		status, body, date = test.status, test.body, test.date
+		if printed, _ := d.run("doctor --listen 127.0.0.1:0 --url " + place.URL); !strings.Contains(printed, test.want) {
+			t.Errorf("%d %s: %s, want %s", test.status, test.body, printed, test.want)
+		}
+	}
+}
+
+func TestDoctorAsksAMachineThatIsUp(t *testing.T) {
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)
+	defer s.up()()
+	printed, _ := s.run("doctor --data $DATA --servers $DATA/servers.json counter --json")
+	for _, want := range []string{`"says": "dormouse run is up at http://127.0.0.1:`, `"says": "it answers dormouse run"`, `"says": "only you can read it"`, `"check": "handshake",
+    "ok": true,
+    "says": "counter 1, protocol 2025-11-25",
+    "duration_ms"`, `"says": "1 tool"`} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("it does not say %s: %s", want, printed)
+		}
+	}
+	if err := os.Chmod(filepath.Join(s.data, "secret"), 0o644); err != nil { //nolint:gosec // this is what is wrong
+		t.Fatal(err)
+	}
+	if printed, code := s.run("doctor --data $DATA --servers $DATA/servers.json"); code != exitFailed || !strings.Contains(printed, "✗ secret") || !strings.Contains(printed, "chmod 600 DATA/secret") {
+		t.Errorf("%d %s", code, printed)
+	}
+}

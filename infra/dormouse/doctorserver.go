@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// proxy asks the endpoint at --url as a client does, so that a reverse proxy in front of it is
+// checked too. at is the time there, zero if it is not known.
+func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
+	const check = "proxy"
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	base := strings.TrimSuffix(d.URL, "/")
+	if u, err := url.Parse(base); err != nil || u.Host == "" {
+		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
+	}
+	// No server has this name. An answer that says so has come through the check of Host.
+	p := &peer{http: http.DefaultClient, url: base + "/doctor.none/mcp", key: d.Key}
+	res, err := p.send(ctx, http.MethodPost, wire.NewRequest(json.RawMessage("1"), "ping", nil))
+	if err != nil {
+		return bad(check, fmt.Sprintf("nothing answers at %s: %v", d.URL, err), "start dormouse run, and have the proxy pass requests on to the address of --listen"), at
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	at, _ = http.ParseTime(res.Header.Get("Date")) // zero if it is none
+	_, ours, problem := answer(body, nil)
+	switch {
+	case err != nil || !ours || problem == nil:
+		return bad(check, fmt.Sprintf("%s answers %s, and is no dormouse", d.URL, res.Status), "have the proxy pass requests on to the address of --listen"), at
+	case res.StatusCode == http.StatusForbidden:
+		return bad(check, problem.Error(), "restart dormouse run so"), at
+	case res.StatusCode == http.StatusUnauthorized && d.Key != "":
+		return bad(check, problem.Error(), "dormouse keys create makes another key"), at
+	case res.StatusCode >= http.StatusInternalServerError:
+		return bad(check, problem.Error(), "dormouse doctor on that machine says more"), at
+	}
+	return good(check, "dormouse answers at %s", d.URL), at
+}
+
+// took returns the finding of a step that took this long.
+func (f finding) took(d time.Duration) finding {
+	f.MS = float64(d.Microseconds()) / 1000
+	return f
+}
+
+// server takes one server through the steps that its first client would wait for. With --url
+// it only asks the server there.
+func (d *doctor) server(ctx context.Context) []finding {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	if d.remote() {
+		return greet(ctx, &peer{http: http.DefaultClient, url: strings.TrimSuffix(d.URL, "/") + "/" + d.Server + "/mcp", key: d.Key}, nil)
+	}
+	if d.file == nil {
+		return []finding{bad("path", "the servers file cannot be read", "see servers file above")}
+	}
+	s, ok := d.file.Server(d.Server)
+	if why := d.file.Reason(d.Server); why != "" {
+		return []finding{bad("path", d.Server+" is not served: "+why, "dormouse check shows all mistakes")}
+	} else if !ok {
+		return []finding{bad("path", unknown("server", d.Server, d.file.Names()).Error(), "name a server of the file")}
+	}
+	if s.Native != "" {
+		return append([]finding{good("path", "a server in Go inside dormouse, which needs no program")}, d.start(ctx)...)
+	}
+	path, err := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
+	if err != nil && s.Command != "uvx" { // which Dormouse can do without
+		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
+	}
+	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it in the place of uvx"))}, d.start(ctx)...)
+}
+
+// start hosts the servers file in a data folder of its own, and greets the server there.
+func (d *doctor) start(ctx context.Context) (all []finding) {
+	data, err := os.MkdirTemp("", "dormouse-doctor-")
+	if err != nil {
+		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
+	}
+	defer func() { _ = os.RemoveAll(data) }() // what is left there harms nothing
+	seen := &starts{server: d.Server}
+	err = hostAlone(ctx, local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, JSON: seen}, func(ctx context.Context, url string) error {
+		client := &http.Client{}
+		defer client.CloseIdleConnections()
+		all = greet(ctx, &peer{http: client, url: url + "/" + d.Server + "/mcp"}, seen)
+		if i := slices.IndexFunc(all, func(f finding) bool { return !f.OK }); i >= 0 {
+			all[i].Output = lastLines(ctx, data, d.Server)
+		}
+		return nil
+	})
+	if err != nil {
+		all = append(all, bad("start", err.Error(), "see the checks above"))
+	}
+	return all
+}
+
+// shown is how many of the last lines of a server doctor shows.
+const shown = 10
+
+// lastLines returns what a server wrote last. It may be in several processes.
+func lastLines(ctx context.Context, data, server string) (lines []string) {
+	_ = use(ctx, target{Data: data}, patience, func(ctx context.Context, to *client) error {
+		query := url.Values{"of": {server}, "lines": {fmt.Sprint(shown)}}
+		body, err := to.stream(ctx, http.MethodGet, "logs?"+query.Encode(), nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = body.Close() }()
+		for from := json.NewDecoder(body); ; {
+			var o api.Output
+			if err := from.Decode(&o); err != nil {
+				return err // the end
+			}
+			for line := range strings.Lines(o.Text) {
+				lines = append(lines, strings.TrimRight(line, "\n"))
+			}
+		}
+	}) // without them, the reason of the failure is all there is
+	return lines[max(0, len(lines)-shown):]
+}
+
+// greet opens a session, asks for the tools and ends the session. seen has what the machine
+// tells of the start; nil for another machine.
+func greet(ctx context.Context, p *peer, seen *starts) (all []finding) {
+	begun := time.Now()
+	init, err := p.initialize(ctx, wire.V20251125, "{}")
+	took := time.Since(begun)
+	defer func() { p.end(context.WithoutCancel(ctx)) }()
+	steps, known := seen.findings()
+	all = append(all, steps...)
+	if err != nil {
+		if !known {
+			first, _, _ := strings.Cut(err.Error(), "\n")
+			all = append(all, bad("handshake", first, "").took(took))
+		}
+		return all
+	}
+	if !known {
+		all = append(all, good("handshake", "%s, protocol %s", strings.TrimSpace(init.ServerInfo.Name+" "+init.ServerInfo.Version), init.ProtocolVersion).took(took))
+	}
+	if init.Capabilities["tools"] == nil {
+		return append(all, good("first list", "it has no tools"))
+	}
+	begun = time.Now()
+	n, err := p.list(ctx, wire.MethodToolsList, "tools")
+	if took = time.Since(begun); err != nil {
+		return append(all, bad("first list", err.Error(), "").took(took))
+	}
+	return append(all, good("first list", "%s", count(n, "tool")).took(took))
+}
+
+// starts takes the events of a machine, as JSON lines, and keeps those of a server's start.
+type starts struct {
+	server string
+
+	mu   sync.Mutex
+	rest []byte // a line that is not complete
+	last map[string]event
+}
+
+// event is what starts knows of a [journal.Event].
+type event struct {
+	Time      time.Time
+	Kind      string
+	Name      string
+	Detail    string
+	Phase     string
+	Reason    string
+	Hint      string
+	ReadyMS   float64 `json:"duration_ms"`
+	InstallMS float64 `json:"install_ms"`
+}
+
+// Write implements io.Writer.
+func (s *starts) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rest = append(s.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(s.rest, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		s.rest = rest
+		var e event
+		if json.Unmarshal(line, &e) != nil || e.Name != s.server {
+			continue
+		}
+		if s.last == nil {
+			s.last = map[string]event{}
+		}
+		if _, twice := s.last[e.Kind]; !twice { // the first start is the one that is asked about
+			s.last[e.Kind] = e
+		}
+	}
+}
+
+// findings returns the steps of the start: install, start and handshake. known is false if
+// there was no start, as for a server in Go.
+func (s *starts) findings() (all []finding, known bool) {
+	if s == nil {
+		return nil, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begun, starting := s.last[journal.ServerStarting]
+	ready, isReady := s.last[journal.ServerReady]
+	failed, hasFailed := s.last[journal.ServerFailed]
+	if !starting && !hasFailed {
+		return nil, false
+	}
+	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
+	what := s.last[journal.ServerInstalling].Detail
+	if isReady {
+		install, handshake := ms(ready.InstallMS), ms(ready.ReadyMS)
+		return []finding{
+			good("install", "%s", cmp.Or(what, "nothing to install, or installed before")).took(install),
+			good("start", "the process runs").took(max(0, ready.Time.Sub(begun.Time)-install-handshake)),
+			good("handshake", "it has answered initialize").took(handshake),
+		}, true
+	}
+	if !hasFailed {
+		return nil, false
+	}
+	steps := []string{"install", "start", "handshake"}
+	at := map[string]int{string(box.PhaseDepInstall): 0, string(box.PhaseMCPInit): 2}
+	wrong, ok := at[failed.Phase]
+	if !ok {
+		wrong = 1
+	}
+	for _, step := range steps[:wrong] {
+		all = append(all, good(step, "done"))
+	}
+	took := failed.Time.Sub(begun.Time)
+	if !starting {
+		took = 0
+	}
+	return append(all, bad(steps[wrong], failed.Reason, failed.Hint).took(took)), true
+}

@@ -1,0 +1,158 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"html"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// page is an answer over HTTP.
+type page struct {
+	status int
+	header http.Header
+	text   string
+	to     *url.URL // of a redirect, or nil
+}
+
+// web sends a request.
+func web(t *testing.T, client *http.Client, method, at, body string, header http.Header) page {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = header
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read
+	text, err := io.ReadAll(res.Body)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatal(err)
+	}
+	to, _ := res.Location() // most answers are no redirects
+	return page{res.StatusCode, res.Header, string(text), to}
+}
+
+// signedIn registers a client, signs a user in on the pages of the development sign-in,
+// and returns the access token.
+func signedIn(t *testing.T, base, server, name, groups string) string {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	form := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	const done = "http://127.0.0.1/done"
+	var client struct {
+		ID string `json:"client_id"`
+	}
+	registered := web(t, browser, http.MethodPost, base+"/register", `{"redirect_uris":["`+done+`"]}`, http.Header{"Content-Type": {"application/json"}})
+	if err := json.Unmarshal([]byte(registered.text), &client); err != nil {
+		t.Fatal(err, registered)
+	}
+	verifier := strings.Repeat("v", 43)
+	hash := sha256.Sum256([]byte(verifier))
+	at := base + "/authorize?" + url.Values{
+		"response_type": {"code"}, "client_id": {client.ID}, "redirect_uri": {done}, "resource": {base + "/" + server + "/mcp"},
+		"code_challenge": {base64.RawURLEncoding.EncodeToString(hash[:])}, "code_challenge_method": {"S256"},
+	}.Encode()
+	method, fields := http.MethodGet, url.Values{}
+	for range 10 {
+		here := web(t, browser, method, at, fields.Encode(), form)
+		if to := here.to; to != nil {
+			if strings.HasPrefix(to.String(), done) {
+				var got struct {
+					Token string `json:"access_token"`
+				}
+				answer := web(t, browser, http.MethodPost, base+"/token", url.Values{
+					"grant_type": {"authorization_code"}, "client_id": {client.ID}, "code": {to.Query().Get("code")}, "redirect_uri": {done}, "code_verifier": {verifier},
+				}.Encode(), form)
+				if err := json.Unmarshal([]byte(answer.text), &got); err != nil || got.Token == "" {
+					t.Fatal(err, answer)
+				}
+				return got.Token
+			}
+			method, at, fields = http.MethodGet, to.String(), url.Values{}
+			continue
+		}
+		action := regexp.MustCompile(`<form method="post" action="([^"]*)">`).FindStringSubmatch(here.text)
+		if action == nil {
+			t.Fatal(here)
+		}
+		fields = url.Values{"answer": {"allow"}, "name": {name}, "groups": {groups}}
+		for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(here.text, -1) {
+			fields.Set(m[1], html.UnescapeString(m[2]))
+		}
+		method, at = http.MethodPost, base+action[1] // the pages name paths
+	}
+	t.Fatal("too many pages")
+	return ""
+}
+
+// A program in a box offers all its tools, and users see those that the rules let them
+// use, at first and when the lists are kept.
+func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
+	t.Parallel()
+	const hiddenTool = "pid"
+	program, err := modern()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}})
+	text, err := os.ReadFile(m.servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := `, "x-dormouse": {"access": {"allow": {"one": {"everyone": true, "tools": {"HIDDEN": {"groups": ["admins"]}}}}}}}`
+	rule = strings.Replace(rule, "HIDDEN", hiddenTool, 1)
+	write(t, m.servers, strings.TrimSuffix(strings.TrimSpace(string(text)), "}")+rule)
+	free, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it only finds a port
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close() // the machine listens there
+	m.start("--listen", address, "--access", "oauth")
+	base := "http://" + address
+	for _, round := range []string{"at first", "again"} {
+		for name, groups := range map[string]string{"ada": "eng", "root": "admins,eng"} {
+			token := signedIn(t, base, "one", name, groups)
+			header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Authorization": {"Bearer " + token}}
+			opened := web(t, http.DefaultClient, http.MethodPost, m.urls["one"], `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`, header)
+			if opened.status != http.StatusOK {
+				t.Fatal(opened)
+			}
+			header.Set("Mcp-Session-Id", opened.header.Get("Mcp-Session-Id"))
+			web(t, http.DefaultClient, http.MethodPost, m.urls["one"], `{"jsonrpc":"2.0","method":"notifications/initialized"}`, header)
+			list := web(t, http.DefaultClient, http.MethodPost, m.urls["one"], `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, header)
+			var tools []string
+			for _, found := range regexp.MustCompile(`"name":"([a-z_]+)"`).FindAllStringSubmatch(list.text, -1) {
+				tools = append(tools, found[1])
+			}
+			if slices.Contains(tools, hiddenTool) != (name == "root") || len(tools) < 2 {
+				t.Errorf("%s, %s sees %v", round, name, tools)
+			}
+			called := web(t, http.DefaultClient, http.MethodPost, m.urls["one"], `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"`+hiddenTool+`","arguments":{}}}`, header)
+			if refused := called.status == http.StatusForbidden && strings.Contains(called.text, "ask its operator"); refused != (name == "ada") {
+				t.Errorf("%s, %s calls it: %d %s", round, name, called.status, called.text)
+			}
+		}
+	}
+}

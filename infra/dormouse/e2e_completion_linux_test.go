@@ -1,0 +1,57 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	screen "github.com/creack/pty"
+)
+
+// bash completes a command, a flag and the name of a server when a person presses Tab.
+func TestE2ECompletionInBash(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"weather": nil})
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := filepath.Abs(programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noprofile", "-i") //nolint:gosec // bash
+	cmd.Dir = filepath.Dir(m.servers)
+	cmd.Env = append(os.Environ(), "PATH="+built+":"+os.Getenv("PATH"), "PS1=> ", "TERM=dumb", "INPUTRC=/dev/null")
+	master, err := screen.StartWithSize(cmd, &screen.Winsize{Rows: 40, Cols: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _, _ = master.Close(), cmd.Process.Kill(), cmd.Wait() }()
+	shown := ""
+	for _, step := range []struct{ types, shows string }{
+		{"source <(dormouse completion bash); echo re''ady\n", "ready\r\n"},
+		{"dormouse disa\t", "dormouse disable "},
+		{"wea\t", "disable weather "},
+		{"--serv\t", "weather --servers "},
+	} {
+		if _, err := io.WriteString(master, step.types); err != nil {
+			t.Fatal(err)
+		}
+		if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		for char := make([]byte, 1); !strings.HasSuffix(shown, step.shows); {
+			if _, err := master.Read(char); err != nil {
+				t.Fatalf("after %q: %v; it shows %q", step.types, err, shown)
+			}
+			shown += string(char)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// does executes a command that changes files, in the folder of the servers file, and
+// returns what it printed.
+func (m *machine) does(verb string, args ...string) string {
+	m.t.Helper()
+	cmd := m.command(verb, args...)
+	if verb != "add" && verb != "call" {
+		cmd.Args = append(cmd.Args[:2:2], args...) // the others have no data folder
+	}
+	var err error
+	if cmd.Path, err = filepath.Abs(cmd.Path); err != nil {
+		m.t.Fatal(err)
+	}
+	cmd.Dir = filepath.Dir(m.servers)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("dormouse %s: %v: %s", verb, err, out)
+	}
+	return string(out)
+}
+
+// A server that was added has answered before its first client asks.
+func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := m.does("add", "one", "-e", "SECRET=hunter2", "--", program, "-name", "one")
+	if !strings.Contains(said, "added one") || !strings.Contains(said, ": 1 tool in ") || strings.Contains(said, "hunter2") {
+		t.Errorf("add said %s", said)
+	}
+	if left := m.processes(); len(left) > 0 {
+		t.Fatalf("add left %v", left)
+	}
+	// A program beside the file is found, wherever the machine is started.
+	if err := os.Symlink(program, filepath.Join(filepath.Dir(m.servers), "beside")); err != nil {
+		t.Fatal(err)
+	}
+	m.does("add", "beside", "--", "./beside", "-name", "beside")
+	m.start()
+	if got := m.session("beside").whoami().Name; got != "beside" {
+		t.Errorf("the server beside the file is called %s", got)
+	}
+	woken := m.count("box.wake")
+	for _, capabilities := range []string{`{}`, `{"roots":{"listChanged":true}}`, `{"roots":{},"sampling":{},"elicitation":{}}`, `{"elicitation":{}}`} {
+		c := m.client("one")
+		if err := c.open(fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"first","version":"1"}}`, capabilities)); err != nil {
+			t.Fatal(err)
+		}
+		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
+			t.Errorf("a client with %s gets %s", capabilities, list)
+		}
+	}
+	if n := m.count("box.wake") - woken; n != 0 {
+		t.Errorf("%d boxes were woken", n)
+	}
+	for _, p := range m.those("stdio") {
+		if p.server == "one" {
+			t.Errorf("there is %v", p)
+		}
+	}
+}
+
+// Three commands lead from an empty folder to the answer of a tool.
+func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.does("add", "one", "--", program, "-name", "one")
+	m.start()
+	if said := m.does("call", "one", "echo", "text=hi"); !strings.HasPrefix(said, "hi\n") {
+		t.Errorf("call said %q", said)
+	}
+}
+
+// A running machine takes the server, and prepares it itself.
+func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
+	t.Parallel()
+	for _, access := range []string{"open", "keys"} {
+		t.Run(access, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			program, err := stdio()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.start(append(sleepy(), "--access", access)...)
+			if said := m.does("add", "two", "--", program, "-name", "two"); !strings.Contains(said, "added two 1: 1 tool in ") {
+				t.Errorf("add said %s", said)
+			}
+			m.asleep()
+			wakes := m.count("box.wake")
+			if wakes == 0 {
+				t.Error("the machine started nothing")
+			}
+			m.urls["two"] = strings.Replace(m.urls["one"], "/one/", "/two/", 1)
+			c := m.client("two")
+			if access == "keys" {
+				c.key = m.keys("create", "ada", "--server", "two", "--yet-to-come")
+			}
+			if err := c.open(`{"protocolVersion":"2025-06-18","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
+				t.Fatal(err)
+			}
+			if n := m.count("box.wake"); n != wakes {
+				t.Errorf("%d boxes were woken for initialize", n-wakes)
+			}
+			// Without keys all callers are one principal, whose lists are kept too.
+			if list := c.list(); !strings.Contains(string(list), `"echo"`) || access == "open" && m.count("box.wake") != wakes {
+				t.Errorf("it lists %s, after %d wakes", list, m.count("box.wake")-wakes)
+			}
+		})
+	}
+}
+
+// The files of five clients are imported, and then a server of each is hosted.
+func TestE2EImportedServersAreHosted(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := t.TempDir()
+	for name, text := range map[string]string{
+		".vscode/mcp.json": `{
+  // Asked for once.
+  "inputs": [{"type": "promptString", "id": "my-name", "description": "Name", "default": "vscode"}],
+  "servers": {
+    "vscode": {"command": "${workspaceFolder}/bin/own", "args": ["-name", "${input:my-name}"], "envFile": "${workspaceFolder}/more.env"},
+    "remote": {"type": "http", "url": "https://example.com/mcp"},
+  },
+}`,
+		"more.env":                   "MORE=1\n",
+		".cursor/mcp.json":           `{"mcpServers": {"cursor": {"command": "bin/own", "args": ["-name", "${env:CURSOR_NAME}"]}}}`,
+		"claude_desktop_config.json": fmt.Sprintf(`{"mcpServers": {"claude": {"command": %q, "args": ["-name", "claude"], "env": {"API_KEY": "hunter2"}}}}`, program),
+		"config.toml":                fmt.Sprintf("[mcp_servers.codex]\ncommand = %q\nargs = ['-name', 'codex']\nstartup_timeout_sec = 20\n", program),
+		"server.json": `{"name": "com.example/registry", "version": "1.0.0", "packages": [{"registryType": "oci", "identifier": "example/registry", "version": "1.0.0",
+  "transport": {"type": "stdio"}, "environmentVariables": [{"name": "REGISTRY_KEY", "isRequired": true, "isSecret": true}]}]}`,
+		"path/docker": "#!/bin/sh\nexec " + program + " -name registry\n",
+	} {
+		path := filepath.Join(theirs, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, text)
+	}
+	if err := os.Chmod(filepath.Join(theirs, "path", "docker"), 0o700); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(theirs, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(program, filepath.Join(theirs, "bin", "own")); err != nil {
+		t.Fatal(err)
+	}
+	m.env = []string{"CURSOR_NAME=cursor", "REGISTRY_KEY=r", "PATH=" + filepath.Join(theirs, "path") + ":" + os.Getenv("PATH")}
+	for _, file := range []string{".vscode/mcp.json", ".cursor/mcp.json", "claude_desktop_config.json", "config.toml", "server.json"} {
+		if said := m.does("import", filepath.Join(theirs, file)); strings.Contains(said, "hunter2") {
+			t.Errorf("import of %s said %s", file, said)
+		}
+	}
+	m.start()
+	for _, name := range []string{"vscode", "cursor", "claude", "codex", "registry"} {
+		c := m.session(name)
+		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
+			t.Errorf("%s lists %s", name, list)
+		}
+		if got := c.whoami().Name; got != name {
+			t.Errorf("%s is called %s", name, got)
+		}
+	}
+}

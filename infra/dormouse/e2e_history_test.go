@@ -1,0 +1,98 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// get returns the status and the body of a page of the endpoint.
+func get(t *testing.T, url, key, host string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	if host != "" {
+		req.Host = host
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func TestE2ECallsAreListedAndCounted(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
+	if status, body := get(t, url+"/healthz", "", ""); status != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz: %d %s", status, body)
+	}
+	c := m.session("one")
+	c.text("echo", `{"text":"never kept"}`)
+	if _, err := c.call("exit", `{}`); err != nil {
+		t.Fatal(err)
+	}
+	var calls []struct {
+		Principal, Server, Tool, Session, Reason, Client string
+		Failed                                           bool
+	}
+	m.eventually(10*time.Second, "two calls are in the history", func() bool {
+		out, code := operate(t, "calls", "one", "--json", "--data", m.data)
+		return code == 0 && json.Unmarshal([]byte(out), &calls) == nil && len(calls) == 2
+	})
+	if calls[0].Tool != "exit" || !calls[0].Failed || calls[0].Reason == "" || calls[1].Tool != "echo" || calls[1].Failed || calls[1].Session != c.session {
+		t.Errorf("calls are %+v", calls)
+	}
+	status, metrics := get(t, url+"/metrics", "", "")
+	for _, want := range []string{`tool="echo",outcome="done"} 1`, `tool="exit",outcome="failed"} 1`, `dormouse_box_starts_total{tenant="local",server="one"} 1`} {
+		if status != http.StatusOK || !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no %s: %d\n%s", want, status, metrics)
+		}
+	}
+	if strings.Contains(metrics, "never kept") {
+		t.Error("/metrics has an argument")
+	}
+	if status, _ := get(t, url+"/metrics", "", "rebound.example.com"); status == http.StatusOK {
+		t.Error("a web page that reaches loopback by its own name reads /metrics")
+	}
+	m.end()
+	out, code := operate(t, "calls", "--failed", "--data", m.data)
+	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "exit") {
+		t.Errorf("calls --failed while nothing is up: %d, %s", code, out)
+	}
+}
+
+func TestE2EMetricsNeedAKeyThatMaySee(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start("--access", "keys")
+	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
+	for role, want := range map[string]int{"user": http.StatusForbidden, "viewer": http.StatusOK, "operator": http.StatusOK} {
+		if status, body := get(t, url+"/metrics", m.keys("create", "ada", "--server", "one", "--role", role), ""); status != want {
+			t.Errorf("%s: %d %s", role, status, body)
+		}
+	}
+	if status, _ := get(t, url+"/metrics", "", ""); status != http.StatusUnauthorized {
+		t.Errorf("without a key: %d", status)
+	}
+	if status, _ := get(t, url+"/healthz", "", ""); status != http.StatusOK {
+		t.Errorf("/healthz needs a key: %d", status)
+	}
+}

@@ -1,0 +1,172 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"html"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// freePort returns a port of loopback that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it listens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// acts returns what the server says that it acts with: the hash of a token.
+func (c *client) acts() string {
+	c.t.Helper()
+	return c.text("acts", `{}`)
+}
+
+func hashOf(token string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(token))) }
+
+// secret runs dormouse secrets set for a principal.
+func (m *machine) secret(principal, name, value string) {
+	m.t.Helper()
+	cmd := m.command("secrets", "set")
+	cmd.Args = slices.Concat([]string{cmd.Args[0], "secrets", "set", "--principal", principal, name, "--data", m.data})
+	cmd.Stdin = strings.NewReader(value + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		m.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// openPage opens a page of the machine, or sends a form of it.
+func openPage(t *testing.T, browser *http.Client, target string, form url.Values) (*url.URL, string) {
+	t.Helper()
+	var res *http.Response
+	var err error
+	if form == nil {
+		res, err = browser.Get(target) //nolint:noctx // the client has a limit
+	} else {
+		res, err = browser.PostForm(target, form) //nolint:noctx // the client has a limit
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status, err, string(body))
+	}
+	return res.Request.URL, string(body)
+}
+
+// hiddenFields returns the hidden fields of the first form of a page.
+func hiddenFields(body string) url.Values {
+	f := url.Values{}
+	for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(body, -1) {
+		f.Set(m[1], html.UnescapeString(m[2]))
+	}
+	return f
+}
+
+// The value of ada is set by the operator; bob sets his own on the page.
+func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{"acts": map[string]any{
+		"command": program, "args": []string{"-name", "acts"}, "env": map[string]string{"ACTS_AS": "${principal:notes}"},
+	}})
+	m.start("--access", "keys", "--listen", freePort(t))
+	keys := map[string]string{"ada": m.keys("create", "ada", "--all-servers"), "bob": m.keys("create", "bob", "--all-servers")}
+	m.secret("ada", "notes", "token-of-ada")
+	ada, bob := m.as(keys["ada"], "acts"), m.as(keys["bob"], "acts")
+	if got := ada.acts(); got != hashOf("token-of-ada") {
+		t.Errorf("ada's process acts with %s", got)
+	}
+	before := len(m.those("stdio"))
+	asked := bob.acts()
+	if now := len(m.those("stdio")); now != before {
+		t.Errorf("a call without a token has started a process: %d, then %d", before, now)
+	}
+	link := regexp.MustCompile(`http://\S+/acts/connect\?e=[\w-]+`).FindString(asked)
+	if link == "" {
+		t.Fatalf("bob is told %q", asked)
+	}
+	m.connects(link, keys["bob"], "token-of-bob")
+	if got := bob.acts(); got != hashOf("token-of-bob") {
+		t.Errorf("bob's process acts with %s", got)
+	}
+	m.secret("ada", "notes", "token-of-ada-2")
+	if got := ada.acts(); got != hashOf("token-of-ada-2") {
+		t.Errorf("after a change, ada's process acts with %s", got)
+	}
+	m.nowhere("token-of-")
+}
+
+// connects goes the way of a user with a browser and a key.
+func (m *machine) connects(link, key, token string) {
+	m.t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, Timeout: patience}
+	at, body := openPage(m.t, browser, link, nil)
+	f := hiddenFields(body)
+	f.Set("ticket", m.ticket("acts", key))
+	at, body = openPage(m.t, browser, at.String(), f)
+	f = hiddenFields(body)
+	f.Set("action", "connect")
+	f.Set("secret", token)
+	if _, body = openPage(m.t, browser, at.String(), f); !strings.Contains(body, "is connected") {
+		m.t.Fatal(body)
+	}
+}
+
+// nowhere checks that a text is in no file, in no log, and among no process's arguments.
+func (m *machine) nowhere(text string) {
+	m.t.Helper()
+	for _, folder := range []string{m.data, m.tmp} {
+		err := filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return nil //nolint:nilerr // a file that has gone holds nothing
+			}
+			data, err := os.ReadFile(name)
+			if err == nil && bytes.Contains(data, []byte(text)) {
+				m.t.Errorf("%s has it", name)
+			}
+			return nil
+		})
+		if err != nil {
+			m.t.Error(err)
+		}
+	}
+	out, _ := m.out.lines()
+	log, _ := m.log.lines()
+	for _, line := range slices.Concat(out, log) {
+		if strings.Contains(line, text) {
+			m.t.Errorf("a line of the log has it: %s", line)
+		}
+	}
+	for _, p := range m.processes() {
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		if err == nil && bytes.Contains(args, []byte(text)) {
+			m.t.Errorf("process %d has it among its arguments", p.pid)
+		}
+	}
+}

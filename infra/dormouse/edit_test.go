@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// desk is a folder in which commands change files. It is the working folder and the home
+// of the user.
+type desk struct {
+	t     *testing.T
+	dir   string
+	clock time.Time
+	asked []preparation
+	ask   asker // nil: no terminal
+
+	testdata string // path of the folder of golden files
+}
+
+// newDesk makes a desk with the given files, and with programs that stand for npm, pip and
+// the runners of packages.
+func newDesk(t *testing.T, files string) *desk {
+	t.Helper()
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{t: t, dir: t.TempDir(), clock: noon(), testdata: testdata}
+	t.Chdir(d.dir)
+	for name, script := range map[string]string{
+		"npm":     `case "$2" in @ada/weather) echo 2.1.0;; *) echo "npm error code E404" >&2; exit 1;; esac`,
+		"python3": `[ "$5" = mcp-server-time ] && echo "mcp-server-time (0.6.2)" && echo "Available versions: 0.6.2, 0.6.1"`,
+		"npx":     "", "uvx": "", "docker": "",
+	} {
+		d.file("bin/"+name, "#!/bin/sh\n"+script+"\n", 0o700)
+	}
+	t.Setenv("PATH", filepath.Join(d.dir, "bin"))
+	t.Setenv("HOME", d.dir)
+	for _, unset := range []string{"XDG_CONFIG_HOME", "DORMOUSE_URL", "DORMOUSE_KEY"} {
+		t.Setenv(unset, "")
+	}
+	for _, f := range txtar.Parse([]byte(files)).Files {
+		d.file(f.Name, string(f.Data), 0o600)
+	}
+	return d
+}
+
+func (d *desk) file(name, text string, mode os.FileMode) {
+	d.t.Helper()
+	path := filepath.Join(d.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// prepare stands for the preparation of servers, which takes 3.2 s.
+func (d *desk) prepare(_ context.Context, p preparation) (readiness, error) {
+	d.asked = append(d.asked, p)
+	d.clock = d.clock.Add(3200 * time.Millisecond)
+	switch p.server {
+	case "broken":
+		return readiness{}, errors.New("exited with code 1: ZeroDivisionError: division by zero")
+	case "stale":
+		return readiness{}, errNotTaken
+	}
+	return readiness{version: "1.0", tools: 4}, nil
+}
+
+// run executes a command line, in which "quotes" keep words together. `cat` prints a file
+// with its permissions.
+func (d *desk) run(line string) (printed string, code int) {
+	d.t.Helper()
+	var args []string
+	for _, word := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1) {
+		args = append(args, strings.ReplaceAll(strings.Trim(word, `"`), "'", `"`))
+	}
+	var out, err bytes.Buffer
+	if args[0] == "cat" {
+		text, problem := os.ReadFile(args[1])
+		info, _ := os.Stat(args[1])
+		if problem != nil {
+			return "none\n", 1
+		}
+		return fmt.Sprintf("%v\n%s", info.Mode(), strings.ReplaceAll(string(text), d.dir, "DIR")), 0
+	}
+	in := strings.NewReader(`{"name":"piped","command":"npx","args":["-y","x"],"env":{"PIPED_TOKEN":"hunter2"}}`)
+	code = execute(args, &terminal{in: in, out: &out, err: &err, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
+	printed = out.String()
+	if err.Len() > 0 {
+		printed += "-- on stderr:\n" + err.String()
+	}
+	return strings.ReplaceAll(printed, d.dir, "DIR"), code
+}
+
+// TestCommandsThatWriteFilesPrint compares with the archives of testdata/edit. Each has
+// files, a file "commands" without content, and then one file a command line: its name is
+// the line and the exit code, its content all that was printed.
+func TestCommandsThatWriteFilesPrint(t *testing.T) {
+	goldens, err := filepath.Glob("testdata/edit/*.txtar")
+	if err != nil || len(goldens) == 0 {
+		t.Fatal(goldens, err)
+	}
+	for _, golden := range goldens {
+		t.Run(strings.TrimSuffix(filepath.Base(golden), ".txtar"), func(t *testing.T) {
+			golden, err := filepath.Abs(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			archive, err := txtar.ParseFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, lines, begun := txtar.Archive{}, 0, false
+			var d *desk
+			for n, f := range archive.Files {
+				switch {
+				case f.Name == "commands":
+					d, begun = newDesk(t, string(txtar.Format(&files))), true
+				case !begun:
+					files.Files = append(files.Files, f)
+				default:
+					line, wants, _ := strings.Cut(f.Name, " => ")
+					printed, code := d.run(line)
+					archive.Files[n] = txtar.File{Name: fmt.Sprintf("%s => %d", line, code), Data: []byte(printed)}
+					if diff := cmp.Diff(string(f.Data), printed); !*update && (diff != "" || wants != fmt.Sprint(code)) {
+						t.Errorf("dormouse %s: exit code %d, want %s (-want +got):\n%s", line, code, wants, diff)
+					}
+					lines++
+				}
+			}
+			if lines == 0 {
+				t.Fatal("no commands")
+			}
+			if *update {
+				if err := os.WriteFile(golden, txtar.Format(archive), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestValuesOfVariablesAreInNoOutputAndNotInTheServersFile(t *testing.T) {
+	d := newDesk(t, `-- theirs.json --
+{"mcpServers": {
+  "a": {"command": "npx", "args": ["-y", "a", "--api-key", "hunter2", "postgres://ada:hunter2@db/x"], "env": {"TOKEN": "hunter2", "OTHER": "hunter2 x"}},
+  "b": {"command": "npx", "args": ["-y", "b"], "env": {"TOKEN": "hunter2b"}},
+  "c": {"url": "https://example.com", "headers": {"Authorization": "Bearer hunter2"}},
+  "d": {"command": "npx", "env": {"TOKEN": ["hunter2"]}}
+}}
+-- .cursor/mcp.json --
+{"mcpServers": {"a": {"command": "npx", "env": {"TOKEN": "hunter2", "OTHER": "hunter2"}, "args": ["--token=hunter2"]}}}
+`)
+	for _, line := range []string{
+		"add x -e KEY=hunter2 -e OTHER=hunter2 --no-pin -- npx -y x --token hunter2",
+		"add broken -e KEY=hunter2 -- npx -y broken@1.0.0",
+		"add y --json {'command':'npx','env':{'TOKEN':'hunter2'}}",
+		"add z -e hunter2 -- npx",
+		"add z --json {'command':'npx','env':'hunter2'}",
+		"import theirs.json --dry-run",
+		"import theirs.json",
+		"import theirs.json --replace --json",
+		"import -",
+		"disable x a",
+		"enable x a",
+		"connect cursor",
+		"connect cursor --json",
+		"connect cursor --write",
+		"remove b",
+	} {
+		if printed, _ := d.run(line); strings.Contains(printed, "hunter2") {
+			t.Errorf("%s prints %s", line, printed)
+		}
+	}
+	if text, _ := d.run("cat servers.json"); strings.Contains(text, "hunter2") || !strings.Contains(text, `"TOKEN": "${B_TOKEN}"`) && !strings.Contains(text, `"piped"`) {
+		t.Error(text)
+	}
+	if text, _ := d.run("cat .env"); !strings.HasPrefix(text, "-rw-------\n") || strings.Count(text, "hunter2") < 6 {
+		t.Error(text)
+	}
+}
+
+func TestServerOfTheRegistryIsAdded(t *testing.T) {
+	published, err := os.ReadFile("../../shared/catalog/testdata/forms/registry-npm/server.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDesk(t, "")
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.EscapedPath() {
+		case "/v0.1/servers/io.github.ada%2Fweather.mcp/versions/latest":
+			_, _ = fmt.Fprintf(w, `{"server": %s, "_meta": {}}`, published)
+		case "/v0.1/servers/io.github.ada%2Fodd/versions/latest":
+			_, _ = fmt.Fprint(w, `{"mcpServers": {}}`)
+		case "/v0.1/servers/io.github.ada%2Fbroken/versions/latest":
+			w.WriteHeader(http.StatusBadGateway)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer registry.Close()
+	for line, want := range map[string]string{
+		"add io.github.ada/odd":    "the registry did not answer with a server.json",
+		"add io.github.ada/none":   "the MCP registry has no server io.github.ada/none",
+		"add io.github.ada/broken": "the MCP registry answers 502",
+	} {
+		if printed, code := d.run(line + " --registry " + registry.URL); code != 1 || !strings.Contains(printed, want) {
+			t.Errorf("%s: %d %s", line, code, printed)
+		}
+	}
+	printed, code := d.run("add io.github.ada/weather.mcp -e MINE_KEY=hunter2 --registry " + registry.URL)
+	if want := "MINE_KEY of weather.mcp: in .env, which only you can read\nadded weather.mcp 1.0: 4 tools in 3.2 s\n"; code != 0 || printed != want {
+		t.Error(code, printed)
+	}
+	if text, _ := d.run("cat servers.json"); !strings.Contains(text, `"@ada/weather@1.0.2"`) || !strings.Contains(text, `"MINE_KEY": "${MINE_KEY}"`) {
+		t.Error(text)
+	}
+	// Without the value that it needs, it is in the file, and says what it needs.
+	if printed, code := d.run("remove weather.mcp"); code != 0 {
+		t.Error(printed)
+	}
+	if err := os.Remove(".env"); err != nil {
+		t.Fatal(err)
+	}
+	printed, code = d.run("add io.github.ada/weather.mcp --registry " + registry.URL)
+	if code != 1 || !strings.Contains(printed, "added weather.mcp to servers.json, but it is not served:") || !strings.Contains(printed, "MINE_KEY is not set") {
+		t.Error(code, printed)
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+)
+
+// serversFile is the flag of commands that change the servers file.
+type serversFile struct {
+	Servers string `default:"servers.json" type:"path" help:"The servers file."`
+}
+
+// edited is a servers file, and the file of variables beside it, while a command changes
+// them.
+type edited struct {
+	*serversfile.File
+	env    *variables
+	path   string
+	before []byte
+}
+
+// open reads both files; one that is missing is empty.
+func (f serversFile) open() (e *edited, err error) {
+	e = &edited{}
+	if e.path, err = filepath.Abs(f.Servers); err != nil {
+		return nil, err
+	}
+	if e.before, err = readText(e.path); err != nil {
+		return nil, err
+	}
+	if e.File, err = serversfile.Parse(e.before, f.Servers); err != nil {
+		return nil, err
+	}
+	e.env, err = openVariables(e.path)
+	return e, err
+}
+
+// save writes what has changed. The variables come first, so that a run that reads the
+// servers file at once finds them.
+func (e *edited) save() error {
+	if err := e.env.save(); err != nil {
+		return err
+	}
+	if text := e.Text(); !bytes.Equal(text, e.before) {
+		mode := fs.FileMode(0o644)
+		if info, err := os.Stat(e.path); err == nil {
+			mode = info.Mode().Perm()
+		}
+		return writeText(e.path, text, mode)
+	}
+	return nil
+}
+
+// name returns the name of the servers file for messages.
+func (e *edited) name() string { return filepath.Base(e.path) }
+
+// readText reads a file; one that is not there is empty.
+func readText(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// writeText replaces the content of a file as a whole. It follows symbolic links, and
+// makes missing folders.
+func writeText(path string, text []byte, mode fs.FileMode) error {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as an editor makes a project's folder
+		return err
+	}
+	return datafolder.WriteMode(path, text, mode)
+}

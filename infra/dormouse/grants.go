@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/broker"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+type grantsCommand struct {
+	List   listGrantsCommand  `cmd:"" help:"List the grants: which client may call which server in whose name."`
+	Revoke revokeGrantCommand `cmd:"" help:"Revoke a grant. Its refresh token is refused at once, and its access tokens within 30 seconds."`
+}
+
+// grantLine is a grant in the JSON output. Times are RFC 3339, UTC.
+type grantLine struct {
+	ID        string     `json:"id"`
+	Tenant    string     `json:"tenant"`
+	Principal string     `json:"principal"`
+	Server    string     `json:"server"`
+	Scopes    []string   `json:"scopes"`
+	Client    string     `json:"client"` // what it calls itself
+	Host      string     `json:"host"`   // where the user's browser was sent
+	Created   time.Time  `json:"created"`
+	Expires   time.Time  `json:"expires"`
+	Revoked   *time.Time `json:"revoked,omitempty"`
+}
+
+func lineOfGrant(g session.Grant) grantLine {
+	line := grantLine{
+		ID: g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: g.Scopes, Client: g.Name, Host: g.Host,
+		Created: g.Created.UTC(), Expires: g.Expires.UTC(),
+	}
+	if !g.Revoked.IsZero() {
+		at := g.Revoked.UTC()
+		line.Revoked = &at
+	}
+	return line
+}
+
+type listGrantsCommand struct {
+	Tenant string `help:"List only the grants of this tenant."`
+	keyStore
+}
+
+func (c *listGrantsCommand) Run(t *terminal) error {
+	return c.useStore(func(ctx context.Context, store session.Store) error {
+		const page = 100
+		lines := []grantLine{}
+		for after := ""; ; after = lines[len(lines)-1].ID {
+			grants, err := store.ListGrants(ctx, c.Tenant, after, page)
+			if err != nil {
+				return err
+			}
+			for _, g := range grants {
+				lines = append(lines, lineOfGrant(g))
+			}
+			if len(grants) < page {
+				break
+			}
+		}
+		return c.show(t, lines, func() error { return printGrants(t.out, lines) })
+	})
+}
+
+func printGrants(out io.Writer, lines []grantLine) error {
+	return table(out, func(say func(string, ...any)) {
+		say("GRANT\tTENANT\tPRINCIPAL\tSERVER\tSCOPES\tCLIENT\tHOST\tENDS\n")
+		for _, g := range lines {
+			ends := g.Expires.Format(time.DateOnly)
+			if g.Revoked != nil {
+				ends = "revoked " + g.Revoked.Format(time.DateOnly)
+			}
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.ID, g.Tenant, g.Principal, g.Server, strings.Join(g.Scopes, ","), g.Client, g.Host, ends)
+		}
+	})
+}
+
+type revokeGrantCommand struct {
+	Grant string `arg:"" help:"The id of the grant, which grants list prints."`
+	keyStore
+}
+
+func (c *revokeGrantCommand) Run(t *terminal) error {
+	return c.useStore(func(ctx context.Context, store session.Store) error {
+		g, err := broker.Revoke(ctx, store, c.Grant)
+		if errors.Is(err, session.NotFound) {
+			return fmt.Errorf("there is no grant %s; grants list prints the ids", c.Grant)
+		}
+		if err != nil {
+			return err
+		}
+		return c.show(t, lineOfGrant(g), func() error {
+			_, err := fmt.Fprintf(t.out, "Grant %s of %s, tenant %s, is revoked.\n", g.ID, g.Principal, g.Tenant)
+			return err
+		})
+	})
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// Where the image of the boxes has its installs and its Python. infra/image says the same.
+const (
+	bakedAt     = "/usr/local/share/dormouse/installs"
+	imagePython = "/usr/bin/python3"
+)
+
+type imageCommand struct {
+	Servers  string `default:"servers.json" type:"path" help:"The servers file."`
+	Out      string `default:"bin/baked" type:"path" help:"The folder that gets the installs. make image puts it into the image."`
+	Platform string `default:"${platform}" help:"Platform of the boxes: linux/arm64 or linux/amd64. For another one than that of this machine, only npm packages are installed, and nothing is measured."`
+	printing
+}
+
+// Validate checks the platform.
+func (c *imageCommand) Validate() error {
+	if c.Platform != "linux/arm64" && c.Platform != "linux/amd64" {
+		return fmt.Errorf("--platform %s: want linux/arm64 or linux/amd64", c.Platform)
+	}
+	return nil
+}
+
+// ownPlatform is the platform of boxes that is nearest to this machine.
+func ownPlatform() string {
+	if runtime.GOARCH == "arm64" {
+		return "linux/arm64"
+	}
+	return "linux/amd64"
+}
+
+// bakedServer is one line of the result.
+type bakedServer struct {
+	Server string `json:"server"`
+	Digest string `json:"digest,omitempty"` // of the request, the name of its folder
+	// CPU is in seconds, up to the list of tools; Memory in MB is the most its process
+	// held; Class in MB is the smallest box in which Start, in seconds, is at most 1.5.
+	CPU    float64 `json:"cpuSeconds,omitempty"`
+	Memory int     `json:"memoryMB,omitempty"`
+	Class  int     `json:"classMB,omitempty"`
+	Start  float64 `json:"startSeconds,omitempty"`
+	Why    string  `json:"why,omitempty"` // it is not baked, or not measured
+}
+
+// Run installs the servers of the servers file for the image of the boxes, starts each
+// once, and prints what it used. A server that cannot be baked is no error: its box
+// installs it.
+func (c *imageCommand) Run(t *terminal) error {
+	ctx, stop := interruptible()
+	defer stop()
+	text, err := os.ReadFile(c.Servers)
+	if err != nil {
+		return err
+	}
+	all, _, err := catalog.Parse(text, c.Servers, nil)
+	if err != nil {
+		return err
+	}
+	arch := strings.TrimPrefix(c.Platform, "linux/")
+	cache := filepath.Join(filepath.Dir(c.Out), "baking-"+arch)
+	work := filepath.Join(cache, "work")
+	if err := errors.Join(os.RemoveAll(c.Out), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(c.Out, 0o755)); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
+	config := runner.BakeConfig{
+		Cache: cache, Work: work, Measure: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
+		Image: provision.BakeConfig{To: c.Out, At: bakedAt, Python: imagePython},
+	}
+	if !config.Measure {
+		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}
+	}
+	var rows []bakedServer
+	for _, name := range all.Names() {
+		s, ok := all.Server(name)
+		if !ok || s.Command == "" {
+			continue // it has no process
+		}
+		_, _ = fmt.Fprintf(t.err, "baking %s\n", s.Name) // progress; the result counts
+		rows = append(rows, bakeOne(ctx, s, config))
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+	}
+	return c.show(t, rows, func() error { return printBaked(t.out, rows) })
+}
+
+// bakeOne bakes one server.
+func bakeOne(ctx context.Context, s catalog.Server, c runner.BakeConfig) bakedServer {
+	row := bakedServer{Server: s.Name}
+	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Measure {
+		row.Why = "a Python package is baked on a Linux machine with the processor of the boxes"
+		return row
+	}
+	made, used, err := runner.Bake(ctx, s, c)
+	row.Digest = made.Name
+	if err != nil {
+		row.Why = err.Error()
+		return row
+	}
+	if !c.Measure {
+		row.Why = "not measured: the boxes have another platform"
+		return row
+	}
+	row.CPU, row.Memory = used.CPU.Seconds(), used.Memory
+	class, start := used.Class()
+	row.Class, row.Start = class, start.Round(10*time.Millisecond).Seconds()
+	return row
+}
+
+func printBaked(out io.Writer, rows []bakedServer) error {
+	return table(out, func(say func(format string, args ...any)) {
+		say("SERVER\tDIGEST\tCPU\tMEMORY\tBOX\tSTART THERE\tNOTE\n")
+		for _, r := range rows {
+			if r.Class == 0 {
+				say("%s\t%.12s\t-\t-\t-\t-\t%s\n", r.Server, r.Digest, r.Why)
+				continue
+			}
+			say("%s\t%.12s\t%.2f s\t%d MB\t%d MB\t%.2f s\t%s\n", r.Server, r.Digest, r.CPU, r.Memory, r.Class, r.Start, r.Why)
+		}
+	})
+}

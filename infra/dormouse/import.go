@@ -1,0 +1,271 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+type importCommand struct {
+	From    string   `arg:"" help:"claude-desktop, claude-code, cursor, vscode, codex, gemini, windsurf or zed; a file in the form of any client; or - for standard input."`
+	Only    []string `placeholder:"NAME,…" help:"Import only these servers."`
+	DryRun  bool     `name:"dry-run" help:"Only print what the import would do with each server."`
+	Replace bool     `help:"Replace servers that have the same name. By default they stay unchanged."`
+	serversFile
+	printing
+}
+
+// Run takes servers of another client over into the servers file.
+func (c *importCommand) Run(t *terminal) error {
+	sources, err := c.sources(t)
+	if err != nil {
+		return err
+	}
+	f, err := c.open()
+	if err != nil {
+		return err
+	}
+	options := serversfile.Options{
+		Only: c.Only, Replace: c.Replace, Folder: catalog.FolderOf(f.path), Exists: exists,
+		Program: func(name string) bool { _, err := exec.LookPath(name); return err == nil },
+	}
+	items, err := importAll(sources, f, options)
+	if err != nil {
+		return err
+	}
+	if !c.DryRun {
+		if err := f.save(); err != nil {
+			return err
+		}
+	}
+	if err := c.show(t, items, func() error { return c.print(t.out, f, items) }); err != nil || c.DryRun {
+		return err
+	}
+	for _, i := range items {
+		var lacks []catalog.Variable
+		for _, u := range i.Unset {
+			lacks = append(lacks, catalog.Variable{Name: u.Variable, About: u.What, Secret: u.Secret})
+		}
+		if _, err := t.askFor(f.path, i.Name, lacks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importAll imports from one source after the other. With names of --only it asks each
+// source for those that it has.
+func importAll(sources []serversfile.Source, f *edited, o serversfile.Options) ([]serversfile.Item, error) {
+	items := []serversfile.Item{}
+	only := o.Only
+	for n, src := range sources {
+		if o.Only = only; only != nil && n < len(sources)-1 {
+			o.Only = slices.DeleteFunc(slices.Clone(only), func(name string) bool {
+				return !slices.ContainsFunc(src.Raw.Servers, func(s catalog.RawServer) bool { return s.Name == name })
+			})
+			only = slices.DeleteFunc(slices.Clone(only), func(name string) bool { return slices.Contains(o.Only, name) })
+		}
+		if only != nil && len(o.Only) == 0 {
+			continue
+		}
+		some, err := serversfile.Import(src, f.File, f.env.Env, o)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, some...)
+	}
+	return items, nil
+}
+
+func (c *importCommand) print(out io.Writer, f *edited, items []serversfile.Item) error {
+	done := 0
+	if err := table(out, func(say func(string, ...any)) {
+		say("NAME\tWHAT\tTO .ENV\tNOTE\n")
+		for _, i := range items {
+			if i.Does == serversfile.Add || i.Does == serversfile.Replace {
+				done++
+			}
+			name := i.Name
+			if i.Was != "" {
+				name = fmt.Sprintf("%s (was %s)", i.Name, i.Was)
+			}
+			say("%s\t%s\t%s\t%s\n", name, i.Does, orDash(strings.Join(i.Moved, ", ")), note(i))
+		}
+	}); err != nil {
+		return err
+	}
+	were := fmt.Sprintf("%d of %d are in %s now", done, len(items), f.name())
+	if c.DryRun {
+		were = "nothing was written"
+	}
+	_, err := fmt.Fprintf(out, "\n%s\n", were)
+	return err
+}
+
+// note says what a person must know, or do, for an imported server.
+func note(i serversfile.Item) string {
+	var parts []string
+	if i.Why != "" {
+		parts = append(parts, i.Why)
+	}
+	for _, u := range i.Unset {
+		set := "put " + u.Variable + " into .env"
+		if u.What != "" {
+			set += " (" + u.What + ")"
+		}
+		parts = append(parts, set)
+	}
+	if len(i.Absent) > 0 {
+		parts = append(parts, "not on this machine: "+strings.Join(i.Absent, ", "))
+	}
+	if len(i.Ignored) > 0 {
+		parts = append(parts, "without "+strings.Join(i.Ignored, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// sources reads the files of the client, the file, or standard input.
+func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
+	if c.From == "-" {
+		text, err := io.ReadAll(io.LimitReader(t.in, catalog.MaxFile+1))
+		if err != nil {
+			return nil, err
+		}
+		src, err := source(text, "standard input")
+		return []serversfile.Source{src}, err
+	}
+	client, ok := clientfile.Find(c.From)
+	if !ok || len(client.Imports) == 0 {
+		if !exists(c.From) {
+			var names []string
+			for _, c := range clientfile.Clients() {
+				if len(c.Imports) > 0 {
+					names = append(names, c.Name)
+				}
+			}
+			return nil, unknown("client or file", c.From, names)
+		}
+		src, err := sourceOf(c.From)
+		return []serversfile.Source{src}, err
+	}
+	var all []serversfile.Source
+	var looked []string
+	for _, file := range client.Imports {
+		path := t.machine().Path(file)
+		looked = append(looked, path)
+		if !exists(path) {
+			continue
+		}
+		src, err := sourceOf(path)
+		if err != nil {
+			return nil, err
+		}
+		src.Dollar = client.Name == "gemini"
+		all = append(all, src)
+	}
+	if all == nil {
+		return nil, fmt.Errorf("%s has no file here: there is no %s", client.Title, strings.Join(looked, ", no "))
+	}
+	return all, nil
+}
+
+// sourceOf reads a client's file.
+func sourceOf(path string) (serversfile.Source, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return serversfile.Source{}, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return serversfile.Source{}, err
+	}
+	if filepath.Base(path) == ".claude.json" {
+		if text, err = ofClaude(text); err != nil {
+			return serversfile.Source{}, err
+		}
+	}
+	return source(text, path)
+}
+
+// source reads the text of a client's file. A path that is not absolute is only a name.
+func source(text []byte, path string) (serversfile.Source, error) {
+	set := func(string) (string, bool) { return "set", true }
+	raw, err := catalog.ReadRaw(text, path, nil)
+	if err != nil {
+		return serversfile.Source{}, err
+	}
+	src := serversfile.Source{Raw: raw, Project: raw.Project, Rejected: map[string]string{}}
+	parse := func() (*catalog.Catalog, []catalog.Warning, error) { return catalog.Parse(text, path, set) }
+	if filepath.IsAbs(path) {
+		src.Folder = catalog.FolderOf(path)
+		src.Project = src.Project || src.Folder != filepath.Dir(path)
+		if filepath.Base(path) != ".claude.json" {
+			parse = func() (*catalog.Catalog, []catalog.Warning, error) { return catalog.LoadHere(path, set) }
+		}
+	}
+	c, _, err := parse()
+	if err != nil {
+		return src, err
+	}
+	for _, r := range c.Rejected() {
+		// A wrong name is no obstacle: the server gets another one.
+		r.Errors = slices.DeleteFunc(r.Errors, func(e *catalog.Error) bool {
+			return strings.HasPrefix(e.Reason, "invalid server name") || strings.HasPrefix(e.Reason, "server name ")
+		})
+		if len(r.Errors) > 0 {
+			src.Rejected[r.Name] = r.Reason()
+		}
+	}
+	return src, nil
+}
+
+// ofClaude takes the servers out of ~/.claude.json: those of the user, and those of the
+// working folder.
+func ofClaude(text []byte) ([]byte, error) {
+	var all struct {
+		Servers  map[string]json.RawMessage `json:"mcpServers"`
+		Projects map[string]struct {
+			Servers map[string]json.RawMessage `json:"mcpServers"`
+		} `json:"projects"`
+	}
+	if json.Unmarshal(text, &all) != nil {
+		return nil, fmt.Errorf("~/.claude.json is not as Claude Code writes it")
+	}
+	servers := map[string]json.RawMessage{}
+	folder, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	for name, entry := range all.Projects[folder].Servers {
+		servers[name] = entry
+	}
+	for name, entry := range all.Servers {
+		if _, ok := servers[name]; !ok {
+			servers[name] = entry
+		}
+	}
+	return json.Marshal(map[string]any{"mcpServers": servers})
+}
+
+// machine says where the user's files are.
+func (t *terminal) machine() clientfile.Machine {
+	home, _ := os.UserHomeDir() // "" without one; then no file is found below it
+	m := clientfile.Machine{Home: home, Config: filepath.Join(home, ".config")}
+	if folder := os.Getenv("XDG_CONFIG_HOME"); folder != "" {
+		m.Config = folder
+	}
+	if runtime.GOOS == "darwin" {
+		m.Config = filepath.Join(home, "Library", "Application Support")
+	}
+	m.Project, _ = os.Getwd()
+	return m
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package main
+
+import "golang.org/x/sys/unix"
+
+// The requests to read and set the modes of a terminal.
+const (
+	getModes = unix.TIOCGETA
+	setModes = unix.TIOCSETA
+)

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// patience is how long a command waits for an answer of the API.
+const patience = 30 * time.Second
+
+type listCommand struct {
+	target
+	printing
+}
+
+// Run prints a line for each server of the servers file.
+func (c *listCommand) Run(t *terminal) error {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		info, err := to.info(ctx)
+		if err != nil {
+			return err
+		}
+		all, err := to.servers(ctx)
+		if err != nil {
+			return err
+		}
+		return c.show(t, all, func() error { return printServers(t.out, all, cmp.Or(info.URL, c.URL), t.now()) })
+	})
+}
+
+func printServers(out io.Writer, all []api.Server, base string, now time.Time) error {
+	return table(out, func(say func(string, ...any)) {
+		say("NAME\tSTATE\tTOOLS\tSESSIONS\tCALLS·24H\tLAST\tADDRESS\n")
+		for _, s := range all {
+			state, tools, sessions, calls, last, address := s.State, "–", "–", "–", "–", cmp.Or(clip(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path)
+			if s.Processes > 1 {
+				state = fmt.Sprintf("%s ×%d", state, s.Processes)
+			}
+			if s.Tools != nil {
+				tools = fmt.Sprint(*s.Tools)
+			}
+			if s.Path != "" || s.Sessions > 0 {
+				sessions = fmt.Sprint(s.Sessions)
+			}
+			if s.Calls != nil && s.Path != "" {
+				calls = fmt.Sprint(*s.Calls)
+			}
+			if s.LastMessage != nil {
+				last = ago(now, *s.LastMessage)
+			}
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, state, tools, sessions, calls, last, address)
+		}
+	})
+}
+
+// ago returns how long ago a time is, such as 3m ago.
+func ago(now, t time.Time) string { return span(now.Sub(t)) + " ago" }
+
+// span returns a duration in its largest unit, such as 90s, 3m, 36h or 5d.
+func span(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+type toolsCommand struct {
+	Server string `arg:"" help:"Name of a server."`
+	target
+	printing
+}
+
+// Run prints the tools of a server, from the handshake record if there is one. Otherwise
+// it asks the server, which may wake it.
+func (c *toolsCommand) Run(t *terminal) error {
+	return use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
+		list, err := to.tools(ctx, c.Server)
+		if err != nil {
+			return err
+		}
+		return c.show(t, list, func() error { return printTools(t.out, list) })
+	})
+}
+
+// tools returns the tools of a server.
+func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
+	var list api.Tools
+	err := c.call(ctx, "GET", "servers/"+server+"/tools", nil, &list)
+	if !isCode(err, "not_found") {
+		return list, err
+	}
+	if _, err := c.server(ctx, server); err != nil {
+		return list, err
+	}
+	s, err := c.connect(ctx, server)
+	if err != nil {
+		return list, err
+	}
+	defer func() { _ = s.Close() }()
+	list = api.Tools{Server: server, Taken: time.Now().UTC()}
+	for tool, err := range s.Tools(ctx, nil) {
+		if err != nil {
+			return list, err
+		}
+		raw, err := json.Marshal(tool)
+		if err != nil {
+			return list, err
+		}
+		list.Tools = append(list.Tools, raw)
+	}
+	return list, nil
+}
+
+// tool is what a command knows of a tool.
+type tool struct {
+	Name        string
+	Description string
+	InputSchema struct {
+		Properties map[string]json.RawMessage
+		Required   []string
+	}
+	Annotations struct {
+		ReadOnlyHint    bool
+		DestructiveHint *bool
+		IdempotentHint  bool
+	}
+}
+
+// toolsOf reads the tools of a list.
+func toolsOf(list api.Tools) ([]tool, error) {
+	all := make([]tool, len(list.Tools))
+	for i, raw := range list.Tools {
+		if err := json.Unmarshal(raw, &all[i]); err != nil {
+			return nil, fmt.Errorf("the tools of %s are not as MCP says: %w", list.Server, err)
+		}
+	}
+	return all, nil
+}
+
+func printTools(out io.Writer, list api.Tools) error {
+	all, err := toolsOf(list)
+	if err != nil {
+		return err
+	}
+	return table(out, func(say func(string, ...any)) {
+		say("TOOL\tARGUMENTS\tHINTS\tDESCRIPTION\n")
+		for _, t := range all {
+			about, _, _ := strings.Cut(strings.TrimSpace(t.Description), "\n")
+			say("%s\t%s\t%s\t%s\n", t.Name, cmp.Or(t.arguments(), "–"), cmp.Or(t.hints(), "–"), clip(about, 80))
+		}
+	})
+}
+
+// arguments returns the names of the arguments with their types; those that may be left
+// out are in brackets.
+func (t tool) arguments() string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(t.InputSchema.Properties)) {
+		text := name + "=" + typeOf(t.InputSchema.Properties[name])
+		if !slices.Contains(t.InputSchema.Required, name) {
+			text = "[" + text + "]"
+		}
+		names = append(names, text)
+	}
+	return strings.Join(names, " ")
+}
+
+func (t tool) hints() string {
+	var all []string
+	if t.Annotations.ReadOnlyHint {
+		all = append(all, "read-only")
+	}
+	if d := t.Annotations.DestructiveHint; d != nil && *d {
+		all = append(all, "destructive")
+	}
+	if t.Annotations.IdempotentHint {
+		all = append(all, "idempotent")
+	}
+	return strings.Join(all, ", ")
+}
+
+// typeOf returns the type that a JSON schema names, "any" without one.
+func typeOf(schema json.RawMessage) string {
+	if name, ok := wire.String(wire.Lookup(schema, "type")); ok {
+		return name
+	}
+	return "any"
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A prepared server is installed, and its handshake record has its answers to initialize
+// and its lists. So the first clients are answered without a process.
+
+// preparation says which server to prepare.
+type preparation struct {
+	servers string // path of the servers file
+	data    string // data folder
+	server  string // its name
+}
+
+// readiness is what a prepared server said.
+type readiness struct {
+	version string // of the server; may be ""
+	tools   int
+}
+
+// errNotTaken is the error for a run that does not host the server.
+var errNotTaken = errors.New("dormouse run hosts another servers file: name that one with --servers, or its folder with --data")
+
+// interruptible returns a context that ends with Ctrl-C.
+func interruptible() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+}
+
+// prepare prepares a server on the machine that uses the data folder. If none does, it
+// becomes one for that time, at an address of its own.
+func prepare(ctx context.Context, p preparation) (ready readiness, err error) {
+	err = use(ctx, target{Data: p.data}, 0, func(ctx context.Context, to *client) error {
+		ready, err = prepareThere(ctx, to, p)
+		return err
+	})
+	if isNotUp(err) {
+		return prepareAlone(ctx, p)
+	}
+	return ready, err
+}
+
+// prepareThere prepares a server on a running machine.
+func prepareThere(ctx context.Context, to *client, p preparation) (readiness, error) {
+	taken, err := to.reload(ctx)
+	if err != nil {
+		return readiness{}, err
+	}
+	if taken.Error != "" {
+		return readiness{}, fmt.Errorf("dormouse run does not take the servers file: %s", taken.Error)
+	}
+	all, err := to.servers(ctx)
+	if err != nil {
+		return readiness{}, err
+	}
+	if !slices.ContainsFunc(all, func(s api.Server) bool { return s.Name == p.server && s.Path != "" }) {
+		return readiness{}, errNotTaken
+	}
+	url, key, err := to.endpoint(ctx, p.server)
+	if err != nil {
+		return readiness{}, err
+	}
+	return handshakes(ctx, url, key)
+}
+
+// prepareAlone hosts the servers file until the handshakes are over.
+func prepareAlone(ctx context.Context, p preparation) (ready readiness, err error) {
+	err = hostAlone(ctx, local.Config{Servers: p.servers, Data: p.data}, func(ctx context.Context, url string) error {
+		ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", "")
+		return err
+	})
+	return ready, err
+}
+
+// hostAlone hosts a servers file at an address of its own until do has returned. The caller
+// sets Servers, Data and what else it wants in cfg.
+func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Context, url string) error) error {
+	bin, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("where this program is: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	address, ended := make(chan string, 1), make(chan error, 1)
+	cfg.Listen, cfg.Sockets, cfg.Access = "127.0.0.1:0", "127.0.0.1:0", local.AccessOpen
+	cfg.Idle, cfg.Functions, cfg.Runner = time.Minute, local.FunctionsInside, []string{bin, "runner"}
+	cfg.Environ, cfg.Log, cfg.Ready = os.Environ(), io.Discard, func(url string) { address <- url }
+	go func() { ended <- local.Run(ctx, cfg) }()
+	select {
+	case err := <-ended:
+		return err
+	case url := <-address:
+		err = do(ctx, url)
+	}
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// clientKind is what a kind of client says in its handshake. A list may depend on it.
+type clientKind struct{ version, capabilities string }
+
+// clientKinds are the kinds of clients that a server is prepared for, the most usual one
+// first.
+func clientKinds() []clientKind {
+	const roots, all = `{"roots":{"listChanged":true}}`, `{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}`
+	return []clientKind{
+		{wire.V20251125, `{}`},
+		{wire.V20251125, roots},
+		{wire.V20251125, all},
+		{wire.V20251125, `{"roots":{},"elicitation":{}}`},
+		{wire.V20250618, `{}`},
+		{wire.V20250618, roots},
+		{wire.V20250618, `{"elicitation":{}}`},
+	}
+}
+
+// furtherHandshakes is the time for all kinds of clients but the first. Each may start a
+// process.
+const furtherHandshakes = 5 * time.Second
+
+// handshakes speaks to a server as several kinds of clients. Only the first must succeed.
+func handshakes(ctx context.Context, url, key string) (readiness, error) {
+	client := &http.Client{}
+	defer client.CloseIdleConnections()
+	shake := func(ctx context.Context, kind clientKind) (readiness, error) {
+		p := &peer{http: client, url: url, key: key}
+		r, err := p.shake(ctx, kind)
+		p.end(context.WithoutCancel(ctx))
+		return r, err
+	}
+	kinds := clientKinds()
+	ready, err := shake(ctx, kinds[0])
+	if err != nil {
+		return ready, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, furtherHandshakes)
+	defer cancel()
+	var rest errgroup.Group
+	rest.SetLimit(runtime.NumCPU())
+	for _, kind := range kinds[1:] {
+		if ctx.Err() == nil {
+			rest.Go(func() error {
+				_, _ = shake(ctx, kind) // then such a client starts a process
+				return nil
+			})
+		}
+	}
+	_ = rest.Wait()
+	return ready, nil
+}
+
+// shake opens a session and asks for all lists of the server.
+func (p *peer) shake(ctx context.Context, kind clientKind) (r readiness, err error) {
+	init, err := p.initialize(ctx, kind.version, kind.capabilities)
+	if err != nil {
+		return r, err
+	}
+	r.version = init.ServerInfo.Version
+	for _, l := range []struct{ capability, method, key string }{
+		{"tools", wire.MethodToolsList, "tools"},
+		{"prompts", wire.MethodPromptsList, "prompts"},
+		{"resources", wire.MethodResourcesList, "resources"},
+		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
+	} {
+		if init.Capabilities[l.capability] == nil {
+			continue
+		}
+		n, err := p.list(ctx, l.method, l.key)
+		if l.key == "tools" {
+			if r.tools = n; err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
+}

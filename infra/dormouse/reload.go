@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// hangups returns a channel that gets SIGHUP from people and service managers. The system
+// sends SIGHUP too, when the terminal of this program is closed; then hangups calls end.
+func hangups(end func()) chan os.Signal {
+	signals, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	had := hasTerminal()
+	go func() {
+		for s := range signals {
+			if had && !hasTerminal() {
+				end()
+				return
+			}
+			select {
+			case reload <- s:
+			default: // one is waiting already
+			}
+		}
+	}()
+	return reload
+}
+
+// hasTerminal reports whether this program has a controlling terminal that is open.
+func hasTerminal() bool {
+	f, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
+
+type reloadCommand struct {
+	target
+	printing
+}
+
+// Run prints what has changed.
+func (c *reloadCommand) Run(t *terminal) error {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		taken, err := to.reload(ctx)
+		if err != nil {
+			return err
+		}
+		err = c.show(t, taken, func() (err error) {
+			if taken.Error == "" {
+				_, err = fmt.Fprintln(t.out, cmp.Or(taken.Changes, "nothing has changed"))
+			}
+			return err
+		})
+		switch {
+		case err != nil || taken.Error == "":
+			return err
+		case c.JSON:
+			return failure{code: exitFailed}
+		}
+		return fmt.Errorf("%s\nwhat was there before is still served", taken.Error)
+	})
+}
+
+// reload makes the machine read its servers file at once.
+func (c *client) reload(ctx context.Context) (taken api.Reloaded, err error) {
+	err = c.call(ctx, "POST", "reload", nil, &taken)
+	return taken, err
+}
+
+type checkCommand struct {
+	File    string   `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
+	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
+	printing
+}
+
+// checked is what check prints as JSON.
+type checked struct {
+	Servers  []string `json:"servers"`  // that can be hosted
+	Mistakes []remark `json:"mistakes"` // each costs its server, or the whole file
+	Warnings []remark `json:"warnings"`
+}
+
+// remark is something about a servers file, with its place if it has one.
+type remark struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Text   string `json:"text"`
+}
+
+func (r remark) String() string {
+	if r.File == "" {
+		return r.Text
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", r.File, r.Line, r.Column, r.Text)
+}
+
+func remarkAt(p catalog.Position, text string) remark { return remark{p.File, p.Line, p.Column, text} }
+
+// Run prints all mistakes, and fails if there is one.
+func (c *checkCommand) Run(t *terminal) error {
+	found := check(c.File, c.EnvFile)
+	if c.JSON {
+		if err := t.printJSON(found); err != nil {
+			return err
+		}
+	} else {
+		for _, m := range found.Mistakes {
+			_, _ = fmt.Fprintln(t.out, m)
+		}
+		for _, w := range found.Warnings {
+			_, _ = fmt.Fprintf(t.out, "warning: %s\n", w)
+		}
+		if len(found.Servers) == 0 {
+			found.Servers = []string{"no server"}
+		}
+		_, _ = fmt.Fprintf(t.out, "can be hosted: %s\n", strings.Join(found.Servers, ", "))
+	}
+	if len(found.Mistakes) > 0 {
+		return failure{code: exitFailed}
+	}
+	return nil
+}
+
+// check reads a servers file as dormouse run does.
+func check(file string, envFiles []string) checked {
+	found := checked{Servers: []string{}, Mistakes: []remark{}, Warnings: []remark{}}
+	c, warnings, mistakes := readServers(file, envFiles)
+	for _, w := range warnings {
+		found.Warnings = append(found.Warnings, remarkAt(w.Position, w.Text))
+	}
+	if c != nil {
+		found.Servers = c.Names()
+	}
+	for _, err := range mistakes {
+		var e *catalog.Error
+		if errors.As(err, &e) {
+			found.Mistakes = append(found.Mistakes, remarkAt(e.Position, e.Reason))
+		} else {
+			found.Mistakes = append(found.Mistakes, remark{Text: err.Error()})
+		}
+	}
+	return found
+}
+
+// readServers reads a servers file. The mistakes are of the whole file, or of its servers;
+// the catalog is nil if they are of the file.
+func readServers(file string, envFiles []string) (c *catalog.Catalog, warnings []catalog.Warning, mistakes []error) {
+	c, warnings, err := catalog.LoadHere(file, os.LookupEnv, envFiles...)
+	switch joined, ok := err.(interface{ Unwrap() []error }); {
+	case ok:
+		return nil, warnings, joined.Unwrap()
+	case err != nil:
+		return nil, warnings, []error{err}
+	}
+	for _, rejected := range c.Rejected() {
+		for _, e := range rejected.Errors {
+			mistakes = append(mistakes, e)
+		}
+	}
+	return c, warnings, mistakes
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// named are the names of servers that a command changes.
+type named struct {
+	Names []string `arg:"" name:"name" help:"Name of a server; may be repeated."`
+	serversFile
+}
+
+// change changes each server in the file. Nothing is written if one of them is not there.
+func (c named) change(use func(f *edited, name string) error) (*edited, error) {
+	f, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range c.Names {
+		if !f.Has(name) {
+			return nil, unknown("server", name, f.Names())
+		}
+	}
+	for _, name := range c.Names {
+		if err := use(f, name); err != nil {
+			return nil, err
+		}
+	}
+	return f, f.save()
+}
+
+type removeCommand struct{ named }
+
+// Run takes servers out of the file. Their variables stay in .env.
+func (c *removeCommand) Run(t *terminal) error {
+	f, err := c.change(func(f *edited, name string) error { return f.Remove(name) })
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(t.out, "removed %s from %s; sessions stay until they expire\n", strings.Join(c.Names, ", "), f.name())
+	return err
+}
+
+type enableCommand struct{ named }
+
+// Run takes servers into service again.
+func (c *enableCommand) Run(t *terminal) error {
+	f, err := c.change(func(f *edited, name string) error { return f.Switch(name, true) })
+	if err != nil {
+		return err
+	}
+	for _, name := range c.Names {
+		why, err := f.served(name)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return fmt.Errorf("%s is on, but it is not served: %s", name, why)
+		}
+	}
+	_, err = fmt.Fprintf(t.out, "on: %s\n", strings.Join(c.Names, ", "))
+	return err
+}
+
+type disableCommand struct{ named }
+
+// Run takes servers out of service.
+func (c *disableCommand) Run(t *terminal) error {
+	if _, err := c.change(func(f *edited, name string) error { return f.Switch(name, false) }); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(t.out, "off: %s\n", strings.Join(c.Names, ", "))
+	return err
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/profile"
+)
+
+// says are the flags for what dormouse run prints.
+type says struct {
+	JSON      bool   `help:"Print events as JSON lines on stdout, and nothing for people."`
+	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text, lines for people; json, the log lines of all functions and boxes, which otherwise go to logs/dormouse.jsonl in the data folder."`
+	Verbose   bool   `short:"v" help:"Show functions, boxes and frames too."`
+	NoColor   bool   `name:"no-color" help:"Show no colors. The variable NO_COLOR does the same."`
+}
+
+type runCommand struct {
+	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
+	Sockets    string        `help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
+	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
+	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
+	Strict     bool          `help:"Exit with an error if a server of the file cannot be hosted."`
+	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
+	Store      string        `help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
+	PublicURL  string        `name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
+	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
+	Functions  string        `default:"inside" help:"What handles messages. inside: this process. process: the function programs beside this one, invoked as on AWS. A folder: your own programs http and socket in it, with your servers in Go, invoked as on AWS."`
+	Limits     string        `enum:"home,aws" default:"home" help:"The limits of gateways. home: those for one machine. aws: those of AWS. Function programs always have the limits of AWS."`
+	Access     string        `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
+	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
+	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
+	Says       says          `embed:""`
+
+	// Hidden flags, for tests and experiments.
+	SocketIdle time.Duration `hidden:"" help:"How long a WebSocket connection may be silent until it is closed."`
+	SocketLife time.Duration `hidden:"" help:"The age at which a WebSocket connection is closed."`
+	Cold       bool          `hidden:"" help:"Build new handlers for each message."`
+	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
+}
+
+// Validate checks that a folder in --functions exists.
+func (c *runCommand) Validate() error {
+	switch c.Functions {
+	case local.FunctionsInside, local.FunctionsProcess:
+		return nil
+	}
+	if info, err := os.Stat(c.Functions); err != nil || !info.IsDir() {
+		return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", c.Functions)
+	}
+	return nil
+}
+
+func (c *runCommand) Run(t *terminal) error {
+	if !c.Says.JSON {
+		if _, err := t.fill(asked{servers: c.Servers, envFiles: c.EnvFile}); err != nil {
+			return err
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	reload := hangups(stop)
+	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
+		return err
+	}
+	bin, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("where this program is: %w", err)
+	}
+	store, more, err := useTable(ctx, c.Store)
+	if err != nil {
+		return err
+	}
+	functions, own := c.Functions, ""
+	if functions != local.FunctionsInside && functions != local.FunctionsProcess {
+		functions, own = local.FunctionsProcess, functions
+	}
+	cfg := local.Config{
+		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
+		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
+		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
+		Runner: []string{bin, "runner"}, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
+	}
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	switch {
+	case c.Says.JSON:
+		cfg.JSON = t.out
+	case c.Says.LogFormat == "text":
+		d := c.Says.open(t, func() {
+			select {
+			case reload <- syscall.SIGHUP:
+			default: // one waits already
+			}
+		}, leave)
+		defer d.Close()
+		cfg.Display = d.Terminal
+	}
+	if c.Says.LogFormat == "json" {
+		cfg.Log = t.err
+	}
+	if c.Disorder > 0 {
+		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
+	}
+	return local.Run(ctx, cfg)
+}

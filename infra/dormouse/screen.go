@@ -1,0 +1,64 @@
+package main
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+)
+
+// screen is the display of dormouse run, with the keys of its keyboard.
+type screen struct {
+	*display.Terminal
+	keys *keyboard // nil if the keyboard was not taken
+}
+
+// open opens the display on stderr. reload has dormouse run read its servers file, and quit
+// ends it.
+func (c says) open(t *terminal, reload, quit func()) screen {
+	o := c.display(t.err, os.Getenv)
+	var s screen
+	if o.Form == display.Screen {
+		s.keys = takeKeyboard(os.Stdin)
+	}
+	o.Keys = s.keys != nil
+	s.Terminal = display.New(o)
+	if s.keys != nil {
+		go s.keys.read(map[byte]func(){'c': s.Clients, 'r': reload, 'v': s.ToggleVerbose, 'q': quit})
+	}
+	return s
+}
+
+// Close ends the display and gives the keyboard back.
+func (s screen) Close() {
+	s.Terminal.Close()
+	if s.keys != nil {
+		s.keys.giveBack()
+	}
+}
+
+// display returns how to write to out. On a terminal the lines at the bottom are rewritten,
+// but not in CI, whose logs may come from a terminal, and not if TERM is dumb.
+func (c says) display(out io.Writer, getenv func(string) string) display.Options {
+	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return o
+	}
+	o.Form = display.Lines
+	dumb := getenv("TERM") == "dumb"
+	if !dumb && getenv("CI") == "" {
+		o.Form = display.Screen
+	}
+	o.Color = !c.NoColor && !dumb && getenv("NO_COLOR") == "" && getenv("CI") == ""
+	o.Width = func() int {
+		width, _, err := term.GetSize(int(f.Fd()))
+		if err != nil || width < 20 {
+			return 80
+		}
+		return width
+	}
+	return o
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// shows returns what dormouse run writes to a pseudo-terminal of some columns when one
+// server is started. end is the last thing that it writes.
+func shows(t *testing.T, c says, columns uint16, env map[string]string, end string) string {
+	t.Helper()
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = master.Close() }()
+	if err := pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: columns}); err != nil {
+		t.Fatal(err)
+	}
+	o := c.display(tty, func(name string) string { return env[name] })
+	o.Version = "0.4.0"
+	d := display.New(o)
+	d.Start(display.Start{
+		File: "servers.json", Who: "open to this machine only", Open: true, Clients: []string{"claude mcp add"},
+		Servers: []display.Server{
+			{Name: "everything", Address: "http://127.0.0.1:8787/everything/mcp", Tools: "11 tools"},
+			{Name: "mine", Address: "http://127.0.0.1:8787/mine/mcp", Tools: "never started"},
+			{Name: "weather", Why: "WEATHER_KEY is not set: set it in the environment, in .env beside the file, or with --env-file", Place: "servers.json:14:32"},
+		},
+	})
+	d.Event(journal.Event{Kind: journal.ServerFailed, Name: "mine", Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.Local), Reason: "it says no", Hint: "dormouse logs mine"})
+	var got bytes.Buffer
+	piece := make([]byte, 4096)
+	for !strings.Contains(got.String(), end) {
+		if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := master.Read(piece)
+		if err != nil {
+			t.Fatalf("%v; it shows %q", err, got.String())
+		}
+		got.Write(piece[:n])
+	}
+	d.Close()
+	_ = tty.Close()
+	return got.String()
+}
+
+func TestRunOnATerminal(t *testing.T) {
+	const status = "─ nothing runs · 0 sessions · 0 calls"
+	for _, columns := range []uint16{80, 120} {
+		got := shows(t, says{}, columns, map[string]string{"TERM": "xterm"}, "logs mine\r\n"+status)
+		got = strings.ReplaceAll(strings.ReplaceAll(got, "\r\n", "\n"), "\x1b", "ESC")
+		path := fmt.Sprintf("testdata/terminal%d.txt", columns)
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got; -update accepts it):\n%s", path, err, diff)
+		}
+	}
+}
+
+func TestRunOnATerminalThatIsNotToBeRewritten(t *testing.T) {
+	for name, env := range map[string]map[string]string{"dumb": {"TERM": "dumb"}, "CI": {"TERM": "xterm", "CI": "true"}} {
+		if got := shows(t, says{}, 80, env, "logs mine\r\n"); strings.Contains(got, "\x1b") || strings.Contains(got, "nothing runs ·") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestRunWithoutColors(t *testing.T) {
+	const red = "\x1b[31m"
+	if got := shows(t, says{}, 80, map[string]string{"TERM": "xterm"}, "logs mine\r\n"); !strings.Contains(got, red) {
+		t.Errorf("no colors without being asked: %q", got)
+	}
+	for name, env := range map[string]map[string]string{"NO_COLOR": {"NO_COLOR": "1"}, "--no-color": nil} {
+		got := shows(t, says{NoColor: env == nil}, 80, env, "logs mine\r\n")
+		if strings.Contains(got, "m failed") || strings.Contains(got, red) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestRunInsideAnotherProgram(t *testing.T) {
+	c := says{}
+	if o := c.display(io.Discard, func(string) string { return "" }); o.Form != display.Records || !o.Stamps || o.Color {
+		t.Errorf("%+v", o)
+	}
+	o := c.display(&bytes.Buffer{}, func(name string) string { return map[string]string{"JOURNAL_STREAM": "8:1"}[name] })
+	if o.Stamps {
+		t.Error("the journal of systemd has the times already")
+	}
+}
+
+func TestKeysAreReadWithoutEnter(t *testing.T) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = master.Close(), tty.Close() }()
+	// The terminal is not this test's own, so the check for that is left out.
+	k := keyboardOf(tty)
+	if k == nil {
+		t.Fatal("the modes of the terminal cannot be set")
+	}
+	pressed := make(chan string)
+	go k.read(map[byte]func(){'v': func() { pressed <- "v" }, 'q': func() { pressed <- "q" }})
+	for _, key := range []string{"v", "q"} {
+		if _, err := io.WriteString(master, "x"+key); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-pressed; got != key {
+			t.Errorf("%s was taken for %s", key, got)
+		}
+	}
+	k.giveBack()
+	if file, err := os.Open(os.DevNull); err != nil || takeKeyboard(file) != nil {
+		t.Error("no terminal was taken for one", err)
+	}
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
+)
+
+type secretsCommand struct {
+	Set    setSecretCommand    `cmd:"" help:"Set what a principal has at a third party, such as an API key. The value is read from standard input. ${principal:NAME} in the env of a server stands for it."`
+	List   listSecretsCommand  `cmd:"" help:"List what principals have, without the values."`
+	Remove removeSecretCommand `cmd:"" help:"Remove what a principal has at a third party."`
+}
+
+// ofPrincipal names a principal.
+type ofPrincipal struct {
+	Principal string `required:"" help:"Whose it is: the principal of a key, or of a user who signs in, such as okta:00u1ab."`
+	Tenant    string `default:"default" help:"The principal's tenant."`
+}
+
+type setSecretCommand struct {
+	Name string `arg:"" help:"The name in ${principal:NAME}."`
+	ofPrincipal
+	keyStore
+}
+
+// Run stores a value.
+func (c *setSecretCommand) Run(t *terminal) error {
+	value, err := readSecret(t)
+	if err != nil {
+		return err
+	}
+	secret, err := c.sealing()
+	if err != nil {
+		return err
+	}
+	return c.useStore(func(ctx context.Context, store session.Store) error {
+		v, err := upstream.New(upstream.Config{Store: store, Secret: secret})
+		if err == nil {
+			err = v.Put(ctx, c.Tenant, c.Principal, c.Name, value)
+		}
+		if err != nil {
+			return err
+		}
+		return c.show(t, secretLine{Name: c.Name, Tenant: c.Tenant, Principal: c.Principal}, func() error {
+			_, err := fmt.Fprintf(t.out, "%s of %s, tenant %s, is set. Processes get it with their next call.\n", c.Name, c.Principal, c.Tenant)
+			return err
+		})
+	})
+}
+
+// readSecret reads a value, without an echo from a terminal. A value among the arguments
+// would stand in ps.
+func readSecret(t *terminal) (string, error) {
+	if in, ok := t.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+		if _, err := fmt.Fprint(t.err, "Value: "); err != nil {
+			return "", err
+		}
+		value, err := term.ReadPassword(int(in.Fd()))
+		_, _ = fmt.Fprintln(t.err)
+		return strings.TrimSpace(string(value)), err
+	}
+	value, err := io.ReadAll(io.LimitReader(t.in, upstream.MaxSecret+1))
+	return strings.TrimSpace(string(value)), err
+}
+
+// sealing returns the secret that seals what is stored: that of the data folder, or of a
+// stack, from the environment.
+func (k keyStore) sealing() ([]byte, error) {
+	text := os.Getenv(secretEnv)
+	switch {
+	case text != "":
+		secret, err := hex.DecodeString(text)
+		if err != nil {
+			return nil, errors.New(secretEnv + " is not hexadecimal")
+		}
+		return secret, nil
+	case strings.HasPrefix(k.Store, dynamodb):
+		return nil, errors.New("set " + secretEnv + " to the secret of the stack: it seals what is stored")
+	}
+	return datafolder.Secret(k.Data)
+}
+
+// secretEnv is the variable of functions with the secret that seals, in hexadecimal.
+const secretEnv = "DORMOUSE_SECRET" //nolint:gosec // the name of a variable
+
+// secretLine is what a principal has, in the JSON output. Times are RFC 3339, UTC.
+type secretLine struct {
+	Name      string     `json:"name"`
+	Tenant    string     `json:"tenant"`
+	Principal string     `json:"principal"`
+	Changed   *time.Time `json:"changed,omitempty"`
+	Until     *time.Time `json:"until,omitempty"` // absent: it does not end by itself
+	Refused   bool       `json:"refused,omitempty"`
+}
+
+type listSecretsCommand struct {
+	Principal string `help:"List only what this principal has."`
+	Tenant    string `help:"List only what principals of this tenant have."`
+	keyStore
+}
+
+// Run lists what principals have.
+func (c *listSecretsCommand) Run(t *terminal) error {
+	return c.useStore(func(ctx context.Context, store session.Store) error {
+		const page = 100
+		lines := []secretLine{}
+		for after := ""; ; {
+			rows, err := store.ListUpstreamTokens(ctx, c.Tenant, after, page)
+			if err != nil {
+				return err
+			}
+			for _, r := range rows {
+				if after = r.ID; c.Principal == "" || c.Principal == r.Principal {
+					lines = append(lines, lineOfSecret(r))
+				}
+			}
+			if len(rows) < page {
+				break
+			}
+		}
+		return c.show(t, lines, func() error {
+			return table(t.out, func(say func(string, ...any)) {
+				say("NAME\tTENANT\tPRINCIPAL\tCHANGED\tENDS\n")
+				for _, l := range lines {
+					ends := "never"
+					switch {
+					case l.Refused:
+						ends = "refused"
+					case l.Until != nil:
+						ends = l.Until.Format(time.RFC3339)
+					}
+					say("%s\t%s\t%s\t%s\t%s\n", l.Name, l.Tenant, l.Principal, l.Changed.Format(time.DateOnly), ends)
+				}
+			})
+		})
+	})
+}
+
+func lineOfSecret(r session.UpstreamToken) secretLine {
+	changed := r.Changed.UTC()
+	l := secretLine{Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: &changed, Refused: r.Sealed == ""}
+	if !r.Until.IsZero() {
+		until := r.Until.UTC()
+		l.Until = &until
+	}
+	return l
+}
+
+type removeSecretCommand struct {
+	Name string `arg:"" help:"The name in ${principal:NAME}."`
+	ofPrincipal
+	keyStore
+}
+
+// Run removes a value.
+func (c *removeSecretCommand) Run(t *terminal) error {
+	return c.useStore(func(ctx context.Context, store session.Store) error {
+		there, err := upstream.Remove(ctx, store, c.Tenant, c.Principal, c.Name)
+		if err != nil {
+			return err
+		}
+		if !there {
+			return fmt.Errorf("%s of tenant %s has no %s; secrets list prints what there is", c.Principal, c.Tenant, c.Name)
+		}
+		return c.show(t, secretLine{Name: c.Name, Tenant: c.Tenant, Principal: c.Principal}, func() error {
+			_, err := fmt.Fprintf(t.out, "%s of %s, tenant %s, is removed.\n", c.Name, c.Principal, c.Tenant)
+			return err
+		})
+	})
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+type stopCommand struct {
+	Of  string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints."`
+	All bool   `help:"Stop the processes of all servers."`
+	Now bool   `help:"End calls in flight at once. Otherwise they get 30 seconds."`
+	target
+	printing
+}
+
+// Validate checks the arguments together.
+func (c *stopCommand) Validate() error {
+	if c.All == (c.Of != "") {
+		return errors.New("say what to stop: a server, a session, or --all")
+	}
+	return nil
+}
+
+// Run tells boxes to stop, and returns when they were told. The sessions stay.
+func (c *stopCommand) Run(t *terminal) error {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		told, err := c.stop(ctx, to)
+		if err != nil {
+			return err
+		}
+		return c.show(t, told, func() (err error) {
+			if len(told.Boxes) == 0 {
+				_, err = fmt.Fprintln(t.err, "Nothing was running.")
+			}
+			return err
+		})
+	})
+}
+
+func (c *stopCommand) stop(ctx context.Context, to *client) (told api.Stopped, err error) {
+	order := api.Stop{Now: c.Now}
+	if c.All {
+		return told, to.call(ctx, http.MethodPost, "stop", order, &told)
+	}
+	all, err := to.servers(ctx)
+	if err != nil {
+		return told, err
+	}
+	var names []string
+	for _, s := range all {
+		if s.Name == c.Of {
+			return told, to.call(ctx, http.MethodPost, "servers/"+c.Of+"/stop", order, &told)
+		}
+		names = append(names, s.Name)
+	}
+	err = to.call(ctx, http.MethodPost, "sessions/"+c.Of+"/stop", order, &told)
+	if isCode(err, "not_found") {
+		return told, fmt.Errorf("no session %s, and %w", c.Of, unknown("server", c.Of, names))
+	}
+	return told, err
+}
+
+type endCommand struct {
+	Session string `arg:"" help:"The beginning of the session's id, which sessions prints."`
+	target
+	printing
+}
+
+// Run ends a session for good.
+func (c *endCommand) Run(t *terminal) error {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		var ended api.Session
+		if err := to.call(ctx, http.MethodDelete, "sessions/"+strings.TrimSpace(c.Session), nil, &ended); err != nil {
+			return err
+		}
+		return c.show(t, ended, func() error { return nil })
+	})
+}

@@ -1,0 +1,184 @@
+package clientfile_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// theirs returns a file in the state in which its owner keeps it. Most files have a server
+// "mine" that the client starts or reaches itself. Everything that Merge must keep
+// contains KEEP.
+func theirs(t *testing.T, client string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", client, "before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func servers() []clientfile.Server {
+	return []clientfile.Server{
+		{Name: "mine", URL: "http://127.0.0.1:8787/mine/mcp"},
+		{Name: "new.one", URL: "http://127.0.0.1:8787/new.one/mcp", Key: "dm_aaaaaaaa_b"},
+	}
+}
+
+// TestMergeKeepsAllElseOfEveryClientsFile compares with testdata/CLIENT/after.
+func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
+	for _, c := range clientfile.Clients() {
+		t.Run(c.Name, func(t *testing.T) {
+			before := theirs(t, c.Name)
+			got, err := c.Merge(before, servers())
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", c.Name, "after")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Error(diff)
+			}
+			if kept, had := strings.Count(string(got), "KEEP"), strings.Count(string(before), "KEEP"); kept != had || had == 0 {
+				t.Errorf("%d of %d things to keep are there", kept, had)
+			}
+			again, err := c.Merge(got, servers())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(got), string(again)); diff != "" {
+				t.Errorf("a second time changes it: %s", diff)
+			}
+			fresh, err := c.Merge(nil, servers()[1:])
+			if err != nil || !strings.Contains(string(fresh), "8787/new.one/mcp") || !strings.Contains(string(fresh), "dm_aaaaaaaa_b") {
+				t.Errorf("a new file: %s, %v", fresh, err)
+			}
+		})
+	}
+}
+
+func TestMergeSaysWhatIsInTheWay(t *testing.T) {
+	for _, c := range []struct{ client, text, want string }{
+		{"cursor", `{"mcpServers": hunter2}`, "the file is not JSON"},
+		{"cursor", `{"mcpServers": ["hunter2"]}`, "mcpServers is not an object"},
+		{"codex", "a = hunter2", "the file is not TOML"},
+		{"codex", "mcp_servers = { mine = { url = 'hunter2' } }", "cannot change the form in which the file has it"},
+		{"codex", "[mcp_servers.mine]\ncommand = 'x'\nargs = [\n  'hunter2',\n]\n", "cannot change the form in which the file has it"},
+		{"goose", "extensions: {mine: {uri: hunter2}}", "not one to a line"},
+		{"goose", "extensions:\n\tmine: hunter2\n", "it has tabs"},
+	} {
+		client, _ := clientfile.Find(c.client)
+		_, err := client.Merge([]byte(c.text), servers()[:1])
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "paste it by hand") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", c.text, err)
+		}
+	}
+}
+
+// TestPastes compares the pastes of each client with testdata/pastes.json.
+func TestPastes(t *testing.T) {
+	got := map[string][]clientfile.Paste{}
+	for _, c := range clientfile.Clients() {
+		got[c.Name] = c.Pastes(servers()[0])
+		got[c.Name+", key"] = c.Pastes(servers()[1])
+		got[c.Name+", public"] = c.Pastes(clientfile.Server{Name: "mine", URL: "https://mcp.example.com/mine/mcp"})
+	}
+	text, err := json.MarshalIndent(got, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, '\n')
+	const golden = "testdata/pastes.json"
+	if *update {
+		if err := os.WriteFile(golden, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(text)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// linked decodes a deep link as its client does.
+func linked(t *testing.T, link string) (name string, entry map[string]any) {
+	t.Helper()
+	u, err := url.Parse(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode := func(text []byte) {
+		if err := json.Unmarshal(text, &entry); err != nil {
+			t.Fatalf("%s: %v", link, err)
+		}
+	}
+	if u.Scheme == "vscode" {
+		text, err := url.PathUnescape(u.RawQuery) // as decodeURIComponent does
+		if err != nil {
+			t.Fatal(err)
+		}
+		decode([]byte(text))
+		name, _ = entry["name"].(string)
+		return name, entry
+	}
+	query := u.Query()
+	text, err := base64.StdEncoding.DecodeString(query.Get("config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(text)
+	return query.Get("name"), entry
+}
+
+func TestDeepLinksDecodeToTheServer(t *testing.T) {
+	links := 0
+	for _, c := range clientfile.Clients() {
+		for _, s := range append(servers(), clientfile.Server{Name: "a", URL: "https://h/a+b c/?x=ä&y=1%20"}) {
+			for _, p := range c.Pastes(s) {
+				if p.How != "click" || !strings.Contains(strings.SplitN(p.Text, "?", 2)[0], ":") || strings.Contains(p.Text, ", ") {
+					continue
+				}
+				links++
+				name, entry := linked(t, p.Text)
+				headers, _ := entry["headers"].(map[string]any)
+				if name != s.Name || entry["url"] != s.URL || s.Key != "" && headers["Authorization"] != "Bearer "+s.Key {
+					t.Errorf("%s is %s %v", p.Text, name, entry)
+				}
+			}
+		}
+	}
+	if links != 9 {
+		t.Errorf("%d links, want those of three clients", links)
+	}
+}
+
+func TestPlacesOfFiles(t *testing.T) {
+	m := clientfile.Machine{Home: "/h", Config: "/h/c", Project: "/p"}
+	for file, want := range map[string]string{"~/.codex/config.toml": "/h/.codex/config.toml", "CONFIG/Claude/x": "/h/c/Claude/x", ".cursor/mcp.json": "/p/.cursor/mcp.json", ".mcp.json": "/p/.mcp.json"} {
+		if got := m.Path(file); got != want {
+			t.Errorf("%s is %s", file, got)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package serversfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
+type Entry struct {
+	Command  string          `json:"command,omitempty"`
+	Args     []string        `json:"args,omitempty"`
+	Env      Variables       `json:"env,omitempty"`
+	Cwd      string          `json:"cwd,omitempty"`
+	EnvFile  string          `json:"envFile,omitempty"`
+	EnvVars  json.RawMessage `json:"env_vars,omitempty"` // of Codex
+	Disabled *bool           `json:"disabled,omitempty"`
+	Enabled  *bool           `json:"enabled,omitempty"`
+	Ours     map[string]any  `json:"x-dormouse,omitempty"`
+	Ignored  []string        `json:"-"` // keys of other clients, which the entry does not have
+}
+
+// Variables are the variables of a process, in the order of the file.
+type Variables []Variable
+
+// Variable is one variable of a process.
+type Variable struct{ Name, Value string }
+
+// MarshalJSON writes an object.
+func (v Variables) MarshalJSON() ([]byte, error) {
+	out := []byte{'{'}
+	for i, one := range v {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, plainJSON(one.Name)...), ':'), plainJSON(one.Value)...)
+	}
+	return append(out, '}'), nil
+}
+
+// JSON returns the entry in the form in which it stands in a file.
+func (e Entry) JSON() []byte { return plainJSON(e) }
+
+// plainJSON encodes a value without escaping <, > and &.
+func plainJSON(v any) []byte {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic("serversfile: " + err.Error()) // strings, and JSON that was read before
+	}
+	return bytes.TrimSpace(out.Bytes())
+}
+
+// ParseEntry reads an entry of any client: the form of mcpServers, an entry of VS Code,
+// Zed or Codex, or the form that `code --add-mcp` takes. name is "" if the entry has none.
+// It leaves out a variable that is null. The error quotes no value.
+func ParseEntry(text []byte) (e Entry, name string, err error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	err = members(dec, func(key string, value json.RawMessage) error {
+		switch key {
+		case "name":
+			return as(key, value, "a string", &name)
+		case "command":
+			return e.command(value)
+		case "env":
+			return e.variables(value)
+		case "startup_timeout_sec", "tool_timeout_sec":
+			e.set(key, value)
+			return nil
+		case "x-dormouse":
+			var ours map[string]json.RawMessage
+			err := as(key, value, "an object", &ours)
+			for k, v := range ours {
+				e.set(k, v)
+			}
+			return err
+		}
+		fields := map[string]struct {
+			to   any
+			what string
+		}{
+			"args": {&e.Args, "a list of strings"}, "cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
+			"env_vars": {&e.EnvVars, ""}, "disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"},
+		}
+		if f, ok := fields[key]; ok {
+			return as(key, value, f.what, f.to)
+		}
+		if key != "type" && key != "source" { // for a server over stdio these keys add nothing
+			e.Ignored = append(e.Ignored, key)
+		}
+		return nil
+	})
+	return e, name, err
+}
+
+// set sets one of our own settings.
+func (e *Entry) set(key string, value json.RawMessage) {
+	if e.Ours == nil {
+		e.Ours = map[string]any{}
+	}
+	e.Ours[key] = value
+}
+
+// command reads the program. In older files of Zed it is an object with arguments.
+func (e *Entry) command(value json.RawMessage) error {
+	if value[0] != '{' {
+		return as("command", value, "a string", &e.Command)
+	}
+	return members(json.NewDecoder(bytes.NewReader(value)), func(key string, value json.RawMessage) error {
+		switch key {
+		case "path":
+			return as(key, value, "a string", &e.Command)
+		case "args":
+			return as(key, value, "a list of strings", &e.Args)
+		case "env":
+			return e.variables(value)
+		}
+		return nil
+	})
+}
+
+func (e *Entry) variables(value json.RawMessage) error {
+	if string(value) == "null" {
+		return nil
+	}
+	return members(json.NewDecoder(bytes.NewReader(value)), func(name string, value json.RawMessage) error {
+		if string(value) == "null" {
+			return nil
+		}
+		v := Variable{Name: name}
+		if err := as("env "+name, value, "a string", &v.Value); err != nil {
+			return err
+		}
+		e.Env = append(e.Env, v)
+		return nil
+	})
+}
+
+// as decodes one member. The decoder's own error would quote the value.
+func as(key string, value json.RawMessage, what string, to any) error {
+	if json.Unmarshal(value, to) != nil {
+		return fmt.Errorf("%s must be %s", key, what)
+	}
+	return nil
+}
+
+// members calls use for each member of an object, in order. A repeated name counts once,
+// with its last value.
+func members(dec *json.Decoder, use func(key string, value json.RawMessage) error) error {
+	var keys []string
+	values := map[string]json.RawMessage{}
+	begin, err := dec.Token()
+	if err != nil || begin != json.Delim('{') {
+		return fmt.Errorf("write a JSON object: {\"command\": \"…\", \"args\": […]}")
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		var value json.RawMessage
+		if err == nil {
+			err = dec.Decode(&value)
+		}
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return fmt.Errorf("the JSON object is not complete")
+		}
+		if !slices.Contains(keys, name) {
+			keys = append(keys, name)
+		}
+		values[name] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("the JSON object is not complete")
+	}
+	for _, key := range keys {
+		if err := use(key, values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

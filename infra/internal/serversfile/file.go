@@ -1,0 +1,124 @@
+package serversfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// File is the text of a servers file. If a method that changes it fails, the text stays
+// unchanged.
+type File struct {
+	name string // for messages
+	text []byte
+	raw  *catalog.Raw
+}
+
+// Parse reads a servers file; name is its path. An empty or missing text is a file without
+// servers. The error is that of [catalog.ReadRaw], or says why servers cannot be changed
+// in this file and what to do.
+func Parse(text []byte, name string) (*File, error) {
+	f := &File{name: name, text: text}
+	if len(text) == 0 {
+		f.text = []byte("{\n  \"mcpServers\": {}\n}\n")
+	}
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	if !f.raw.Editable {
+		return nil, fmt.Errorf("%s is TOML, or has one server and nothing around it, so its servers cannot be changed here: `dormouse import %s --servers servers.json` copies them into a file where they can",
+			filepath.Base(name), name)
+	}
+	return f, nil
+}
+
+func (f *File) read() (err error) {
+	f.raw, err = catalog.ReadRaw(f.text, f.name, nil)
+	return err
+}
+
+// Text returns the whole file.
+func (f *File) Text() []byte { return f.text }
+
+// Names returns the names of all servers, in the order of the file.
+func (f *File) Names() (names []string) {
+	for _, s := range f.raw.Servers {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// Has reports whether the file has a server of that name, even one that is not served.
+func (f *File) Has(name string) bool { return slices.Contains(f.Names(), name) }
+
+// Set adds a server at the end, or replaces the server with that name.
+func (f *File) Set(name string, e Entry) error {
+	return f.change(func() ([]byte, error) { return jsonedit.Set(f.text, e.JSON(), f.path(name)...) })
+}
+
+// Remove removes a server from the file. If the file does not have it, nothing changes.
+func (f *File) Remove(name string) error {
+	return f.change(func() ([]byte, error) { return jsonedit.Delete(f.text, f.path(name)...) })
+}
+
+func (f *File) path(name string, below ...string) []string {
+	return slices.Concat(f.raw.Path, []string{name}, below)
+}
+
+func (f *File) change(edit func() ([]byte, error)) error {
+	text, err := edit()
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(f.name), err)
+	}
+	changed := &File{name: f.name, text: text}
+	if err := changed.read(); err != nil {
+		return err
+	}
+	*f = *changed
+	return nil
+}
+
+// Switch switches a server off or on. It sets x-dormouse.enabled, which other clients
+// ignore. To switch on, it first removes that key, so that the file is as before. It sets
+// the key to true only if another client's key still switches the server off.
+func (f *File) Switch(name string, on bool) error {
+	const ours, enabled = "x-dormouse", "enabled"
+	if !on {
+		return f.change(func() ([]byte, error) {
+			return jsonedit.Set(f.text, []byte("false"), f.path(name, ours, enabled)...)
+		})
+	}
+	return f.change(func() ([]byte, error) {
+		text, err := jsonedit.Delete(f.text, f.path(name, ours, enabled)...)
+		if err != nil {
+			return nil, err
+		}
+		entry, ok, err := jsonedit.Get(text, f.path(name)...)
+		if err != nil || !ok {
+			return text, errors.Join(err)
+		}
+		var keys struct {
+			Disabled json.RawMessage `json:"disabled"`
+			Enabled  json.RawMessage `json:"enabled"`
+			Ours     json.RawMessage `json:"x-dormouse"`
+		}
+		if json.Unmarshal(entry, &keys) != nil {
+			return nil, fmt.Errorf("%s is not an object", name)
+		}
+		if string(keys.Ours) == "{}" {
+			if text, err = jsonedit.Delete(text, f.path(name, ours)...); err != nil {
+				return nil, err
+			}
+		}
+		off := keys.Disabled != nil && string(keys.Disabled) != "false" || keys.Enabled != nil && string(keys.Enabled) != "true"
+		if !off {
+			return text, nil
+		}
+		return jsonedit.Set(text, []byte("true"), f.path(name, ours, enabled)...)
+	})
+}

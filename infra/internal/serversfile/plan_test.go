@@ -1,0 +1,154 @@
+package serversfile_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// forms has a file of every client.
+const forms = "../../../shared/catalog/testdata/forms"
+
+// source reads a client's file in the way of the command import.
+func source(t *testing.T, path string) serversfile.Source {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := catalog.ReadRaw(text, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := serversfile.Source{Raw: raw, Folder: "/theirs", Project: raw.Project, Dollar: strings.Contains(path, "gemini"), Rejected: map[string]string{}}
+	c, _, err := catalog.LoadHere(path, func(string) (string, bool) { return "set", true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range c.Rejected() {
+		src.Rejected[r.Name] = r.Reason()
+	}
+	return src
+}
+
+func options() serversfile.Options {
+	return serversfile.Options{
+		Folder:  "/ours",
+		Exists:  func(path string) bool { return slices.Contains([]string{"/theirs/mine.py", "/srv/notes"}, path) },
+		Program: func(name string) bool { return name != "serve" },
+	}
+}
+
+// TestEveryClientsFileIsImported compares the result for each client's file with
+// testdata/import: the items, the servers file and the file of variables.
+func TestEveryClientsFileIsImported(t *testing.T) {
+	for client, name := range map[string]string{
+		"claude-desktop": "claude_desktop_config.json", "claude-code": ".mcp.json", "cursor": ".cursor/mcp.json", "vscode": ".vscode/mcp.json",
+		"codex": "config.toml", "gemini": "settings.json", "windsurf": "mcp_config.json", "zed": "settings.json", "vscode-settings": "settings.json",
+		"registry-npm": "server.json", "registry-pypi": "server.json", "registry-oci": "server.json",
+	} {
+		t.Run(client, func(t *testing.T) {
+			f, env := parse(t, ""), serversfile.NewEnv(nil, func(name string) (string, bool) { return "/home/ada", name == "HOME" })
+			items, err := serversfile.Import(source(t, filepath.Join(forms, client, name)), f, env, options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, err := json.MarshalIndent(items, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprintf("%s\n%s%s", said, f.Text(), env.Text())
+			golden := filepath.Join("testdata", "import", client)
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Error(diff)
+			}
+			checkServed(t, f, env, items)
+		})
+	}
+}
+
+// checkServed checks that imported servers are served once their variables are set.
+func checkServed(t *testing.T, f *serversfile.File, env *serversfile.Env, items []serversfile.Item) {
+	t.Helper()
+	for _, item := range items {
+		set := func(name string) (string, bool) {
+			for _, u := range item.Unset {
+				if u.Variable == name {
+					return "set", true
+				}
+			}
+			return env.Lookup(name)
+		}
+		c, warnings, err := catalog.Parse(f.Text(), "servers.json", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range warnings {
+			if !strings.Contains(w.Text, "is disabled") {
+				t.Error(w)
+			}
+		}
+		if why := c.Reason(item.Name); why != "" && item.Does == serversfile.Add && !strings.Contains(why, "envFile") && !strings.Contains(why, "disabled") {
+			t.Errorf("%s is not served: %s", item.Name, why)
+		}
+	}
+}
+
+func TestImportNeverReplacesUnlessItIsTold(t *testing.T) {
+	var src serversfile.Source
+	src.Raw = &catalog.Raw{}
+	for _, name := range []string{"a", "my-server", "my server!", "ping"} {
+		src.Raw.Servers = append(src.Raw.Servers, catalog.RawServer{Name: name, JSON: []byte(`{"command":"new"}`)})
+	}
+	for _, replace := range []bool{false, true} {
+		f := parse(t, `{"mcpServers": {"a": {"command": "old"}}}`)
+		o := options()
+		o.Replace = replace
+		items, err := serversfile.Import(src, f, serversfile.NewEnv(nil, nil), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, does := `"old"`, serversfile.Keep
+		if replace {
+			want, does = `"a": {
+      "command": "new"`, serversfile.Replace
+		}
+		if !strings.Contains(string(f.Text()), want) || items[0].Does != does {
+			t.Errorf("%v: %s", items[0], f.Text())
+		}
+		if diff := cmp.Diff([]string{"a", "my-server", "my-server-2", "ping-server"}, f.Names()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	o := options()
+	o.Only = []string{"ping", "b"}
+	if _, err := serversfile.Import(src, parse(t, ""), serversfile.NewEnv(nil, nil), o); err == nil || !strings.Contains(err.Error(), "no server b") {
+		t.Error(err)
+	}
+	o.Only = o.Only[:1]
+	f := parse(t, "")
+	if items, err := serversfile.Import(src, f, serversfile.NewEnv(nil, nil), o); err != nil || len(items) != 1 || len(f.Names()) != 1 {
+		t.Error(items, err)
+	}
+}

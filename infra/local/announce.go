@@ -1,0 +1,124 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// announce says that the endpoints are open: the first block for people, and a line for each
+// server that is served for programs.
+func announce(m *machine) {
+	warnings := m.file.news()
+	for _, w := range warnings {
+		m.log.Warn("the servers file", "why", w)
+	}
+	for _, name := range m.served() {
+		if m.cfg.JSON == nil {
+			break
+		}
+		socket := strings.Replace(m.public.address(1), "http", "ws", 1) + "/" + socketStage + "?server=" + url.QueryEscape(name)
+		// As in journal.JSONPrinter.
+		_ = json.NewEncoder(m.cfg.JSON).Encode(map[string]any{
+			"time": time.Now().UTC(), "kind": "ready", "name": name, "url": m.public.endpoint(name), "socket_url": socket,
+		})
+	}
+	if m.cfg.Display == nil {
+		return
+	}
+	s, prices := firstBlock(m, warnings), meter.Published()
+	before := prices.Cost(m.ledger.Total())
+	s.Cost = func() float64 { return prices.Cost(m.ledger.Total()) - before }
+	m.cfg.Display.Start(s)
+}
+
+// endpoint returns the URL of a server for clients.
+func (l *listeners) endpoint(name string) string { return l.address(0) + "/" + name + "/mcp" }
+
+func firstBlock(m *machine, warnings []string) display.Start {
+	servers := m.servers.Load()
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	tools := recordsOf(ctx, m)
+	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), Every: m.public.endpoint("NAME")}
+	for _, name := range servers.Names() {
+		server, _ := servers.Server(name)
+		line := display.Server{Name: name, Off: server.Disabled}
+		if !server.Disabled {
+			line.Address = m.public.endpoint(name)
+			line.Tools = tools.text(server)
+		}
+		s.Servers = append(s.Servers, line)
+	}
+	listed := map[string]bool{}
+	for _, r := range servers.Rejected() {
+		listed[r.String()] = true
+		s.Servers = append(s.Servers, display.Server{Name: r.Name, Why: r.Cause(), Place: r.Place()})
+	}
+	if served := m.served(); len(served) > 0 {
+		s.Clients = []string{"dormouse connect claude-code", "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
+	}
+	for _, w := range warnings {
+		if !listed[w] {
+			s.Notes = append(s.Notes, "warning: "+strings.TrimPrefix(w, filepath.Dir(m.cfg.Servers)+"/"))
+		}
+	}
+	switch {
+	case !s.Open:
+		s.Notes = append(s.Notes, "Callers need an API key: dormouse keys create NAME --server SERVER")
+	case !m.public.onLoopback():
+		s.Notes = append(s.Notes, openWarning)
+	}
+	if m.public.access() == AccessOAuth {
+		s.Notes = append(s.Notes, "Or they sign in: their client opens a page in the browser.")
+	}
+	if m.public.access() == AccessIDP {
+		s.Notes = append(s.Notes, "Or they sign in at the identity provider; their tokens are for the URL above.")
+	}
+	return s
+}
+
+func (l *listeners) whoMayCall() string {
+	switch access := l.access(); {
+	case access == AccessKeys:
+		return "open to holders of an API key"
+	case access == AccessIDP, access == AccessOAuth:
+		return "open to those who sign in, and to holders of an API key"
+	case l.private():
+		return "open to this machine only"
+	default:
+		return "open to everybody"
+	}
+}
+
+const openWarning = `warning: everybody who reaches this machine may call every server, web pages included (--access open on an address that is not loopback). Use --access keys, or name a loopback address with --listen.`
+
+// LogFile is the name of the file in [LogFolder] with the log lines of dormouse run, as JSON.
+// Older lines are in files beside it.
+const LogFile = "dormouse.jsonl"
+
+// The bounds of LogFile: its size in MiB, and how many older files are kept.
+const (
+	logSize = 10
+	logKept = 5
+)
+
+// openLog opens the log. It follows the lock of the data folder: only one program writes the
+// file.
+func (m *machine) openLog() {
+	if m.cfg.Log != nil {
+		return
+	}
+	file := &lumberjack.Logger{Filename: filepath.Join(m.folder.File(LogFolder), LogFile), MaxSize: logSize, MaxBackups: logKept}
+	m.cfg.Log, m.logFile = &lossy{to: file, lost: logLost(m.recorder, m.folder.File(LogFolder))}, file
+	m.log = slog.New(slog.NewJSONHandler(m.cfg.Log, nil))
+}

@@ -1,0 +1,82 @@
+package local
+
+import (
+	"io"
+	"os"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+)
+
+// StoreFile is the name of the store in the data folder.
+const StoreFile = "store.db"
+
+// HistoryFile is the name of the file in the data folder with what was called.
+const HistoryFile = "history.db"
+
+// keptCalls is how many calls the history has at most.
+const keptCalls = 100_000
+
+// Values of Access in [Config].
+const (
+	AccessKeys  = "keys"  // callers with an API key
+	AccessOAuth = "oauth" // callers with an API key, or who sign in here: at the issuer in the servers file, or by any name
+	AccessIDP   = "idp"   // callers with an API key, or a token of the identity provider in the servers file
+	AccessOpen  = "open"  // any caller that reaches an endpoint
+)
+
+// Values of Functions in [Config]: where the handlers run.
+const (
+	FunctionsInside  = "inside"  // in this process
+	FunctionsProcess = "process" // in programs of their own, invoked as on AWS
+)
+
+// Values of Limits in [Config].
+const (
+	LimitsHome = "home" // limits for one machine
+	LimitsAWS  = "aws"  // limits of AWS's gateways
+)
+
+// Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
+// Log are required.
+type Config struct {
+	Listen    string   // HOST:PORT of the HTTP endpoint; port 0 takes a free one
+	Sockets   string   // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
+	PublicURL string   // URL of the HTTP endpoint for clients behind a proxy; "" for none
+	Origins   []string // further origins of web pages that may call, beside the endpoint's own
+	Store     string   // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
+	Servers   string   // path of the servers file
+	EnvFiles  []string // files of variables for the servers file; earlier ones win, and .env beside it comes last
+	Strict    bool     // Run fails if a server cannot be hosted, and takes no change with one
+	// Reload makes Run read the servers file at once; nil for nobody. Run also does so
+	// when the file has changed.
+	Reload <-chan os.Signal
+	Access string   // AccessKeys, AccessOAuth, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
+	Data   string   // folder of the store, the ticket secret and the sockets
+	Runner []string // the program of a box, absolute, and its arguments
+
+	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
+	Limits     string        // LimitsHome or LimitsAWS; with FunctionsProcess always LimitsAWS
+	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
+	SocketLife time.Duration // replaces their life limit
+	Shuffle    *sockets.Shuffle
+	Cold       bool // build new handlers for each message; for tests
+
+	Functions  string        // FunctionsInside or FunctionsProcess
+	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
+	Own        string        // folder with the user's own http and socket programs, which replace those of Programs; "" for none
+	SleepAfter time.Duration // how long a function process may be idle until it is stopped
+
+	Environ []string         // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
+	Ready   func(url string) // is called when clients can call, with the URL of the HTTP endpoint; nil for none
+
+	// JSON gets events as JSON lines; nil for none. Display gets them for people; nil for
+	// none. Verbose adds the frames of boxes to the events.
+	JSON    io.Writer
+	Display *display.Terminal
+	Verbose bool
+	// Log gets the log lines of functions and boxes, and must be safe for concurrent use.
+	// nil keeps them in [LogFile] in Data.
+	Log io.Writer
+}

@@ -1,0 +1,104 @@
+package display
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// bottom is the part of a screen that is rewritten: a line for each install under way, and
+// the status line.
+type bottom struct {
+	shown    []string
+	installs []install
+	closed   bool
+	started  bool // the first block was printed
+}
+
+// install is an install under way.
+type install struct {
+	server, process string
+	what            string
+	since           time.Time
+}
+
+// note keeps the installs under way.
+func (b *bottom) note(e journal.Event) {
+	same := func(i install) bool { return i.server == e.Name && i.process == e.Process }
+	at := slices.IndexFunc(b.installs, same)
+	switch e.Kind {
+	case journal.ServerInstalling:
+		if at < 0 {
+			b.installs = append(b.installs, install{server: e.Name, process: e.Process, since: e.Time})
+			at = len(b.installs) - 1
+		}
+		b.installs[at].what = e.Detail
+	case journal.ServerReady, journal.ServerFailed, journal.ServerStopped:
+		b.installs = slices.DeleteFunc(b.installs, same)
+	case journal.BoxCrash, journal.BoxSleep:
+		b.installs = slices.DeleteFunc(b.installs, func(i install) bool { return i.server == e.Name })
+	}
+}
+
+// next returns the time until the lines move without an event.
+func (b *bottom) next() time.Duration {
+	if len(b.installs) > 0 {
+		return time.Second
+	}
+	return time.Hour
+}
+
+// installing returns a line for each install under way. name is the width of the column of
+// servers.
+func (b *bottom) installing(now time.Time, name int) []string {
+	var lines []string
+	for _, i := range b.installs {
+		took := fmt.Sprintf("%d s", int(now.Sub(i.since).Seconds()))
+		lines = append(lines, fmt.Sprintf("%s  %-*s  %s … %s", clock(i.since), name, i.server, i.what, took))
+	}
+	return lines
+}
+
+func (b *bottom) close() { b.installs, b.closed = nil, true }
+
+// Control sequences of terminals.
+const (
+	up    = "\x1b[%dA" // the cursor goes up
+	clear = "\x1b[J"   // clears from the cursor to the end of the screen
+)
+
+// frame returns the bytes that print text above the lines at the bottom. It returns none if
+// nothing changes.
+func (b *bottom) frame(text []byte, lines []string, width int) []byte {
+	for i, l := range lines {
+		lines[i] = cut(l, width-1) // a line that fills the screen would begin another
+	}
+	if len(text) == 0 && slices.Equal(lines, b.shown) {
+		return nil
+	}
+	var out bytes.Buffer
+	if n := len(b.shown); n > 0 {
+		out.WriteByte('\r')
+		if n > 1 {
+			_, _ = fmt.Fprintf(&out, up, n-1)
+		}
+		out.WriteString(clear)
+	}
+	out.Write(text)
+	out.WriteString(strings.Join(lines, "\n"))
+	b.shown = lines
+	return out.Bytes()
+}
+
+// cut cuts a line to a width in characters.
+func cut(line string, width int) string {
+	if utf8.RuneCountInString(line) <= width || width < 1 {
+		return line
+	}
+	return string([]rune(line)[:width-1]) + "…"
+}

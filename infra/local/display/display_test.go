@@ -1,0 +1,318 @@
+package display_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+var update = flag.Bool("update", false, "write what is shown into testdata")
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC // the lines have the time of the place
+	os.Exit(m.Run())
+}
+
+// page is a screen in a test: what was written, and what of it is to be seen.
+type page struct {
+	*display.Terminal
+	t   *testing.T
+	out output
+}
+
+// output keeps what was written. The terminal writes on its own time.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(data []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(data)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// open runs a test in virtual time, which begins at midnight.
+func open(t *testing.T, o display.Options, width int, test func(p *page)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &page{t: t}
+		o.Out, o.Width, o.Version = &p.out, func() int { return width }, "0.4.0"
+		p.Terminal = display.New(o)
+		test(p)
+		p.Close()
+	})
+}
+
+// at records an event some time after the begin of the test.
+func (p *page) at(e journal.Event) {
+	e.Time = time.Now()
+	p.Event(e)
+	synctest.Wait()
+}
+
+// lines returns what is to be seen.
+func (p *page) lines() string {
+	p.t.Helper()
+	synctest.Wait()
+	return seen(p.t, p.out.String())
+}
+
+// seen returns what a screen shows after it was sent text. It knows the sequences that
+// package display uses, and fails the test for any other.
+func seen(t *testing.T, text string) string {
+	t.Helper()
+	lines, row := []string{""}, 0
+	column := 0
+	for text != "" {
+		switch {
+		case strings.HasPrefix(text, "\x1b["):
+			end := strings.IndexAny(text, "AJm")
+			if end < 0 {
+				t.Fatalf("an unknown sequence: %q", text[:min(len(text), 20)])
+			}
+			n := 0
+			switch _, _ = fmt.Sscanf(text[2:end], "%d", &n); text[end] {
+			case 'A':
+				row -= n
+			case 'J':
+				lines, lines[row] = lines[:row+1], string([]rune(lines[row])[:column])
+			}
+			text = text[end+1:]
+			continue
+		case text[0] == '\r':
+			column = 0
+		case text[0] == '\n':
+			row, column = row+1, 0
+			if row == len(lines) {
+				lines = append(lines, "")
+			}
+		default:
+			r := []rune(text)[0]
+			line := []rune(lines[row])
+			lines[row] = string(append(line[:min(column, len(line))], append([]rune{r}, line[min(column+1, len(line)):]...)...))
+			column++
+			text = text[len(string(r)):]
+			continue
+		}
+		text = text[1:]
+	}
+	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
+}
+
+// start is the first block of a machine with three servers, one of which is not served.
+func start() display.Start {
+	cost := 0.00031
+	return display.Start{
+		File: "servers.json", Who: "open to holders of an API key", Cost: func() float64 { return cost },
+		Servers: []display.Server{
+			{Name: "everything", Address: "http://127.0.0.1:8787/everything/mcp", Tools: "11 tools"},
+			{Name: "mine", Address: "http://127.0.0.1:8787/mine/mcp", Tools: "never started"},
+			{Name: "old", Off: true},
+			{Name: "weather", Why: "WEATHER_KEY is not set: set it in the environment, in .env beside the file, or with --env-file", Place: "servers.json:14:32"},
+		},
+		Clients: []string{"dormouse connect claude-code", "claude mcp add --transport http everything http://127.0.0.1:8787/everything/mcp"},
+		Notes:   []string{"Callers need an API key: dormouse keys create NAME --server SERVER"},
+	}
+}
+
+// day plays what happens in a few minutes.
+func day(p *page) {
+	p.Start(start())
+	time.Sleep(12*time.Hour + 40*time.Minute + 8*time.Second)
+	p.at(journal.Event{Kind: journal.BoxWake, Name: "mine", PID: 7})
+	p.at(journal.Event{Kind: journal.ServerStarting, Name: "mine", Principal: "ada", Client: "claude-code", Session: "s1"})
+	p.at(journal.Event{Kind: journal.ServerInstalling, Name: "mine", Process: "s1", Detail: "installing mcp-server-mine (PyPI)"})
+	time.Sleep(20 * time.Second)
+	p.at(journal.Event{Kind: journal.ServerReady, Name: "mine", Process: "s1", Install: 19600 * time.Millisecond, Duration: 900 * time.Millisecond, Detail: "3 tools", Session: "s1"})
+	time.Sleep(time.Second)
+	p.at(journal.Event{Kind: journal.Call, Name: "mine", Principal: "ada", Client: "claude-code", Tool: "get_forecast", Session: "s1", Duration: 842 * time.Millisecond, Trace: "t1"})
+	time.Sleep(2 * time.Second)
+	p.at(journal.Event{Kind: journal.Call, Name: "mine", Principal: "bob", Client: "zed", Tool: "get_forecast", Session: "s2", Duration: 31 * time.Millisecond, Reason: "ZeroDivisionError: division by zero", Trace: "t2"})
+	time.Sleep(31 * time.Second)
+	p.at(journal.Event{Kind: journal.BoxWake, Name: "everything", PID: 8})
+	p.at(journal.Event{Kind: journal.ServerStarting, Name: "everything", Principal: "bob", Client: "zed", Session: "s3"})
+	p.at(journal.Event{
+		Kind: journal.ServerFailed, Name: "everything", Phase: "process_start", Session: "s3",
+		Reason: "everything needs npx, which is not installed", Hint: "install Node.js 20 or newer, or run the container image",
+	})
+	p.at(journal.Event{Kind: journal.ServersChanged, Name: "servers.json", Detail: "+ notes   ~ mine (args; its 2 sessions go on)   - old"})
+	p.at(journal.Event{Kind: journal.ServersRefused, Name: "servers.json", Detail: "9:3 a comma is missing; what was there before is still served"})
+	p.at(journal.Event{Kind: journal.Refused, Reason: "mcp.example.com is not served", Hint: "start with --public-url https://mcp.example.com", Trace: "t3"})
+	p.at(journal.Event{Kind: journal.LogLost, Reason: "log lines are lost: the disk of .dormouse/logs is full", Hint: "free some room, or name another folder with --data"})
+	time.Sleep(120 * time.Second)
+	p.at(journal.Event{Kind: journal.BoxSleep, Name: "mine", PID: 7, Duration: 140 * time.Second})
+	p.at(journal.Event{Kind: journal.ServerAsleep, Name: "mine", Duration: 120 * time.Second})
+	p.at(journal.Event{Kind: journal.BoxCrash, Name: "everything", PID: 8, Detail: "exit code 1", Reason: "the cache cannot be written"})
+}
+
+// golden compares a text with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update accepts it):\n%s", path, diff)
+	}
+}
+
+func TestADayOnAScreen(t *testing.T) {
+	for _, width := range []int{80, 120} {
+		open(t, display.Options{Form: display.Screen, Keys: true}, width, func(p *page) {
+			day(p)
+			golden(t, fmt.Sprintf("screen%d.txt", width), p.lines())
+		})
+	}
+}
+
+func TestADayInTheLogOfAnotherProgram(t *testing.T) {
+	open(t, display.Options{Form: display.Records, Stamps: true}, 80, func(p *page) {
+		day(p)
+		golden(t, "records.txt", p.lines())
+		if strings.ContainsAny(p.out.String(), "\r\x1b") {
+			t.Error("something is rewritten")
+		}
+	})
+	open(t, display.Options{Form: display.Records}, 80, func(p *page) {
+		day(p)
+		if got := p.lines(); strings.Contains(got, "2000-") || !strings.Contains(got, "\nmine call principal=ada ") {
+			t.Errorf("without times:\n%s", got)
+		}
+	})
+}
+
+func TestALineScreenRewritesNothing(t *testing.T) {
+	open(t, display.Options{Form: display.Lines}, 80, func(p *page) {
+		day(p)
+		if got := p.out.String(); strings.ContainsAny(got, "\r\x1b") || !strings.Contains(got, "installing mcp-server-mine (PyPI)\n") {
+			t.Errorf("it has control characters, or lacks the install: %q", got)
+		}
+	})
+}
+
+func TestAnInstallMoves(t *testing.T) {
+	open(t, display.Options{Form: display.Screen}, 80, func(p *page) {
+		p.Start(display.Start{File: "servers.json", Servers: []display.Server{{Name: "mine"}}})
+		p.at(journal.Event{Kind: journal.ServerInstalling, Name: "mine", Process: "s", Detail: "installing mcp-server-mine (PyPI)"})
+		for _, want := range []string{"… 0 s", "… 1 s", "… 2 s"} {
+			last := strings.Split(p.lines(), "\n")
+			if got := last[len(last)-3]; got != "00:00:00  mine      installing mcp-server-mine (PyPI) "+want {
+				t.Errorf("%q, want %q at its end", got, want)
+			}
+			time.Sleep(time.Second)
+		}
+		p.at(journal.Event{Kind: journal.ServerStopped, Name: "mine", Process: "s"})
+		if got := p.lines(); strings.Contains(got, "installing") {
+			t.Errorf("it is still to be seen:\n%s", got)
+		}
+	})
+}
+
+func TestCallsThatAreTooFastAreSummed(t *testing.T) {
+	open(t, display.Options{Form: display.Screen}, 80, func(p *page) {
+		p.Start(display.Start{File: "servers.json", Open: true})
+		before := strings.Count(p.lines(), "\n")
+		for i := range 50 {
+			e := journal.Event{Kind: journal.Call, Name: "mine", Tool: "look", Principal: "local"}
+			if i >= 45 {
+				e.Name, e.Reason = "other", "no"
+			}
+			p.at(e)
+		}
+		if got := strings.Count(p.lines(), "\n") - before; got != 20 {
+			t.Errorf("%d lines at once, want 20:\n%s", got, p.lines())
+		}
+		time.Sleep(time.Second)
+		want := "00:00:01            30 more calls in this second, 5 failed: mine 25, other 5\n─ nothing runs · 0 sessions · 50 calls, 5 failed\n"
+		if got := p.lines(); !strings.HasSuffix(got, want) || strings.Contains(got, "local") {
+			t.Errorf("want at the end\n%s\ngot\n%s", want, got)
+		}
+		p.at(journal.Event{Kind: journal.Call, Name: "mine", Tool: "again"})
+		if got := p.lines(); !strings.Contains(got, "again") {
+			t.Errorf("the next second has no line:\n%s", got)
+		}
+	})
+}
+
+func TestTwentyServersStartWithAtMostThirtyLines(t *testing.T) {
+	for _, form := range []display.Form{display.Screen, display.Records} {
+		s := display.Start{File: "servers.json", Every: "http://127.0.0.1:8787/NAME/mcp", Clients: []string{"dormouse connect claude-code"}}
+		for i := range 20 {
+			s.Servers = append(s.Servers, display.Server{Name: fmt.Sprintf("server-%d", i), Address: fmt.Sprintf("http://127.0.0.1:8787/server-%d/mcp", i)})
+			if i > 12 {
+				s.Servers[i].Why, s.Servers[i].Place = "KEY is not set", "servers.json:1:1"
+			}
+		}
+		open(t, display.Options{Form: form}, 80, func(p *page) {
+			p.Start(s)
+			got := p.lines()
+			if n := strings.Count(got, "\n"); n > 30 || !strings.Contains(got, "server-12") || !strings.Contains(got, "server-19") {
+				t.Errorf("%d lines:\n%s", n, got)
+			}
+			golden(t, fmt.Sprintf("twenty%d.txt", form), got)
+		})
+	}
+}
+
+func TestKeysShowMoreAndClients(t *testing.T) {
+	open(t, display.Options{Form: display.Screen}, 80, func(p *page) {
+		p.Start(start())
+		wake := journal.Event{Kind: journal.FunctionWake, Name: "http", PID: 4}
+		p.at(wake)
+		if got := p.lines(); strings.Contains(got, "function.wake") {
+			t.Errorf("shown without being asked:\n%s", got)
+		}
+		p.ToggleVerbose()
+		p.at(wake)
+		p.Clients()
+		if got := p.lines(); !strings.Contains(got, "http        function.wake  pid 4") || strings.Count(got, "claude mcp add") != 1 {
+			t.Errorf("after v and c:\n%s", got)
+		}
+	})
+}
+
+// blocked is a terminal on which somebody pressed Ctrl-S.
+type blocked chan struct{}
+
+func (b blocked) Write(p []byte) (int, error) { <-b; return len(p), nil }
+
+func TestAHeldTerminalHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := make(blocked)
+		p := display.New(display.Options{Out: held, Form: display.Screen})
+		for range 10_000 {
+			p.Event(journal.Event{Kind: journal.ServerAsleep, Name: "mine", Time: time.Now()})
+		}
+		begun := time.Now()
+		p.Close()
+		if took := time.Since(begun); took != time.Second {
+			t.Errorf("it took %s to close", took)
+		}
+		close(held)
+	})
+}

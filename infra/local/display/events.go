@@ -1,0 +1,158 @@
+package display
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// take prints an event, and counts it for the status line.
+func (t *Terminal) take(e journal.Event) {
+	t.count(e)
+	if t.opts.Form == Screen {
+		t.bottom.note(e)
+	}
+	switch {
+	case e.Kind == journal.Call && t.held(e):
+	case t.opts.Form == Records:
+		t.record(e)
+	default:
+		t.people(e)
+	}
+}
+
+// held reports whether a call comes too fast to be printed.
+func (t *Terminal) held(e journal.Event) bool {
+	t.rush.settle(&t.printer, e.Time)
+	return !t.rush.admit(e)
+}
+
+func (t *Terminal) count(e journal.Event) {
+	s := &t.seen
+	switch e.Kind {
+	case journal.BoxWake:
+		s.awake[e.PID] = true
+	case journal.BoxSleep, journal.BoxCrash:
+		delete(s.awake, e.PID)
+	case journal.Call:
+		s.calls++
+		if e.Reason != "" {
+			s.failed++
+		}
+	}
+	if e.Session != "" && len(s.sessions) < maxSessions {
+		s.sessions[e.Session] = true
+	}
+}
+
+// people prints an event for people.
+func (t *Terminal) people(e journal.Event) {
+	switch e.Kind {
+	case journal.ServerStarting:
+		text := "starting"
+		if who := t.whom(e); who != "" {
+			text += ", for " + who
+		}
+		t.line(e.Time, e.Name, text)
+	case journal.ServerInstalling:
+		if t.opts.Form == Lines {
+			t.line(e.Time, e.Name, e.Detail)
+		}
+	case journal.ServerReady:
+		text := "ready after " + span(e.Duration)
+		if e.Install >= time.Second {
+			text = "installed in " + span(e.Install) + ", " + text
+		}
+		t.line(e.Time, e.Name, joined(", ", text, e.Detail))
+	case journal.ServerFailed:
+		t.line(e.Time, e.Name, t.red("failed")+": "+e.Reason)
+		t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+	case journal.ServerAsleep:
+		text := "asleep"
+		if e.Duration >= time.Second {
+			text += " after " + roughly(e.Duration)
+		}
+		t.line(e.Time, e.Name, text)
+	case journal.ServersChanged, journal.ServersRefused:
+		t.line(e.Time, e.Name, joined(": ", e.Detail, e.Reason))
+		t.hint(e.Hint)
+	case journal.Call:
+		t.call(e)
+	case journal.Refused:
+		t.line(e.Time, e.Name, t.red("refused")+": "+e.Reason)
+		t.hint(e.Hint)
+	case journal.LogLost:
+		t.line(e.Time, "", t.red("failed")+": "+e.Reason)
+		t.hint(e.Hint)
+	default:
+		t.process(e)
+	}
+}
+
+// process prints what happens to a process of Dormouse. A crash is always said.
+func (t *Terminal) process(e journal.Event) {
+	crash := e.Kind == journal.BoxCrash || e.Kind == journal.FunctionCrash
+	switch {
+	case crash:
+		what := "the process of its box ended: "
+		if e.Kind == journal.FunctionCrash {
+			what = "the process of the function: "
+		}
+		t.line(e.Time, e.Name, t.red("failed")+": "+what+joined("; ", e.Detail, e.Reason))
+		t.hint(e.Hint)
+	case t.opts.Verbose && e.Kind != journal.ServerStopped && e.Kind != journal.ProcessCount:
+		text := e.Kind
+		if e.PID != 0 {
+			text += fmt.Sprintf("  pid %d", e.PID)
+		}
+		if e.Duration != 0 {
+			text += "  " + span(e.Duration)
+		}
+		if e.Detail != "" {
+			text += "  " + e.Detail
+		}
+		t.line(e.Time, e.Name, t.dim(text))
+	}
+}
+
+// call prints one call of a tool.
+func (t *Terminal) call(e journal.Event) {
+	var parts []string
+	if who := e.Principal; who != "" && !t.begun.Open {
+		t.who = min(max(t.who, length(who)), maxWho)
+		parts = append(parts, pad(who, t.who))
+	}
+	t.tool = min(max(t.tool, length(e.Tool)), maxTool)
+	parts = append(parts, pad(e.Tool, t.tool))
+	took := fmt.Sprintf("%8s", span(e.Duration))
+	if e.Reason == "" {
+		t.line(e.Time, e.Name, strings.Join(append(parts, took), "  "))
+		return
+	}
+	t.line(e.Time, e.Name, strings.Join(append(parts, t.red("failed"), took, e.Reason), "  "))
+	t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+}
+
+// lastLines is what to type to read what a server has said.
+func lastLines(server string) string { return "its last lines: dormouse logs " + server + " -n 20" }
+
+// whom names a person and a client.
+func (t *Terminal) whom(e journal.Event) string {
+	who := e.Principal
+	if t.begun.Open {
+		who = ""
+	}
+	switch {
+	case who == "":
+		return e.Client
+	case e.Client == "":
+		return who
+	default:
+		return who + " (" + e.Client + ")"
+	}
+}
+
+// # Calls that come faster than people read

@@ -1,0 +1,68 @@
+package display
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// record prints an event as one line: the server, what happened, and names with values.
+func (t *Terminal) record(e journal.Event) {
+	kind, always := recordKind(e)
+	if e.Kind == journal.ServerStopped || e.Kind == journal.ProcessCount || !always && !t.opts.Verbose {
+		return
+	}
+	principal := e.Principal
+	if t.begun.Open {
+		principal = ""
+	}
+	values := []string{"principal", principal, "client", e.Client, "tool", e.Tool}
+	switch {
+	case e.Kind == journal.Call, e.Kind == journal.ServerReady:
+		values = append(values, "ms", strconv.FormatInt(e.Duration.Milliseconds(), 10))
+	case e.Kind == journal.ServerAsleep && e.Duration > 0:
+		values = append(values, "after", e.Duration.Round(time.Second).String())
+	}
+	if e.Install > 0 {
+		values = append(values, "install_ms", strconv.FormatInt(e.Install.Milliseconds(), 10))
+	}
+	values = append(values, "what", e.Detail, "phase", e.Phase, "why", e.Reason, "do", e.Hint)
+	if e.PID != 0 && t.opts.Verbose {
+		values = append(values, "pid", strconv.Itoa(e.PID))
+	}
+	if e.Kind != journal.ServerAsleep {
+		values = append(values, "session", e.Session, "trace", e.Trace)
+	}
+	t.recordLine(e.Time, e.Name, kind, values...)
+}
+
+// recordKind returns the word for an event: its kind for one that is about a process of
+// Dormouse. always is false for those that only a verbose Terminal prints.
+func recordKind(e journal.Event) (word string, always bool) {
+	switch e.Kind {
+	case journal.ServerStarting:
+		return "starting", true
+	case journal.ServerInstalling:
+		return "installing", true
+	case journal.ServerReady:
+		return "ready", true
+	case journal.ServerFailed:
+		return "failed", true
+	case journal.ServerAsleep:
+		return "asleep", true
+	case journal.ServersChanged:
+		return "servers-changed", true
+	case journal.ServersRefused:
+		return "servers-refused", true
+	case journal.Call:
+		if e.Reason != "" {
+			return "call-failed", true
+		}
+		return "call", true
+	case journal.Refused, journal.LogLost, journal.BoxCrash, journal.FunctionCrash:
+		return e.Kind, true
+	default:
+		return e.Kind, false
+	}
+}

@@ -1,0 +1,87 @@
+package display
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// most is how many calls are printed in a second. The sum of the others follows.
+const most = 20
+
+// rush holds back calls that come too fast.
+type rush struct {
+	since  time.Time // begin of the second
+	shown  int
+	more   int
+	failed int
+	by     map[string]int // held back, by server
+}
+
+// admit reports whether a call is printed. It counts those that are not.
+func (r *rush) admit(e journal.Event) bool {
+	if at := e.Time.Truncate(time.Second); r.more == 0 && !at.Equal(r.since) {
+		r.since, r.shown = at, 0
+	}
+	if r.shown < most {
+		r.shown++
+		return true
+	}
+	if r.by == nil {
+		r.by = map[string]int{}
+	}
+	r.more++
+	r.by[e.Name]++
+	if e.Reason != "" {
+		r.failed++
+	}
+	return false
+}
+
+// due returns when the sum must be printed, zero if there is none.
+func (r *rush) due() time.Time {
+	if r.more == 0 {
+		return time.Time{}
+	}
+	return r.since.Add(time.Second)
+}
+
+// settle prints the sum if its second is over.
+func (r *rush) settle(p *printer, now time.Time) {
+	if due := r.due(); !due.IsZero() && !now.Before(due) {
+		r.flush(p, now)
+	}
+}
+
+// flush prints the sum.
+func (r *rush) flush(p *printer, now time.Time) {
+	if r.more == 0 {
+		return
+	}
+	names := make([]string, 0, len(r.by))
+	for name := range r.by {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if r.by[a] != r.by[b] {
+			return r.by[b] - r.by[a]
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %d", name, r.by[name])
+	}
+	if p.opts.Form == Records {
+		p.recordLine(now, "", "calls", "more", fmt.Sprint(r.more), "failed", fmt.Sprint(r.failed), "by", strings.Join(names, ","))
+	} else {
+		text := plural(r.more, "more call", "more calls") + " in this second"
+		if r.failed > 0 {
+			text += ", " + fmt.Sprint(r.failed) + " " + p.red("failed")
+		}
+		p.line(now, "", text+": "+strings.Join(names, ", "))
+	}
+	*r = rush{}
+}

@@ -1,0 +1,132 @@
+package display
+
+import "strings"
+
+// manyServers is how many servers the first block lists with their addresses. Of more, it
+// has the names only.
+const manyServers = 8
+
+// Start prints the first block.
+func (t *Terminal) Start(s Start) {
+	t.do(func() {
+		t.begun = s
+		for _, server := range s.Servers {
+			t.name = max(t.name, length(server.Name))
+		}
+		t.first(s)
+		t.bottom.started = true
+	})
+}
+
+func (t *Terminal) first(s Start) {
+	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), plural(len(s.Servers), "server", "servers") + " of " + s.File, s.Who}
+	t.say("%s", joined(" · ", head...))
+	t.say("")
+	if len(s.Servers) > manyServers {
+		t.names(s)
+	} else {
+		t.addresses(s)
+	}
+	t.say("")
+	if len(s.Clients) > 0 {
+		t.say("  %s  %s", pad("clients", t.name), s.Clients[0])
+		t.say("")
+	}
+	for _, note := range s.Notes {
+		t.say("%s", note)
+	}
+	if len(s.Notes) > 0 {
+		t.say("")
+	}
+	rests := "Nothing runs until a message comes."
+	keys := "Ctrl-C ends it."
+	if t.opts.Keys {
+		keys = "c clients · r reload · v more · q quit"
+	}
+	if t.opts.Form == Records {
+		t.say("%s", rests)
+		return
+	}
+	t.say("%s      %s", rests, keys)
+	t.say("")
+}
+
+// addresses lists the servers with their addresses and tools.
+func (t *Terminal) addresses(s Start) {
+	wide := 0
+	text := make([]string, len(s.Servers))
+	for i, server := range s.Servers {
+		switch {
+		case server.Off:
+			text[i] = "off"
+		case server.Why != "":
+			text[i] = "not served: " + server.Why
+		default:
+			text[i] = server.Address
+			wide = max(wide, length(text[i]))
+		}
+	}
+	for i, server := range s.Servers {
+		line := "  " + pad(server.Name, t.name) + "  "
+		switch {
+		case server.Why != "":
+			t.wrapped(line, text[i]+joined("", "   ", server.Place))
+		case server.Tools != "":
+			t.say("%s%s   %s", line, pad(text[i], wide), server.Tools)
+		default:
+			t.say("%s%s", line, text[i])
+		}
+	}
+}
+
+// names lists the names of many servers in columns, and in full those that are not served.
+func (t *Terminal) names(s Start) {
+	var served []string
+	for _, server := range s.Servers {
+		if server.Why == "" && !server.Off {
+			served = append(served, server.Name)
+		}
+	}
+	each := t.name + 2
+	across := max(1, (t.opts.Width()-2)/each)
+	for i, name := range served {
+		end := "\n"
+		if (i+1)%across != 0 && i+1 < len(served) {
+			end = strings.Repeat(" ", each-length(name))
+		}
+		begin := ""
+		if i%across == 0 {
+			begin = "  "
+		}
+		t.out.WriteString(begin + name + end)
+	}
+	if len(served) > 0 {
+		t.say("")
+		t.say("  each at %s", s.Every)
+	}
+	said := 0
+	for _, server := range s.Servers {
+		if server.Why == "" {
+			continue
+		}
+		if said++; said > manyServers {
+			t.say("  and more that are not served: dormouse check")
+			break
+		}
+		t.say("%s", cut("  "+pad(server.Name, t.name)+"  not served: "+server.Why, t.opts.Width()))
+	}
+}
+
+// clients prints how to connect clients.
+func (t *Terminal) clients() {
+	t.say("")
+	for _, line := range t.begun.Clients {
+		t.say("  %s", line)
+	}
+	for _, s := range t.begun.Servers {
+		if s.Address != "" {
+			t.say("  %s  %s", pad(s.Name, t.name), s.Address)
+		}
+	}
+	t.say("")
+}

@@ -1,0 +1,50 @@
+package display
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// seen counts for the status line.
+type seen struct {
+	awake    map[int]bool    // runners, by PID
+	sessions map[string]bool // that had a call or a start since the beginning
+	calls    int
+	failed   int
+	cost     float64
+	costAt   time.Time
+}
+
+// maxSessions limits the sessions that the status line tells apart.
+const maxSessions = 100_000
+
+// status returns the status line. cost returns what AWS would have billed; nil: the line
+// does not say.
+func (s *seen) status(now time.Time, cost func() float64) string {
+	parts := []string{"nothing runs"}
+	if n := len(s.awake); n > 0 {
+		parts[0] = fmt.Sprintf("%d awake", n)
+	}
+	parts = append(parts, plural(len(s.sessions), "session", "sessions"))
+	calls := plural(s.calls, "call", "calls")
+	if s.failed > 0 {
+		calls += fmt.Sprintf(", %d failed", s.failed)
+	}
+	parts = append(parts, calls)
+	if cost != nil {
+		if now.Sub(s.costAt) >= time.Second {
+			s.cost, s.costAt = cost(), now
+		}
+		parts = append(parts, "AWS would bill "+dollars(s.cost))
+	}
+	return "─ " + strings.Join(parts, " · ")
+}
+
+// dollars formats a sum with four digits of a small one.
+func dollars(usd float64) string {
+	if usd >= 1 {
+		return fmt.Sprintf("$%.2f", usd)
+	}
+	return fmt.Sprintf("$%.4f", usd)
+}

@@ -1,0 +1,173 @@
+// Package display tells people what happens on this machine: a line for each thing that a
+// person did or must do. It writes for a screen, where it rewrites the lines at the bottom;
+// for a screen on which nothing can be rewritten; or for a log of another program, one line
+// an event. It does no input and output but to the writer it is given.
+package display
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// Terminal writes events for people. Its methods are safe for concurrent use and do not
+// wait for the writer: a screen that is held must not hold up the machine. Close it.
+type Terminal struct {
+	events  chan journal.Event
+	asked   chan func()
+	dropped atomic.Int64
+	quit    chan struct{}
+	done    chan struct{}
+	once    sync.Once
+
+	// The rest belongs to the goroutine.
+	printer
+	begun  Start
+	bottom bottom
+	rush   rush
+	seen   seen
+}
+
+// queued is how many events may wait for a slow screen. More are left out.
+const queued = 4096
+
+// New returns a Terminal, which runs until Close.
+func New(o Options) *Terminal {
+	if o.Width == nil {
+		o.Width = func() int { return 80 }
+	}
+	t := &Terminal{
+		printer: printer{opts: o, columns: columns{name: minName}}, events: make(chan journal.Event, queued), asked: make(chan func()), quit: make(chan struct{}), done: make(chan struct{}),
+		seen: seen{awake: map[int]bool{}, sessions: map[string]bool{}},
+	}
+	go t.run()
+	return t
+}
+
+// Event takes an event. If too many wait, it is left out, and the next line says so.
+func (t *Terminal) Event(e journal.Event) {
+	select {
+	case t.events <- e:
+	default:
+		t.dropped.Add(1)
+	}
+}
+
+// do has the goroutine call f, unless the Terminal is closed.
+func (t *Terminal) do(f func()) {
+	select {
+	case t.asked <- f:
+	case <-t.done:
+	}
+}
+
+// Close writes what waits and removes the lines at the bottom. It does not wait longer
+// than a second for the writer.
+func (t *Terminal) Close() {
+	t.once.Do(func() { close(t.quit) })
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+	}
+}
+
+func (t *Terminal) run() {
+	defer close(t.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case e := <-t.events:
+			t.take(e)
+		case f := <-t.asked:
+			f()
+		case <-timer.C:
+		case <-t.quit:
+			t.drain()
+			return
+		}
+		now := time.Now()
+		t.rush.settle(&t.printer, now)
+		t.left(now)
+		t.flush(now)
+		timer.Reset(t.next(now))
+	}
+}
+
+// drain writes the events that wait, and the lines that are due.
+func (t *Terminal) drain() {
+	for {
+		select {
+		case e := <-t.events:
+			t.take(e)
+			continue
+		default:
+		}
+		break
+	}
+	t.rush.flush(&t.printer, time.Now())
+	t.bottom.close()
+	t.flush(time.Now())
+}
+
+// left says how many events were left out.
+func (t *Terminal) left(now time.Time) {
+	if n := t.dropped.Swap(0); n > 0 {
+		t.line(now, "", plural(int(n), "line was", "lines were")+" left out: this terminal takes them too slowly")
+	}
+}
+
+// next returns the time until something is due without an event.
+func (t *Terminal) next(now time.Time) time.Duration {
+	next := time.Hour
+	if due := t.rush.due(); !due.IsZero() {
+		next = min(next, due.Sub(now))
+	}
+	if t.opts.Form == Screen {
+		next = min(next, t.bottom.next())
+	}
+	return max(next, time.Millisecond)
+}
+
+// flush writes what has gathered, with the lines at the bottom under it.
+func (t *Terminal) flush(now time.Time) {
+	text := t.out.Bytes()
+	if t.opts.Form == Screen {
+		text = t.bottom.frame(text, t.bottomLines(now), t.opts.Width())
+	}
+	t.out.Reset()
+	if len(text) > 0 {
+		// If the screen cannot be written to, there is no better place to report it.
+		_, _ = t.opts.Out.Write(text)
+	}
+}
+
+// bottomLines returns the lines at the bottom.
+func (t *Terminal) bottomLines(now time.Time) []string {
+	if t.bottom.closed || !t.bottom.started {
+		return nil
+	}
+	return append(t.bottom.installing(now, t.name), t.seen.status(now, t.begun.Cost))
+}
+
+// ToggleVerbose shows or hides functions, boxes and frames from now on, and says so.
+func (t *Terminal) ToggleVerbose() {
+	t.do(func() {
+		t.opts.Verbose = !t.opts.Verbose
+		what := "only servers and calls from now on"
+		if t.opts.Verbose {
+			what = "with functions, boxes and frames from now on"
+		}
+		t.line(time.Now(), "", what)
+	})
+}
+
+// Clients prints how to connect clients.
+func (t *Terminal) Clients() { t.do(t.clients) }
+
+// Say prints a line that is about no server.
+func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", text) }) }

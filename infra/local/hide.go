@@ -1,0 +1,40 @@
+package local
+
+import (
+	"sync/atomic"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// hider hides the secrets of all servers of a catalog. It is safe for concurrent use.
+type hider struct {
+	servers func() *catalog.Catalog // those of now; nil before they were read
+	known   atomic.Pointer[hidden]
+}
+
+type hidden struct {
+	of   *catalog.Catalog
+	each []*redact.Redactor
+}
+
+// hide removes the secrets of all servers from a text.
+func (h *hider) hide(text string) string {
+	servers := h.servers()
+	if servers == nil {
+		return text
+	}
+	k := h.known.Load()
+	if k == nil || k.of != servers {
+		k = &hidden{of: servers}
+		for _, name := range servers.Names() {
+			s, _ := servers.Server(name)
+			k.each = append(k.each, redact.New(s.Env, s.Box.Secrets))
+		}
+		h.known.Store(k)
+	}
+	for _, r := range k.each {
+		text = r.Text(text)
+	}
+	return text
+}

@@ -1,0 +1,249 @@
+package history
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// file is the history on disk.
+type file struct{ db *sql.DB }
+
+// Values of counts.what beyond the bins of durations.
+const (
+	whatFailed = len(Bounds) + 1 + iota
+	whatWakes
+)
+
+// A row of counts exists only for what happened. Times are seconds since 1970.
+const schema = `
+CREATE TABLE IF NOT EXISTS calls (
+	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, principal TEXT NOT NULL, server TEXT NOT NULL,
+	tool TEXT NOT NULL, client TEXT NOT NULL, session TEXT NOT NULL, trace TEXT NOT NULL, ms REAL NOT NULL, failed INTEGER NOT NULL,
+	code TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS calls_at ON calls (at);
+CREATE TABLE IF NOT EXISTS counts (
+	step INTEGER NOT NULL, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, what INTEGER NOT NULL, n INTEGER NOT NULL,
+	PRIMARY KEY (step, at, tenant, server, what)) STRICT, WITHOUT ROWID;`
+
+func openFile(path string) (*file, error) {
+	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
+		"_txlock": {"immediate"}, "_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
+	}.Encode()}
+	db, err := sql.Open("sqlite", u.String())
+	if err == nil {
+		db.SetMaxOpenConns(1)
+		_, err = db.ExecContext(context.Background(), schema)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the history of calls: %w; move %s away to begin a new one", err, path)
+	}
+	return &file{db}, nil
+}
+
+// add writes calls and counts in one transaction.
+func (f *file) add(ctx context.Context, calls []api.Call, all map[minute]counts) error {
+	tx, err := f.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // without effect after Commit
+	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?)`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = insert.Close() }()
+	for _, c := range calls {
+		if _, err := insert.ExecContext(ctx, c.Time.UnixMilli(), c.Tenant, c.Principal, c.Server, c.Tool, c.Client, c.Session, c.Trace,
+			c.MS, c.Failed, c.Code, c.Reason); err != nil {
+			return err
+		}
+	}
+	for m, c := range all {
+		for _, step := range []int64{60, 3600} {
+			if err := addCounts(ctx, tx, step, m, c); err != nil {
+				return err
+			}
+		}
+	}
+	return tx.Commit()
+}
+
+func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) error {
+	add := func(what int, n int64) error {
+		if n == 0 {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO counts (step, at, tenant, server, what, n) VALUES (?,?,?,?,?,?)
+			ON CONFLICT DO UPDATE SET n = n + excluded.n`, step, m.at-m.at%step, m.tenant, m.server, what, n)
+		return err
+	}
+	for i, n := range c.durations {
+		if err := add(i, n); err != nil {
+			return err
+		}
+	}
+	if err := add(whatFailed, c.failed); err != nil {
+		return err
+	}
+	return add(whatWakes, c.wakes)
+}
+
+// prune deletes what is too old, and all calls but the newest.
+func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
+	for _, s := range []struct {
+		text string
+		arg  any
+	}{
+		{`DELETE FROM calls WHERE at < ?`, now.Add(-keptCallAge).UnixMilli()},
+		{`DELETE FROM calls WHERE id <= (SELECT MAX(id) FROM calls) - ?`, newest},
+		{`DELETE FROM counts WHERE step = 60 AND at < ?`, now.Add(-keptMinutes).Unix()},
+		{`DELETE FROM counts WHERE step = 3600 AND at < ?`, now.Add(-keptHours).Unix()},
+	} {
+		if _, err := f.db.ExecContext(ctx, s.text, s.arg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// where is a condition with its arguments.
+type where struct {
+	text []string
+	args []any
+}
+
+func (w *where) and(text string, args ...any) {
+	w.text, w.args = append(w.text, text), append(w.args, args...)
+}
+
+// equal adds a condition for each value that is asked for.
+func (w *where) equal(column, value string) {
+	if value != "" {
+		w.and(column+" = ?", value)
+	}
+}
+
+// among limits the servers; nil for all.
+func (w *where) among(servers []string) {
+	if servers == nil {
+		return
+	}
+	args := make([]any, len(servers))
+	for i, s := range servers {
+		args[i] = s
+	}
+	w.and("server IN ("+strings.TrimSuffix(strings.Repeat("?,", len(args)), ",")+")", args...)
+}
+
+func (w *where) String() string {
+	if len(w.text) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.text, " AND ")
+}
+
+func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+	page := api.Calls{Calls: []api.Call{}}
+	var w where
+	if q.After != "" {
+		id, err := strconv.ParseInt(q.After, 10, 64)
+		if err != nil {
+			return page, session.Errorf(session.Invalid, "after is %q; want next of the page before", q.After)
+		}
+		w.and("id < ?", id)
+	}
+	w.equal("tenant", q.Tenant)
+	w.equal("server", q.Server)
+	w.equal("principal", q.Principal)
+	w.equal("tool", q.Tool)
+	w.among(q.Servers)
+	if q.Failed {
+		w.and("failed = 1")
+	}
+	if !q.Since.IsZero() {
+		w.and("at >= ?", q.Since.UnixMilli())
+	}
+	rows, err := f.db.QueryContext(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason FROM calls`+
+		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1)...)
+	if err != nil {
+		return page, unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	var last int64
+	for rows.Next() {
+		if len(page.Calls) == q.Limit {
+			page.Next = strconv.FormatInt(last, 10)
+			break
+		}
+		var c api.Call
+		var at int64
+		if err := rows.Scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed, &c.Code, &c.Reason); err != nil {
+			return page, unavailable(err)
+		}
+		c.Time = time.UnixMilli(at).UTC()
+		page.Calls = append(page.Calls, c)
+	}
+	if err := rows.Err(); err != nil {
+		return page, unavailable(err)
+	}
+	return page, nil
+}
+
+func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]api.Bucket, error) {
+	var w where
+	w.and("step = ?", step)
+	if !q.Since.IsZero() {
+		w.and("at >= ?", q.Since.Unix()-q.Since.Unix()%step)
+	}
+	w.equal("tenant", q.Tenant)
+	w.equal("server", q.Server)
+	w.among(q.Servers)
+	rows, err := f.db.QueryContext(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	all := []api.Bucket{}
+	for rows.Next() {
+		var at, n int64
+		var tenant, server string
+		var what int
+		if err := rows.Scan(&at, &tenant, &server, &what, &n); err != nil {
+			return nil, unavailable(err)
+		}
+		b := api.Bucket{Time: time.Unix(at, 0).UTC(), Tenant: tenant, Server: server}
+		if i := len(all) - 1; i < 0 || !all[i].Time.Equal(b.Time) || all[i].Tenant != tenant || all[i].Server != server {
+			b.Durations = make([]int64, len(Bounds)+1)
+			all = append(all, b)
+		}
+		to := &all[len(all)-1]
+		switch what {
+		case whatFailed:
+			to.Failed = n
+		case whatWakes:
+			to.Wakes = n
+		default:
+			to.Durations[what] = n
+			to.Calls += n
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	return all, nil
+}
+
+func unavailable(err error) error {
+	return session.Errorf(session.Unavailable, "the history of calls could not be read; try again").Because(err)
+}

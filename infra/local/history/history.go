@@ -1,0 +1,256 @@
+// Package history keeps what clients have called on this machine: each of the last calls,
+// and counts by server for each minute of a day and each hour of three months. It reads
+// events, so a call costs no operation of the store. It has names, times and outcomes,
+// and neither arguments nor results.
+package history
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+// saveEvery is how often the history is saved while something happens. A machine that is
+// killed loses what happened since.
+const saveEvery = time.Minute
+
+// How long calls and counts are kept.
+const (
+	keptCallAge = 7 * 24 * time.Hour
+	keptMinutes = 24 * time.Hour
+	keptHours   = 90 * 24 * time.Hour
+)
+
+// Bounds are the upper bounds of the durations that are counted together, in milliseconds.
+// Longer ones are counted after the last.
+var Bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
+
+// History is the history of a machine. The methods are safe for concurrent use.
+type History struct {
+	kept   int           // how many calls
+	full   chan struct{} // asks Keep to save before its minute is over; holds one
+	saving sync.Mutex    // held during a write to the file; taken before mu
+
+	mu     sync.Mutex        // never held during a write, so that Record does not wait for the disk
+	calls  []api.Call        // that are not saved yet
+	counts map[minute]counts // that are not saved yet
+	totals map[labels]counts // since the program has started
+	file   *file             // nil before Open
+}
+
+// minute is what counts are kept by.
+type minute struct {
+	at             int64 // its begin, in seconds since 1970
+	tenant, server string
+}
+
+// counts is what happened: calls by duration, failed calls, and starts of boxes.
+type counts struct {
+	durations     [len(Bounds) + 1]int64
+	took          time.Duration // all calls together
+	failed, wakes int64
+}
+
+func (c counts) calls() (n int64) {
+	for _, d := range c.durations {
+		n += d
+	}
+	return n
+}
+
+func (c counts) plus(o counts) counts {
+	for i := range c.durations {
+		c.durations[i] += o.durations[i]
+	}
+	c.took, c.failed, c.wakes = c.took+o.took, c.failed+o.failed, c.wakes+o.wakes
+	return c
+}
+
+// New returns a history of so many calls, which is kept in memory until Open.
+func New(calls int) *History {
+	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}}
+}
+
+// maxUnsaved is how many calls wait for the next save before Keep saves at once, and how
+// many are kept when a save has failed.
+const maxUnsaved = 10_000
+
+// Record takes an event. It is a printer of a [journal.Recorder], and does not wait for the
+// disk.
+func (h *History) Record(e journal.Event) {
+	switch e.Kind {
+	case journal.Call:
+		h.called(e)
+	case journal.BoxWake:
+		tenant, _, _ := strings.Cut(e.Detail, "/")
+		h.count(e.Time, labels{tenant: tenant, server: e.Name}, counts{wakes: 1})
+	}
+}
+
+func (h *History) called(e journal.Event) {
+	c := api.Call{
+		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool,
+		Client: e.Client, Session: e.Session, Trace: e.Trace, Failed: e.Reason != "", Code: e.Code, Reason: e.Reason,
+		MS: math.Round(float64(e.Duration.Microseconds())/100) / 10,
+	}
+	n := counts{took: e.Duration}
+	n.durations[bin(c.MS)]++
+	if c.Failed {
+		n.failed++
+	}
+	h.count(e.Time, labels{c.Tenant, c.Server, c.Principal, c.Tool}, n)
+	h.mu.Lock()
+	h.calls = append(h.calls, c)
+	full := len(h.calls) == maxUnsaved // once: a save that fails must not be tried for each call
+	h.mu.Unlock()
+	if full {
+		select {
+		case h.full <- struct{}{}:
+		default: // Keep has been asked
+		}
+	}
+}
+
+// bin returns the index of the durations that ms is counted with.
+func bin(ms float64) int {
+	i := 0
+	for i < len(Bounds) && ms > Bounds[i] {
+		i++
+	}
+	return i
+}
+
+func (h *History) count(at time.Time, of labels, n counts) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := minute{at.Truncate(time.Minute).Unix(), of.tenant, of.server}
+	h.counts[m] = h.counts[m].plus(n)
+	if _, ok := h.totals[of]; !ok && len(h.totals) >= maxLabels {
+		of.principal, of.tool = others, others
+	}
+	h.totals[of] = h.totals[of].plus(n)
+}
+
+// Open continues the history in a file and makes the file if there is none.
+func (h *History) Open(path string) error {
+	f, err := openFile(path)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.file = f
+	return nil
+}
+
+// Keep saves the history at intervals until ctx ends. It writes nothing if nothing has
+// happened.
+func (h *History) Keep(ctx context.Context, log *slog.Logger) {
+	t := time.NewTicker(saveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-h.full:
+		case <-ctx.Done():
+			return
+		}
+		if err := h.save(); err != nil {
+			log.Warn("the history of calls could not be saved; the next minute tries again", "error", err)
+		}
+	}
+}
+
+// save writes what is not saved. After an error it keeps the newest calls until the next
+// save.
+func (h *History) save() error {
+	h.saving.Lock()
+	defer h.saving.Unlock()
+	return h.write()
+}
+
+// write does what save does. The caller holds saving.
+func (h *History) write() error {
+	h.mu.Lock()
+	f, calls, added := h.file, h.calls, h.counts
+	if f == nil || len(calls) == 0 && len(added) == 0 {
+		h.mu.Unlock()
+		return nil
+	}
+	h.calls, h.counts = nil, map[minute]counts{}
+	h.mu.Unlock()
+	if err := f.add(context.Background(), calls, added); err != nil {
+		h.putBack(calls, added)
+		return err
+	}
+	return f.prune(context.Background(), time.Now(), h.kept)
+}
+
+// putBack takes back what write could not write, before what was recorded meanwhile.
+func (h *History) putBack(calls []api.Call, added map[minute]counts) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(calls, h.calls...)
+	if n := len(h.calls) - maxUnsaved; n > 0 {
+		h.calls = h.calls[n:]
+	}
+	for m, n := range added {
+		h.counts[m] = h.counts[m].plus(n)
+	}
+}
+
+// Close saves the history. The history must not be used any more.
+func (h *History) Close() error {
+	h.saving.Lock()
+	defer h.saving.Unlock()
+	err := h.write()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.file == nil {
+		return nil
+	}
+	if closed := h.file.db.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// Calls returns a page of calls, the newest first. Errors: Invalid, Unavailable.
+func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+	f, err := h.saved()
+	if f == nil || err != nil {
+		return api.Calls{Calls: []api.Call{}}, err
+	}
+	return f.calls(ctx, q)
+}
+
+// Series returns counts by minute, or by hour if they begin over a day ago. Errors:
+// Unavailable.
+func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
+	s := api.Series{Step: int64(time.Minute.Seconds()), Bounds: Bounds[:], Buckets: []api.Bucket{}}
+	if time.Since(q.Since) > keptMinutes {
+		s.Step = int64(time.Hour.Seconds())
+	}
+	f, err := h.saved()
+	if f == nil || err != nil {
+		return s, err
+	}
+	s.Buckets, err = f.buckets(ctx, q, s.Step)
+	return s, err
+}
+
+// saved returns the file after a save, so that it has everything; nil before Open.
+func (h *History) saved() (*file, error) {
+	if err := h.save(); err != nil {
+		return nil, unavailable(err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.file, nil
+}

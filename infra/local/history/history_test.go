@@ -1,0 +1,258 @@
+package history_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/history"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+// event returns a call that ends now.
+func event(server, principal, tool string, took time.Duration, reason string) journal.Event {
+	return journal.Event{
+		Time: time.Now(), Kind: journal.Call, Tenant: "acme", Name: server, Principal: principal, Tool: tool, Duration: took, Reason: reason,
+	}
+}
+
+func open(t *testing.T, path string, calls int) *history.History {
+	t.Helper()
+	h := history.New(calls)
+	if err := h.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func calls(t *testing.T, h *history.History, q api.CallQuery) (lines []string) {
+	t.Helper()
+	if q.Limit == 0 {
+		q.Limit = 1000
+	}
+	page, err := h.Calls(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range page.Calls {
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c.Principal, c.Server, c.Tool, c.Reason)))
+	}
+	return lines
+}
+
+func TestHistoryAnswersWhoCalledWhatAndWhatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
+		defer func() { _ = h.Close() }()
+		h.Record(event("mine", "ada", "get_forecast", time.Second, ""))
+		time.Sleep(25 * time.Hour) // of the synctest clock, here and below
+		h.Record(event("mine", "bob", "get_forecast", time.Second, "it exited"))
+		h.Record(event("mine", "bob", "get_alerts", time.Second, ""))
+		h.Record(event("other", "bob", "get_forecast", time.Second, ""))
+		for _, test := range []struct {
+			q    api.CallQuery
+			want []string
+		}{
+			{api.CallQuery{}, []string{"bob other get_forecast", "bob mine get_alerts", "bob mine get_forecast it exited", "ada mine get_forecast"}},
+			{api.CallQuery{Tool: "get_forecast", Since: time.Now().Add(-24 * time.Hour)}, []string{"bob other get_forecast", "bob mine get_forecast it exited"}},
+			{api.CallQuery{Failed: true}, []string{"bob mine get_forecast it exited"}},
+			{api.CallQuery{Principal: "ada"}, []string{"ada mine get_forecast"}},
+			{api.CallQuery{Servers: []string{"other"}}, []string{"bob other get_forecast"}},
+			{api.CallQuery{Servers: []string{}}, nil},
+			{api.CallQuery{Tenant: "somebody"}, nil},
+		} {
+			if d := cmp.Diff(test.want, calls(t, h, test.q)); d != "" {
+				t.Errorf("%+v (-want +got):\n%s", test.q, d)
+			}
+		}
+		first, err := h.Calls(t.Context(), api.CallQuery{Limit: 3})
+		if err != nil || len(first.Calls) != 3 || first.Next == "" {
+			t.Fatalf("first page: %+v, %v", first, err)
+		}
+		rest, err := h.Calls(t.Context(), api.CallQuery{Limit: 3, After: first.Next})
+		if err != nil || len(rest.Calls) != 1 || rest.Next != "" || rest.Calls[0].Principal != "ada" {
+			t.Errorf("second page: %+v, %v", rest, err)
+		}
+		if _, err := h.Calls(t.Context(), api.CallQuery{Limit: 3, After: "x"}); err == nil {
+			t.Error("a page after x is answered")
+		}
+	})
+}
+
+// A day of traffic, with a machine that is killed in the middle of it.
+func TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "history.db")
+		ctx, kill := context.WithCancel(t.Context())
+		h := open(t, path, 10_000)
+		go h.Keep(ctx, slog.New(slog.DiscardHandler))
+		began, step, made := time.Now(), 20*time.Second, 0
+		traffic := func(h *history.History, until time.Duration) {
+			for time.Since(began) < until {
+				h.Record(event("mine", "ada", "add", 20*time.Millisecond, ""))
+				made++
+				time.Sleep(step)
+			}
+		}
+		traffic(h, 12*time.Hour+35*time.Second)
+		kill() // h is closed after all checks, because a program that was killed saves nothing
+		again := open(t, path, 10_000)
+		defer func() { _, _ = again.Close(), h.Close() }()
+		go again.Keep(t.Context(), slog.New(slog.DiscardHandler))
+		traffic(again, 24*time.Hour)
+		s, err := again.Series(t.Context(), api.SeriesQuery{Since: began})
+		if err != nil || s.Step != 60 {
+			t.Fatalf("series in steps of %d s, %v", s.Step, err)
+		}
+		var n int64
+		for _, b := range s.Buckets {
+			n += b.Calls
+		}
+		if lost := made - int(n); lost < 0 || lost > int(time.Minute/step) {
+			t.Errorf("%d of %d calls are in the series", n, made)
+		}
+		if got := len(calls(t, again, api.CallQuery{Limit: 100_000})); got != int(n) {
+			t.Errorf("%d calls are listed and %d counted", got, n)
+		}
+	})
+}
+
+func TestOldCallsAndCountsAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
+		defer func() { _ = h.Close() }()
+		h.Record(event("mine", "ada", "first", 0, ""))
+		began := time.Now()
+		buckets := func(since time.Duration) int {
+			s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-since)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(s.Buckets)
+		}
+		for _, after := range []struct {
+			time                  time.Duration
+			calls, minutes, hours int
+		}{
+			{0, 1, 1, 1},
+			{25 * time.Hour, 2, 1, 2},
+			{8 * 24 * time.Hour, 2, 1, 3},
+			{91 * 24 * time.Hour, 1, 1, 3},
+		} {
+			time.Sleep(time.Until(began.Add(after.time)))
+			if after.time > 0 {
+				h.Record(event("mine", "ada", "next", 0, ""))
+			}
+			if got := len(calls(t, h, api.CallQuery{})); got != after.calls {
+				t.Errorf("after %v: %d calls, want %d", after.time, got, after.calls)
+			}
+			if got := [2]int{buckets(23 * time.Hour), buckets(100 * 24 * time.Hour)}; got != [2]int{after.minutes, after.hours} {
+				t.Errorf("after %v: %d minutes and hours, want %d and %d", after.time, got, after.minutes, after.hours)
+			}
+		}
+	})
+}
+
+func TestHistoryKeepsTheNewestCalls(t *testing.T) {
+	h := open(t, filepath.Join(t.TempDir(), "history.db"), 1_000)
+	defer func() { _ = h.Close() }()
+	for i := range 2_500 {
+		h.Record(event("mine", "ada", fmt.Sprint(i), 0, ""))
+		if i%500 == 0 {
+			calls(t, h, api.CallQuery{}) // saves
+		}
+	}
+	if all := calls(t, h, api.CallQuery{Limit: 5_000}); len(all) != 1_000 || all[0] != "ada mine 2499" {
+		t.Errorf("%d calls, the newest %q", len(all), all[0])
+	}
+}
+
+// Calls are recorded while clients wait, so a slow disk must not hold them up.
+func TestARecordDoesNotWaitForASave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	h := open(t, path, 100_000)
+	defer func() { _ = h.Close() }()
+	h.Record(event("mine", "ada", "add", 0, ""))
+	other, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	lock, err := other.BeginTx(t.Context(), nil) // the save waits for its end, and fails after 5 s
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := make(chan error, 1)
+	go func() {
+		_, err := h.Series(t.Context(), api.SeriesQuery{})
+		saved <- err
+	}()
+	for range 50_000 {
+		h.Record(event("mine", "ada", "add", 0, ""))
+	}
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-saved; err != nil {
+		t.Errorf("the save has waited for so long that it failed, and the records with it: %v", err)
+	}
+	if n := len(calls(t, h, api.CallQuery{Limit: 100_000})); n != 50_001 {
+		t.Errorf("%d calls are kept", n)
+	}
+}
+
+func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
+	h := history.New(1000)
+	h.Record(event("mine", "ada", "add", 20*time.Millisecond, ""))
+	h.Record(event("mine", "ada", "add", 2*time.Minute, `it said "no"`))
+	h.Record(event("mine", `b"ob`, "add", 5*time.Millisecond, ""))
+	h.Record(journal.Event{Time: time.Now(), Kind: journal.BoxWake, Name: "mine", Detail: "acme/mine"})
+	h.Record(event("hidden", "eve", "spy", 0, ""))
+	var text strings.Builder
+	if err := h.Metrics(&text, func(tenant, server string) bool { return tenant == "acme" && server != "hidden" }); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`dormouse_tool_calls_total{tenant="acme",server="mine",principal="ada",tool="add",outcome="done"} 1`,
+		`dormouse_tool_calls_total{tenant="acme",server="mine",principal="ada",tool="add",outcome="failed"} 1`,
+		`dormouse_tool_calls_total{tenant="acme",server="mine",principal="b\"ob",tool="add",outcome="done"} 1`,
+		`dormouse_box_starts_total{tenant="acme",server="mine"} 1`,
+		`dormouse_tool_call_duration_seconds_bucket{tenant="acme",server="mine",le="0.005"} 1`,
+		`dormouse_tool_call_duration_seconds_bucket{tenant="acme",server="mine",le="60"} 2`,
+		`dormouse_tool_call_duration_seconds_bucket{tenant="acme",server="mine",le="+Inf"} 3`,
+		`dormouse_tool_call_duration_seconds_sum{tenant="acme",server="mine"} 120.025`,
+	} {
+		if !strings.Contains(text.String(), want+"\n") {
+			t.Errorf("metrics have no line %s:\n%s", want, text.String())
+		}
+	}
+	if strings.Contains(text.String(), "hidden") {
+		t.Error("metrics show a server that the reader must not see")
+	}
+}
+
+func TestMetricsHaveBoundedLabels(t *testing.T) {
+	h := history.New(1000)
+	for i := range 5_000 {
+		h.Record(event("mine", "ada", fmt.Sprint(i), 0, ""))
+	}
+	var text strings.Builder
+	if err := h.Metrics(&text, func(string, string) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text.String(), "dormouse_tool_calls_total{"); n > 2*2_001 {
+		t.Errorf("%d lines of calls", n)
+	}
+	if !strings.Contains(text.String(), `tool="(others)",outcome="done"} 3000`) {
+		t.Error("the calls of further tools are not counted together")
+	}
+}

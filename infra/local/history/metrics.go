@@ -1,0 +1,86 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// labels are what metrics are counted by. Starts of boxes have neither a principal nor a
+// tool.
+type labels struct{ tenant, server, principal, tool string }
+
+// maxLabels bounds the combinations of labels. Further ones are counted under others.
+const (
+	maxLabels = 2_000
+	others    = "(others)"
+)
+
+// Metrics writes counts since the start of the program, in the text format of Prometheus.
+// may says which tenants and servers the reader sees.
+func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) error {
+	h.mu.Lock()
+	totals := maps.Clone(h.totals)
+	h.mu.Unlock()
+	order := slices.SortedFunc(maps.Keys(totals), func(a, b labels) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.server, b.server), cmp.Compare(a.principal, b.principal), cmp.Compare(a.tool, b.tool))
+	})
+	order = slices.DeleteFunc(order, func(l labels) bool { return !may(l.tenant, l.server) })
+	servers := map[labels]counts{}
+	var calls, durations, wakes strings.Builder
+	for _, l := range order {
+		n := totals[l]
+		own := labels{tenant: l.tenant, server: l.server}
+		servers[own] = servers[own].plus(n)
+		if n.calls() > 0 {
+			fmt.Fprintf(&calls, "dormouse_tool_calls_total{%s,outcome=\"done\"} %d\n", l, n.calls()-n.failed)
+			fmt.Fprintf(&calls, "dormouse_tool_calls_total{%s,outcome=\"failed\"} %d\n", l, n.failed)
+		}
+	}
+	for _, l := range order {
+		own := labels{tenant: l.tenant, server: l.server}
+		n, ok := servers[own]
+		if !ok {
+			continue // was written
+		}
+		delete(servers, own)
+		fmt.Fprintf(&wakes, "dormouse_box_starts_total{%s} %d\n", own, n.wakes)
+		n.histogram(&durations, own)
+	}
+	_, err := io.WriteString(w, "# HELP dormouse_tool_calls_total Calls of tools that have ended.\n# TYPE dormouse_tool_calls_total counter\n"+calls.String()+
+		"# HELP dormouse_tool_call_duration_seconds Durations of calls, with the start of a box if there was one.\n# TYPE dormouse_tool_call_duration_seconds histogram\n"+durations.String()+
+		"# HELP dormouse_box_starts_total Starts of boxes.\n# TYPE dormouse_box_starts_total counter\n"+wakes.String())
+	return err
+}
+
+func (c counts) histogram(w *strings.Builder, l labels) {
+	var sum int64
+	for i, n := range c.durations {
+		sum += n
+		le := "+Inf"
+		if i < len(Bounds) {
+			le = strconv.FormatFloat(Bounds[i]/1000, 'g', -1, 64)
+		}
+		fmt.Fprintf(w, "dormouse_tool_call_duration_seconds_bucket{%s,le=%q} %d\n", l, le, sum)
+	}
+	fmt.Fprintf(w, "dormouse_tool_call_duration_seconds_sum{%s} %g\n", l, c.took.Seconds())
+	fmt.Fprintf(w, "dormouse_tool_call_duration_seconds_count{%s} %d\n", l, sum)
+}
+
+// String returns the labels that are not empty.
+func (l labels) String() string {
+	var all []string
+	for _, p := range [][2]string{{"tenant", l.tenant}, {"server", l.server}, {"principal", l.principal}, {"tool", l.tool}} {
+		if p[1] != "" {
+			all = append(all, p[0]+`="`+escape.Replace(p[1])+`"`)
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// escape is for values of labels.
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

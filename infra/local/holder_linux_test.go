@@ -1,0 +1,25 @@
+package local
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestPortThatIsInUseIsSaidWithItsHolder(t *testing.T) {
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	address := taken.Addr().String()
+	l := &listeners{Listen: address, Sockets: "127.0.0.1:0"}
+	err = l.start(t.Context())
+	l.close()
+	if err == nil || !strings.HasPrefix(err.Error(), address+" is used by ") || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d): stop that one, or take a free port with --listen 127.0.0.1:0", os.Getpid())) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,487 @@
+package journal
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+)
+
+// Lines makes events of the log lines of functions and runners, which is how the programs
+// of this machine say what happens in them. Handlers in this process write through Watch.
+// Lines of other programs go through Function and Box. It is safe for concurrent use.
+type Lines struct {
+	to *Recorder
+	Options
+
+	mu      sync.Mutex
+	callers map[string]caller    // by session
+	starts  map[string]*start    // by server and process
+	open    map[string]Event     // calls whose end another line tells, by stream
+	work    map[string]time.Time // the last work, by server
+	refused map[string]time.Time // when a request was refused last, by reason
+}
+
+// caller is who has a session.
+type caller struct{ principal, client string }
+
+// start is a process that is not ready.
+type start struct {
+	installs time.Time     // since when; zero if it installs nothing
+	install  time.Duration // how long the installs took
+}
+
+// maxKnown limits the sessions, starts and calls that Lines remembers. An event of one that
+// was forgotten says less.
+const maxKnown = 10_000
+
+// Options of Lines. All of them may be left out.
+type Options struct {
+	Verbose bool                       // with events of kind Frame
+	Hide    func(string) string        // removes the secrets of servers from a text
+	Tools   func(server string) string // such as "3 tools"; "" if that is not known
+}
+
+// NewLines returns a Lines that passes events to a recorder.
+func NewLines(to *Recorder, o Options) *Lines {
+	if o.Hide == nil {
+		o.Hide = func(s string) string { return s }
+	}
+	if o.Tools == nil {
+		o.Tools = func(string) string { return "" }
+	}
+	return &Lines{
+		to: to, Options: o,
+		callers: map[string]caller{}, starts: map[string]*start{}, open: map[string]Event{}, work: map[string]time.Time{}, refused: map[string]time.Time{},
+	}
+}
+
+// said is what a log line says.
+type said struct {
+	Msg string `json:"msg"`
+	ofCall
+	ofProcess
+
+	Server    string  `json:"server"`
+	Session   string  `json:"session_id"`
+	Principal string  `json:"principal"`
+	Client    string  `json:"client"`
+	Trace     string  `json:"trace"`
+	Why       string  `json:"why"`
+	Hint      string  `json:"hint"`
+	MS        float64 `json:"duration_ms"`
+	Type      string  `json:"type"`  // of a frame
+	Ended     []Ended `json:"ended"` // in a frame
+}
+
+// ofCall is in the lines of requests.
+type ofCall struct {
+	Tool    string `json:"tool"`
+	Tenant  string `json:"tenant"`
+	Code    string `json:"code"`
+	Stream  string `json:"stream"`
+	Outcome string `json:"outcome"`
+	Refused bool   `json:"refused"` // for a reason that the operator can remove
+}
+
+// ofProcess is in the lines about a server's process.
+type ofProcess struct {
+	Process  string `json:"process"`
+	PID      int    `json:"pid"`
+	State    string `json:"state"`
+	Step     string `json:"step"`
+	Phase    string `json:"phase"`
+	Followed bool   `json:"followed"` // another process takes the place of this one
+}
+
+// Ended is the end of a call that no function waits for, in the log line of the function
+// that stored it.
+type Ended struct {
+	Stream string `json:"stream"`
+	Why    string `json:"why,omitempty"` // why it failed
+}
+
+// The messages of log lines that are of interest, with the quotes that they have in JSON.
+var spoken = []string{`"msg":"request"`, `"msg":"socket"`, `"msg":"frame"`, `"msg":"work"`}
+
+// Function takes a log line of a function.
+func (l *Lines) Function(line string) {
+	for _, msg := range spoken {
+		if strings.Contains(line, msg) {
+			var s said
+			if json.Unmarshal([]byte(line), &s) == nil {
+				l.function(&s)
+			}
+			return
+		}
+	}
+}
+
+// Box takes a log line of the runner of a server's box.
+func (l *Lines) Box(server, line string) {
+	if !strings.Contains(line, `"msg":"process"`) {
+		return
+	}
+	var s said
+	if json.Unmarshal([]byte(line), &s) == nil {
+		s.Server = server
+		tools := ""
+		if s.State == "ready" {
+			tools = l.Tools(server)
+		}
+		l.process(&s, tools)
+	}
+}
+
+// Watch returns a handler that takes the lines of functions in this process, and passes
+// them to h. It hides secrets in the reasons of failures.
+func (l *Lines) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
+
+type watch struct {
+	slog.Handler
+	lines *Lines
+}
+
+// Handle implements slog.Handler.
+func (w watch) Handle(ctx context.Context, r slog.Record) error {
+	switch r.Message {
+	case "request", "socket", "frame", "work":
+		s := said{Msg: r.Message}
+		r.Attrs(s.take)
+		w.lines.function(&s)
+		if s.Why != "" {
+			r = w.lines.hidden(r)
+		}
+	}
+	return w.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (w watch) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return watch{w.Handler.WithAttrs(attrs), w.lines}
+}
+
+// WithGroup implements slog.Handler.
+func (w watch) WithGroup(name string) slog.Handler {
+	return watch{w.Handler.WithGroup(name), w.lines}
+}
+
+// hidden returns a copy of a record without the secrets in its reason.
+func (l *Lines) hidden(r slog.Record) slog.Record {
+	copied := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "why" {
+			a = slog.String(a.Key, l.Hide(a.Value.String()))
+		}
+		copied.AddAttrs(a)
+		return true
+	})
+	return copied
+}
+
+// take reads one attribute of a line.
+func (s *said) take(a slog.Attr) bool {
+	switch a.Key {
+	case "server":
+		s.Server = a.Value.String()
+	case "session_id":
+		s.Session = a.Value.String()
+	case "principal":
+		s.Principal = a.Value.String()
+	case "client":
+		s.Client = a.Value.String()
+	case "tenant":
+		s.Tenant = a.Value.String()
+	case "code":
+		s.Code = a.Value.String()
+	case "tool":
+		s.Tool = a.Value.String()
+	case "stream":
+		s.Stream = a.Value.String()
+	case "outcome":
+		s.Outcome = a.Value.String()
+	case "why":
+		s.Why = a.Value.String()
+	case "hint":
+		s.Hint = a.Value.String()
+	case "refused":
+		s.Refused = a.Value.Kind() == slog.KindBool && a.Value.Bool()
+	case "trace":
+		s.Trace = a.Value.String()
+	case "type":
+		s.Type = a.Value.String()
+	case "duration_ms":
+		if a.Value.Kind() == slog.KindInt64 {
+			s.MS = float64(a.Value.Int64())
+		}
+	case "ended":
+		s.Ended = endsOf(a.Value.Any())
+	}
+	return true
+}
+
+// endsOf reads the calls in a line of this process, whose type the journal does not know.
+func endsOf(v any) (all []Ended) {
+	text, err := json.Marshal(v)
+	if err != nil || json.Unmarshal(text, &all) != nil {
+		return nil
+	}
+	return all
+}
+
+// function takes what a function has said.
+func (l *Lines) function(s *said) {
+	switch s.Msg {
+	case "request", "socket":
+		l.request(s)
+	case "work":
+		l.knows(s)
+	case "frame":
+		for _, e := range s.Ended {
+			l.ended(e)
+		}
+		if l.Verbose {
+			l.to.Record(Event{Kind: Frame, Name: s.Server, Detail: s.Type, Session: s.Session, Duration: s.took()})
+		}
+	}
+}
+
+func (s *said) took() time.Duration { return time.Duration(s.MS * float64(time.Millisecond)) }
+
+// The outcomes of a call in the log line of a request.
+const (
+	outcomeDone   = "done"
+	outcomeFailed = "failed"
+	outcomeOpen   = "open" // no function waits for its end
+)
+
+// noWords is the reason of a failed call whose line gives none.
+const noWords = "the tool reported an error"
+
+// request takes the line of a client's request.
+func (l *Lines) request(s *said) {
+	l.knows(s)
+	reason := l.reason(s.Server, s.Why)
+	if s.Refused {
+		if l.repeated(reason) {
+			return
+		}
+		l.to.Record(Event{Kind: Refused, Name: s.Server, Principal: s.Principal, Reason: reason, Hint: s.Hint, Trace: s.Trace})
+		return
+	}
+	switch {
+	case s.Outcome == "":
+		return
+	case s.Tool == "": // the end of a call of an earlier request
+		if s.Outcome == outcomeFailed {
+			s.Why = cmp.Or(s.Why, noWords)
+		}
+		l.ended(Ended{s.Stream, s.Why})
+		return
+	}
+	e := Event{
+		Kind: Call, Name: s.Server, Duration: s.took(), Tenant: s.Tenant, Principal: s.Principal, Client: plain(s.Client), Tool: plain(s.Tool),
+		Code: s.Code, Session: s.Session, Trace: s.Trace,
+	}
+	switch s.Outcome {
+	case outcomeFailed:
+		e.Reason = cmp.Or(reason, noWords)
+	case outcomeOpen:
+		e.Time = time.Now().Add(-e.Duration)
+		l.later(s.Stream, e)
+		return
+	}
+	l.to.Record(e)
+}
+
+// repeated reports whether a request was refused for the same reason in the last minute.
+func (l *Lines) repeated(reason string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.refused[reason]) < time.Minute {
+		return true
+	}
+	if len(l.refused) >= maxReasons {
+		clear(l.refused)
+	}
+	l.refused[reason] = time.Now()
+	return false
+}
+
+// maxReasons limits the reasons that repeated remembers.
+const maxReasons = 100
+
+// later keeps a call until its end is told. The end may have been told already.
+func (l *Lines) later(stream string, e Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= maxKnown {
+		clear(l.open)
+	}
+	if end, ok := l.open[stream]; ok && end.Kind == "" {
+		delete(l.open, stream)
+		l.over(e, end.Time, end.Reason)
+		return
+	}
+	l.open[stream] = e
+}
+
+// ended takes the end of a call that no function waits for.
+func (l *Lines) ended(end Ended) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= maxKnown {
+		clear(l.open)
+	}
+	e, ok := l.open[end.Stream]
+	if !ok {
+		l.open[end.Stream] = Event{Time: time.Now(), Reason: l.reason("", end.Why)}
+		return
+	}
+	delete(l.open, end.Stream)
+	l.over(e, time.Now(), l.reason(e.Name, end.Why))
+}
+
+// over records a call that began at e.Time.
+func (l *Lines) over(e Event, at time.Time, reason string) {
+	e.Duration, e.Time, e.Reason = at.Sub(e.Time), at, reason
+	l.to.Record(e)
+}
+
+// knows remembers who has a session, and when its server had work last.
+func (l *Lines) knows(s *said) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.Server != "" && s.Principal != "" {
+		l.work[s.Server] = time.Now()
+	}
+	if s.Session == "" || s.Principal == "" {
+		return
+	}
+	if len(l.callers) >= maxKnown {
+		clear(l.callers)
+	}
+	known := l.callers[s.Session]
+	l.callers[s.Session] = caller{s.Principal, cmp.Or(plain(s.Client), known.client)}
+}
+
+// process takes the state that a server's process has reached; the states are those of
+// box.ProcessState. tools is as [Options].Tools, for a server that is ready.
+func (l *Lines) process(s *said, tools string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := s.Server + "\x00" + s.Process
+	from := l.callers[s.Session]
+	e := Event{
+		Name: s.Server, PID: s.PID, Session: s.Session, Process: s.Process,
+		Principal: from.principal, Client: cmp.Or(plain(s.Client), from.client),
+	}
+	begun := l.starts[key]
+	if (s.State == "staging" || s.State == "started") && begun == nil {
+		begun = &start{}
+		if len(l.starts) >= maxKnown {
+			clear(l.starts)
+		}
+		l.starts[key] = begun
+		l.record(e, ServerStarting)
+	}
+	switch s.State {
+	case "staging":
+		l.stage(e, begun, s)
+	case "started":
+		begun.settle()
+	case "ready":
+		delete(l.starts, key)
+		if begun != nil {
+			e.Install = begun.install
+		}
+		e.Duration, e.Detail = s.took(), tools
+		l.record(e, ServerReady)
+	case "stopped":
+		if s.Followed {
+			return
+		}
+		delete(l.starts, key)
+		l.record(e, ServerStopped)
+	case "exited":
+		delete(l.starts, key)
+		e.Phase = s.Phase
+		e.Reason, e.Hint = cmp.Or(l.reason(s.Server, s.Why), "it ended"), plain(s.Hint)
+		l.record(e, ServerFailed)
+	}
+}
+
+// stage takes a step of a preparation.
+func (l *Lines) stage(e Event, begun *start, s *said) {
+	if s.Phase != "dep_install" || strings.HasPrefix(s.Step, "installed ") {
+		begun.settle()
+		return
+	}
+	if begun.installs.IsZero() {
+		begun.installs = time.Now()
+	}
+	e.Detail = plain(s.Step)
+	l.record(e, ServerInstalling)
+}
+
+// settle ends the time of an install.
+func (b *start) settle() {
+	if b != nil && !b.installs.IsZero() {
+		b.install += time.Since(b.installs)
+		b.installs = time.Time{}
+	}
+}
+
+func (l *Lines) record(e Event, kind string) {
+	e.Kind = kind
+	l.to.Record(e)
+}
+
+// Asleep records that a box of a server has ended.
+func (l *Lines) Asleep(server string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := Event{Kind: ServerAsleep, Name: server}
+	if last := l.work[server]; !last.IsZero() {
+		e.Duration = time.Since(last)
+	}
+	l.to.Record(e)
+}
+
+// maxReason is the longest reason, in characters.
+const maxReason = 400
+
+// reason returns the first line of a text without secrets, and without the name of the
+// server that it is about, which the event has.
+func (l *Lines) reason(server, text string) string {
+	if text == "" {
+		return ""
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return plain(l.Hide(strings.TrimPrefix(first, fmt.Sprintf("server %q: ", server))))
+}
+
+// plain returns a text that cannot control a terminal.
+func plain(text string) string {
+	if len(text) > 4*maxReason {
+		text = text[:4*maxReason]
+	}
+	ok := func(r rune) bool { return unicode.IsPrint(r) }
+	if strings.ContainsFunc(text, func(r rune) bool { return !ok(r) }) {
+		text = strings.Map(func(r rune) rune {
+			if ok(r) {
+				return r
+			}
+			return ' '
+		}, text)
+	}
+	if runes := []rune(text); len(runes) > maxReason {
+		text = string(runes[:maxReason-1]) + "…"
+	}
+	return text
+}

@@ -1,0 +1,145 @@
+package journal
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// told is what Lines made of log lines.
+type told struct {
+	*Lines
+	all []Event
+}
+
+func newTold(verbose bool) *told {
+	r := &told{}
+	r.Lines = NewLines(NewRecorder(func(e Event) { r.all = append(r.all, e) }), Options{
+		Verbose: verbose,
+		Hide:    func(s string) string { return strings.ReplaceAll(s, "hunter22", "***") },
+		Tools:   func(server string) string { return map[string]string{"mine": "3 tools"}[server] },
+	})
+	return r
+}
+
+// events returns the events since the last time, without their times.
+func (r *told) events() []Event {
+	all := r.all
+	r.all = nil
+	return all
+}
+
+func wantEvents(t *testing.T, got []Event, want ...Event) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Event{}, "Time"), cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A start as the log lines tell it: the function that wakes the box knows for whom, and the
+// runner the steps.
+func TestLinesOfAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTold(false)
+		r.Function(`{"msg":"work","server":"mine","session_id":"s","principal":"ada","client":"zed"}`)
+		line := `{"msg":"process","server":"a lie","process":"shared","session_id":"s","pid":7,`
+		r.Box("mine", line+`"state":"staging","phase":"dep_install","step":"installing x\u001b[2J (PyPI)"}`)
+		time.Sleep(3 * time.Second)
+		r.Box("mine", line+`"state":"staging","phase":"dep_install","step":"installed x (PyPI) in 3.0 s"}`)
+		time.Sleep(time.Second)
+		r.Box("mine", line+`"state":"started"}`)
+		r.Box("mine", line+`"state":"ready","duration_ms":900}`)
+		r.Box("mine", line+`"state":"stopped"}`)
+		of := func(kind string, change func(*Event)) Event {
+			e := Event{Kind: kind, Name: "mine", PID: 7, Principal: "ada", Client: "zed", Session: "s", Process: "shared"}
+			if change != nil {
+				change(&e)
+			}
+			return e
+		}
+		wantEvents(t, r.events(),
+			of(ServerStarting, nil),
+			of(ServerInstalling, func(e *Event) { e.Detail = "installing x [2J (PyPI)" }),
+			of(ServerReady, func(e *Event) { e.Install, e.Duration, e.Detail = 3*time.Second, 900*time.Millisecond, "3 tools" }),
+			of(ServerStopped, nil),
+		)
+		r.Box("mine", line+`"state":"started"}`)
+		r.Box("mine", line+`"state":"stopped","followed":true}`)
+		r.Box("mine", line+`"state":"started"}`)
+		r.Box("mine", line+`"state":"exited","phase":"mcp_init","why":"server \"mine\": knows hunter22\nmore","hint":"do this"}`)
+		wantEvents(t, r.events(), of(ServerStarting, nil), of(ServerFailed, func(e *Event) {
+			e.Phase, e.Reason, e.Hint = "mcp_init", "knows ***", "do this"
+		}))
+		time.Sleep(time.Minute)
+		r.Asleep("mine")
+		wantEvents(t, r.events(), Event{Kind: ServerAsleep, Name: "mine", Duration: 64 * time.Second})
+	})
+}
+
+func TestLinesOfCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTold(true)
+		var kept bytes.Buffer
+		log := slog.New(r.Watch(slog.NewJSONHandler(&kept, nil)))
+		call := []any{"server", "mine", "session_id", "s", "rpc_method", "tools/call", "principal", "ada", "client", "zed", "tool", "look", "trace", "t"}
+		want := Event{Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Session: "s", Trace: "t"}
+		because := func(d time.Duration, reason string) Event {
+			e := want
+			e.Duration, e.Reason = d, reason
+			return e
+		}
+		log.Info("request", append(call, "duration_ms", int64(842), "outcome", "done")...)
+		log.Info("request", append(call, "duration_ms", int64(31), "outcome", "failed", "why", "hunter22 is wrong")...)
+		log.Info("request", append(call, "duration_ms", int64(31), "outcome", "failed")...)
+		wantEvents(t, r.events(), because(842*time.Millisecond, ""), because(31*time.Millisecond, "*** is wrong"), because(31*time.Millisecond, "the tool reported an error"))
+		if strings.Contains(kept.String(), "hunter22") || !strings.Contains(kept.String(), `"why":"*** is wrong"`) {
+			t.Errorf("the log has a secret, or lacks the reason: %s", kept.String())
+		}
+
+		// The end comes by another line: of the client's next request, or of the function that
+		// stores the events. It may come first.
+		log.Info("socket", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "1")...)
+		time.Sleep(time.Second)
+		log.Info("frame", "server", "mine", "type", "events", "duration_ms", int64(2), "ended", []struct {
+			Stream string `json:"stream"`
+			Why    string `json:"why,omitempty"`
+		}{{"1", ""}, {"2", "it died"}})
+		r.Function(`{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
+		log.Info("request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "3")...)
+		time.Sleep(time.Minute)
+		log.Info("request", "server", "mine", "principal", "ada", "stream", "3", "outcome", "failed", "why", "late")
+		wantEvents(t, r.events(),
+			because(time.Second, ""), Event{Kind: Frame, Name: "mine", Detail: "events", Duration: 2 * time.Millisecond},
+			because(5*time.Millisecond, "it died"), because(time.Minute, "late"))
+	})
+}
+
+func TestLinesThatSayNothingForPeople(t *testing.T) {
+	r := newTold(false)
+	for _, line := range []string{"", "plain", `{"msg":"request","rpc_method":"tools/list","principal":"ada","server":"mine"}`, `{"msg":"frame","type":"pull"}`, `{"msg":"request"`} {
+		r.Function(line)
+		r.Box("mine", line)
+	}
+	wantEvents(t, r.events())
+}
+
+func TestARefusalIsToldOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTold(false)
+		const line = `{"msg":"request","refused":true,"why":"mcp.example.com is not served: start with --public-url https://mcp.example.com"}`
+		for range 3 {
+			r.Function(line)
+		}
+		want := Event{Kind: Refused, Reason: "mcp.example.com is not served: start with --public-url https://mcp.example.com"}
+		wantEvents(t, r.events(), want)
+		time.Sleep(time.Minute)
+		r.Function(line)
+		wantEvents(t, r.events(), want)
+	})
+}

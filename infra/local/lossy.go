@@ -1,0 +1,51 @@
+package local
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// logLost returns what reports that log lines of a folder are lost.
+func logLost(to *journal.Recorder, folder string) func(error) {
+	return func(err error) {
+		why := "log lines are lost: " + err.Error()
+		hint := "make " + folder + " writable"
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			why, hint = "log lines are lost: the disk of "+folder+" is full", "free some room, or name another folder with --data"
+		}
+		to.Record(journal.Event{Kind: journal.LogLost, Reason: why, Hint: hint})
+	}
+}
+
+// lossy is a log that says once a minute that it cannot be written: what happens must not
+// depend on its log.
+type lossy struct {
+	to   io.Writer
+	lost func(error)
+
+	mu   sync.Mutex
+	said time.Time
+}
+
+// Write takes everything.
+func (l *lossy) Write(p []byte) (int, error) {
+	_, err := l.to.Write(p)
+	if err == nil {
+		return len(p), nil
+	}
+	l.mu.Lock()
+	due := time.Since(l.said) >= time.Minute
+	if due {
+		l.said = time.Now()
+	}
+	l.mu.Unlock()
+	if due {
+		l.lost(err)
+	}
+	return len(p), nil
+}

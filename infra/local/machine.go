@@ -1,0 +1,129 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/infra/local/history"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// machine hosts servers. newMachine sets its first five fields, and the steps of Run set
+// the others in order.
+type machine struct {
+	cfg     Config
+	environ environ
+	public  *listeners
+	log     *slog.Logger
+	reports
+	stopping atomic.Bool // the end of boxes is not sleep any more
+
+	servers   atomic.Pointer[catalog.Catalog] // that are served
+	file      *serversFile
+	reload    func() (catalog.Changes, error) // reads the servers file now
+	folder    *datafolder.Folder
+	store     string // see OpenStore
+	unused    bool   // no earlier run has left anything in the store
+	boxes     *boxes.Pool
+	ledger    *bill.Ledger
+	functions functions
+	relay     *sockets.API                  // for runners
+	socket    *sockets.API                  // for clients
+	closers   []func(context.Context) error // in the order of opening
+}
+
+// reports tell people and programs what happens on a machine.
+type reports struct {
+	recorder *journal.Recorder
+	lines    *journal.Lines
+	history  *history.History
+	logFile  io.Closer // nil if the caller has the log
+}
+
+// functions does the work that functions do on AWS: in this process ([inside]), or in
+// processes of their own ([emulated]).
+type functions interface {
+	web() http.Handler     // serves HTTP clients
+	sockets() http.Handler // serves WebSocket clients
+	// serve makes messages from now on find these servers. What is in work goes on with
+	// those before. An error changes nothing.
+	serve(*catalog.Catalog) error
+	// sweep starts a sweep in the background: for one task that has stopped, or, with nil,
+	// of all boxes. It closes the channel when the sweep has ended.
+	sweep(stopped *fleet.Status) <-chan struct{}
+	processes() []api.Function
+	// records returns the store without a meter: nobody is billed for what this program
+	// reads for itself.
+	records() session.Store
+	// operators returns what the API for operators works with.
+	operators() api.Options
+}
+
+// served returns the names of the servers that clients can call.
+func (m *machine) served() []string {
+	servers := m.servers.Load()
+	return slices.DeleteFunc(servers.Names(), func(name string) bool {
+		s, _ := servers.Server(name)
+		return s.Disabled
+	})
+}
+
+// schedulesFolder is the folder in the data folder with the alarms of native servers.
+const schedulesFolder = "schedules"
+
+// snapshots returns the place where boxes keep workspaces.
+func (m *machine) snapshots() string { return m.environ.snapshots(m.folder.File("snapshots")) }
+
+func (m *machine) serveUnix(name string, h http.Handler) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "unix", m.folder.Socket(name))
+	if err != nil {
+		return fmt.Errorf("open the %s socket: %w", name, err)
+	}
+	m.serve(l, h)
+	return nil
+}
+
+// serve runs an HTTP server until stop.
+func (m *machine) serve(l net.Listener, h http.Handler) {
+	open := &openConnections{since: map[net.Conn]time.Time{}}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			m.log.Error("a server has stopped", "address", l.Addr().String(), "error", err)
+		}
+	}()
+	m.closers = append(m.closers, func(context.Context) error { return s.Close() })
+}
+
+// output copies a line of a function or a runner to the log. The lines are slog JSON.
+func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
+
+// functionOutput is output for functions. Their lines also report what they have used.
+func (m *machine) functionOutput(name, line string) {
+	m.ledger.Line(line)
+	m.lines.Function(line)
+	m.output(name, line)
+}
+
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}

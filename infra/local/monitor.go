@@ -1,0 +1,76 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// monitored serves HTTP clients, and programs that watch the machine.
+type monitored struct {
+	clients   http.Handler
+	public    *listeners
+	operators func() api.Options
+	log       *slog.Logger
+}
+
+// ServeHTTP implements http.Handler.
+func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/healthz":
+		m.health(w, r)
+	case "/metrics":
+		m.metrics(w, r)
+	default:
+		m.clients.ServeHTTP(w, r)
+	}
+}
+
+// healthPatience is how long the store may take to answer until it counts as failed.
+const healthPatience = 5 * time.Second
+
+// health answers 200 if the store answers, and 503 with the failed part otherwise.
+func (m *monitored) health(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
+	defer cancel()
+	_, err := m.operators().Store.Key(ctx, "health")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil && !errors.Is(err, session.NotFound) {
+		m.log.Warn("the store does not answer", "error", err)
+		http.Error(w, "store: failed", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// metrics answers the counts of the history. Callers have a key that may see. While the
+// machine is open to its user only, programs on it need no key. A page of another origin,
+// and one that reaches loopback by a name of its own, get nothing.
+func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
+	o := m.operators()
+	if r.Header.Get("Authorization") == "" && m.public.private() && namesLoopback(r.Host) {
+		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
+			return api.Caller{Principal: "a program on this machine", Servers: []string{session.EveryServer}}, nil
+		}
+	}
+	o.Meter = nil // a stack has no such route, so it is in no bill
+	r = r.Clone(r.Context())
+	r.URL.Path = api.Prefix + "metrics"
+	api.New(o).ServeHTTP(w, r)
+}
+
+// namesLoopback reports whether the Host of a request is a name of loopback.
+func namesLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return slices.Contains([]string{"127.0.0.1", "::1", "[::1]", "localhost"}, host)
+}

@@ -1,0 +1,200 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/infra/local/history"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// here says what the API for operators has on a machine besides the store.
+func (m *machine) here(o *api.Options) {
+	o.Info.Place, o.Info.Access = api.PlaceMachine, m.public.access()
+	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
+	o.Output = keptOutput(m.folder.File(LogFolder))
+	o.Calls, o.Series, o.Metrics = m.history.Calls, m.history.Series, m.history.Metrics
+	o.Bill = func(ctx context.Context, since time.Time) (api.Bill, error) {
+		b, err := m.ledger.Bill(ctx)
+		return billOf(b, since), err
+	}
+	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }
+}
+
+// reloaded returns the outcome of a reload for the API.
+func reloaded(changes catalog.Changes, err error) api.Reloaded {
+	if err != nil {
+		return api.Reloaded{Error: err.Error()}
+	}
+	return api.Reloaded{Changes: changes.String()}
+}
+
+// openOperators makes the API for operators of a machine whose functions are programs.
+// Those programs serve another one on the endpoint, which knows as much as on AWS.
+func (e *emulated) openOperators(servers *catalog.Catalog) error {
+	s := wiring.Settings{Secret: e.m.folder.Secret}
+	if err := s.Read(e.m.environ.get); err != nil {
+		return err
+	}
+	var err error
+	if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits); err != nil {
+		return err
+	}
+	e.m.closers = append(e.m.closers, func(context.Context) error { return e.store.Close() })
+	return e.renewOperators(servers)
+}
+
+// renewOperators makes the API know these servers from now on.
+func (e *emulated) renewOperators(servers *catalog.Catalog) error {
+	s := wiring.Settings{Servers: servers, Secret: e.m.folder.Secret}
+	if err := s.Read(e.m.environ.get); err != nil {
+		return err
+	}
+	f, err := wiring.New(s, wiring.Parts{
+		Store: e.store, Fleet: e.m.boxes, Runners: e.m.relay, Clients: sockets.Clients{API: e.m.socket},
+		Meter: meter.New(meter.Options{}), Log: e.m.log,
+	})
+	if err != nil {
+		return err
+	}
+	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{}))
+	e.m.here(&own)
+	e.own.Store(&own)
+	return nil
+}
+
+func (e *emulated) operators() api.Options { return *e.own.Load() }
+
+func (e *emulated) records() session.Store { return e.store }
+
+// statusOf returns what runs on a machine.
+func statusOf(ctx context.Context, m *machine) (api.Status, error) {
+	s := api.Status{Functions: m.functions.processes(), Boxes: []api.Box{}, Processes: []api.Process{}}
+	for _, of := range []struct {
+		name string
+		sockets.Usage
+	}{{"relay", m.relay.Usage()}, {"socket", m.socket.Usage()}} {
+		s.Gateways = append(s.Gateways, api.Gateway{
+			Name: of.name, Connections: of.Connections, Open: of.Open, ConnectedSeconds: of.ConnectedTime.Seconds(),
+			MessagesIn: of.MessagesIn, MessagesOut: of.MessagesOut,
+		})
+	}
+	tasks, err := m.boxes.Tasks(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, t := range tasks {
+		if t.State == fleet.Stopped {
+			continue
+		}
+		b := api.Box{Box: t.Box, Server: t.Server, Task: t.ID, PID: t.PID, Started: t.Started.UTC(), Processes: members(t.PID)}
+		s.Boxes = append(s.Boxes, b)
+		processes, err := processesOf(m.folder.File(LogFolder), b)
+		if err != nil {
+			return s, err
+		}
+		s.Processes = append(s.Processes, processes...)
+	}
+	return s, nil
+}
+
+// processesOf reads the file that the runner of a box writes beside its logs.
+func processesOf(folder string, b api.Box) ([]api.Process, error) {
+	text, err := os.ReadFile(filepath.Join(folder, b.Server, filepath.Base(b.Task)+".processes"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the box has had no process yet, or has ended meanwhile
+	}
+	var own []api.Process
+	if err == nil {
+		err = json.Unmarshal(text, &own)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read how the processes of box %s are: %w", b.Box, err)
+	}
+	for i := range own {
+		p := &own[i]
+		p.Server, p.Box, p.Sessions = b.Server, b.Box, sharedBy(filepath.Join(folder, b.Server), p.Process)
+		if p.PID != 0 && (p.State == "started" || p.State == "ready") {
+			p.Memory = memoryOf(b.Processes, p.PID)
+		}
+	}
+	return own, nil
+}
+
+// memoryOf returns the memory of a process and its descendants among the members of its
+// box.
+func memoryOf(all []api.Member, pid int) (bytes int64) {
+	for _, m := range all {
+		if m.PID == pid || m.Group == pid {
+			bytes += m.Memory
+		}
+	}
+	return bytes
+}
+
+// billOf returns a bill in the form of the API.
+func billOf(b bill.Bill, since time.Time) api.Bill {
+	shares := b.Shares
+	if !since.IsZero() {
+		b.Since, shares = b.After(since)
+	}
+	out := api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: make([]api.Share, 0, len(shares))}
+	for _, s := range shares {
+		out.Shares = append(out.Shares, api.Share{Server: s.Server, Tenant: s.Tenant, Session: s.Session, Principal: s.Principal, Day: s.Day, Units: s.Units})
+	}
+	return out
+}
+
+// Stored returns the API of a data folder, with the store of this name, while no Run uses
+// the folder. Its caller may do everything. The caller of Stored closes the store.
+func Stored(store session.Store, data string) http.Handler {
+	return api.New(api.Options{
+		Info: api.Info{Place: api.PlaceStore}, Store: store,
+		Caller: func(*http.Request, auth.Right) (api.Caller, error) {
+			return api.Caller{Principal: "the operator of this machine", Servers: []string{session.EveryServer}}, nil
+		},
+		Status: func(context.Context) (api.Status, error) {
+			return api.Status{Functions: []api.Function{}, Boxes: []api.Box{}, Processes: []api.Process{}}, nil
+		},
+		Output: keptOutput(filepath.Join(data, LogFolder)),
+		Calls: func(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+			return past(data, func(h *history.History) (api.Calls, error) { return h.Calls(ctx, q) })
+		},
+		Series: func(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
+			return past(data, func(h *history.History) (api.Series, error) { return h.Series(ctx, q) })
+		},
+		Bill: func(_ context.Context, since time.Time) (api.Bill, error) {
+			b, err := bill.Read(data)
+			return billOf(b, since), err
+		},
+	})
+}
+
+// past reads the history in a data folder, which is empty if there is none.
+func past[T any](data string, read func(*history.History) (T, error)) (T, error) {
+	h, path := history.New(keptCalls), filepath.Join(data, HistoryFile)
+	if _, err := os.Stat(path); err == nil {
+		if err := h.Open(path); err != nil {
+			var none T
+			return none, err
+		}
+		defer func() { _ = h.Close() }() // nothing was written
+	}
+	return read(h)
+}

@@ -1,0 +1,157 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+// lookAgain is how often the files of processes are looked at for new output.
+const lookAgain = 250 * time.Millisecond
+
+// ofStdout begins each line of a log that is from stdout.
+const ofStdout = "stdout: "
+
+// keptOutput returns the function that reads the kept output of processes; see
+// [api.Options].Output.
+func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Output) error) error {
+	return func(ctx context.Context, of api.Outputs, emit func(api.Output) error) error {
+		read := map[string]int64{} // bytes of each file that were passed on, by path
+		for first := true; ; first = false {
+			logs, err := keptLogs(folder, of.Of)
+			if err != nil {
+				return err
+			}
+			for _, k := range logs {
+				text, err := k.more(read, first)
+				if err != nil {
+					return err
+				}
+				if of.Since > 0 && time.Since(k.wrote) > of.Since {
+					continue
+				}
+				if text = k.only(text, of, first); text == "" {
+					continue
+				}
+				if err := emit(api.Output{Server: k.server, Process: k.process, Shared: sharedBy(filepath.Dir(k.path), k.process), Began: k.began, Text: text}); err != nil {
+					return err
+				}
+			}
+			if !of.Follow {
+				return nil
+			}
+			select {
+			case <-time.After(lookAgain):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// keptLog is the kept output of one process: a file, and an older one that was full.
+type keptLog struct {
+	server, path string
+	process      string // its session, or the name of those that share it
+	began, wrote time.Time
+	size         int64
+}
+
+// keptLogs returns the logs of a server or, if none has this name, of the sessions whose
+// ids begin so; all for "". The oldest process comes first.
+func keptLogs(folder, of string) ([]keptLog, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
+	if err != nil {
+		return nil, err
+	}
+	var all []keptLog
+	for _, path := range files {
+		process, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
+		began, err := strconv.ParseInt(at, 10, 64)
+		info, gone := os.Stat(path)
+		if ok && err == nil && gone == nil {
+			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, time.Unix(0, began).UTC(), info.ModTime(), info.Size()})
+		}
+	}
+	match := func(k keptLog) bool { return of == "" || k.server == of }
+	if !slices.ContainsFunc(all, match) {
+		match = func(k keptLog) bool { return k.is(of) }
+	}
+	all = slices.DeleteFunc(all, func(k keptLog) bool { return !match(k) })
+	slices.SortFunc(all, func(a, b keptLog) int { return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.path, b.path)) })
+	return all, nil
+}
+
+// is reports whether a process serves the session whose id begins with session, alone or
+// shared.
+func (k keptLog) is(session string) bool {
+	return strings.HasPrefix(k.process, session) || slices.ContainsFunc(sharedBy(filepath.Dir(k.path), k.process), func(s string) bool {
+		return strings.HasPrefix(s, session)
+	})
+}
+
+// more returns the whole lines that were written since the last call, and notes them in
+// read. The first time, it returns the older file too, and a last line without an end.
+func (k keptLog) more(read map[string]int64, first bool) (string, error) {
+	seen, known := read[k.path]
+	if known && k.size == seen {
+		return "", nil
+	}
+	text, err := os.ReadFile(k.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // it was removed meanwhile
+	}
+	if err != nil {
+		return "", err
+	}
+	older := []byte(nil)
+	if !known || int64(len(text)) < seen { // the file that seen is about is the older one now
+		if older, err = os.ReadFile(k.path + ".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		older = older[min(int64(len(older)), seen):]
+		seen = 0
+	}
+	fresh := string(text[seen:])
+	if end := strings.LastIndexByte(fresh, '\n') + 1; !first {
+		fresh = fresh[:end]
+	}
+	read[k.path] = seen + int64(len(fresh))
+	fresh = string(older) + fresh
+	if fresh != "" && !strings.HasSuffix(fresh, "\n") {
+		fresh += "\n"
+	}
+	return fresh, nil
+}
+
+// only returns the lines of a text that are asked for.
+func (k keptLog) only(text string, of api.Outputs, first bool) string {
+	lines := strings.SplitAfter(text, "\n")
+	lines = lines[:len(lines)-1]
+	if of.Stdout {
+		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, ofStdout) })
+	}
+	if n := len(lines); first && of.Lines > 0 && n > of.Lines {
+		lines = lines[n-of.Lines:]
+	}
+	return strings.Join(lines, "")
+}
+
+// sharedBy returns the sessions that a process has served: its own, or those that share
+// it.
+func sharedBy(folder, process string) []string {
+	text, err := os.ReadFile(filepath.Join(folder, process+".sessions"))
+	if err != nil {
+		return []string{process}
+	}
+	return strings.Fields(string(text))
+}

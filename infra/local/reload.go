@@ -1,0 +1,140 @@
+package local
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/watch"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+)
+
+// reloader takes changes of the servers file while the machine runs.
+type reloader struct {
+	m   *machine
+	ctx context.Context // ends with the machine
+
+	mu      sync.Mutex // one reload at a time
+	refused string     // the last mistake that was reported, until the file is good again
+}
+
+// startReload watches the servers file and its files of variables, and takes the
+// operator's signals.
+func (m *machine) startReload(ctx context.Context) error {
+	r := &reloader{m: m, ctx: ctx}
+	m.reload = r.reload
+	reload := func() { _, _ = r.reload() } // it reports both results itself
+	go watch.Files(ctx, func() []string { return m.servers.Load().Files() }, reload)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-m.cfg.Reload: // never, if it is nil
+				reload()
+			}
+		}
+	}()
+	return nil
+}
+
+// reload reads the servers file. If it can be hosted and is not what is served already,
+// the machine serves it from now on. Otherwise everything stays as it is. reload reports
+// changes as an event, and so it does an error, once.
+func (r *reloader) reload() (catalog.Changes, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.m.servers.Load()
+	read, err := r.m.file.load()
+	for _, w := range r.m.file.news() {
+		r.m.log.Warn("the servers file", "why", w)
+		if d := r.m.cfg.Display; d != nil {
+			d.Say("warning: " + strings.TrimPrefix(w, filepath.Dir(r.m.cfg.Servers)+"/"))
+		}
+	}
+	var changes catalog.Changes
+	if err == nil {
+		read, changes = read.After(before, time.Now())
+		if !bytes.Equal(read.Marshal(), before.Marshal()) {
+			err = r.m.functions.serve(read)
+		}
+	}
+	if err != nil {
+		if text := err.Error(); text != r.refused {
+			r.refused = text
+			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: filepath.Base(r.m.cfg.Servers), Detail: brief(err) + "; what was there before is still served"})
+		}
+		return changes, err
+	}
+	r.refused = ""
+	r.m.servers.Store(read)
+	if changes.None() {
+		return changes, nil
+	}
+	e := journal.Event{Kind: journal.ServersChanged, Name: filepath.Base(r.m.cfg.Servers), Detail: changes.String(), FileChange: journal.FileChange{Added: changes.Added, Removed: changes.Removed}}
+	for _, changed := range changes.Changed {
+		e.Changed = append(e.Changed, changed.Name)
+	}
+	r.m.recorder.Record(e)
+	if len(changes.Changed)+len(changes.Removed) > 0 {
+		go r.retire()
+	}
+	return changes, nil
+}
+
+// brief returns the first mistake of a servers file with its place, without the folder.
+func brief(err error) string {
+	var first *catalog.Error
+	if !errors.As(err, &first) {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	text := fmt.Sprintf("%d:%d: %s", first.Line, first.Column, first.Reason)
+	if more := strings.Count(err.Error(), "\n"); more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text
+}
+
+// retire makes all runners connect anew. Their relay function then asks those to retire
+// whose server has changed. It does so again after a while, for runners that were just
+// starting.
+func (r *reloader) retire() {
+	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if !r.m.boxesRun(r.ctx) {
+			return
+		}
+		r.m.relay.Broadcast(frame.DrainFrame(0))
+	}
+}
+
+// current gives a task the definition that its server has in servers. The function that
+// starts the task may have begun with an older servers file. idle is for servers that set
+// no time.
+func current(servers *catalog.Catalog, idle time.Duration, t fleet.Task) fleet.Task {
+	s, ok := servers.Server(t.Server)
+	if !ok || s.Disabled || t.Env[serverEnv] == "" {
+		return t
+	}
+	s.Idle = cmp.Or(s.Idle, idle)
+	t.Env = maps.Clone(t.Env)
+	t.Env[serverEnv] = s.Marshal()
+	return t
+}
+
+// serverEnv is the variable with the definition of a runner's server.
+const serverEnv = "DORMOUSE_SERVER"

@@ -1,0 +1,210 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// reloading is a machine with a servers file that a test changes. It does not watch the
+// file itself.
+type reloading struct {
+	*machine
+	t   *testing.T
+	out *bytes.Buffer // events as JSON lines; written under the lock of the recorder
+}
+
+func newReloading(t *testing.T, change func(*Config)) reloading {
+	t.Helper()
+	r := reloading{t: t, out: &bytes.Buffer{}}
+	r.machine = configured(t, func(c *Config) {
+		c.JSON = r.out
+		if change != nil {
+			change(c)
+		}
+	})
+	ctx, unwatch := context.WithCancel(t.Context())
+	defer unwatch()
+	if err := r.start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// save writes the servers file and makes the machine read it.
+func (r reloading) save(text string) (catalog.Changes, error) {
+	r.t.Helper()
+	if err := os.WriteFile(r.cfg.Servers, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return r.reload()
+}
+
+// answer returns what a client gets that opens a session.
+func (r reloading) answer(server string) (int, string) {
+	r.t.Helper()
+	q := httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "http://127.0.0.1/"+server+"/mcp", strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+	q.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	w := httptest.NewRecorder()
+	r.functions.web().ServeHTTP(w, q)
+	return w.Code, w.Body.String()
+}
+
+// told returns the events about the servers file, without their times.
+func (r reloading) told() (all []map[string]any) {
+	r.t.Helper()
+	for line := range strings.Lines(r.out.String()) {
+		var e map[string]any
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			r.t.Fatal(err)
+		}
+		if kind, _ := e["kind"].(string); strings.HasPrefix(kind, "servers.") {
+			delete(e, "time")
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+const oneNative = `"counter":{"x-dormouse":{"native":"counter"}}`
+
+func TestChangedServersFileIsServedAndSaid(t *testing.T) {
+	r := newReloading(t, nil)
+	changes, err := r.save(`{"mcpServers":{"again":{"x-dormouse":{"native":"counter"}}}}`)
+	if err != nil || changes.String() != "+ again  - counter" {
+		t.Errorf("changes: %s, %v", changes, err)
+	}
+	if status, text := r.answer("again"); status != http.StatusOK {
+		t.Errorf("the new server: %d %s", status, text)
+	}
+	if status, text := r.answer("counter"); status != http.StatusNotFound || !strings.Contains(text, "server counter was removed from the servers file at ") {
+		t.Errorf("the removed server: %d %s", status, text)
+	}
+	if _, err := r.save(`{"mcpServers":{` + oneNative + `}}`); err != nil {
+		t.Error(err)
+	}
+	if status, text := r.answer("counter"); status != http.StatusOK {
+		t.Errorf("the server is back: %d %s", status, text)
+	}
+	want := []map[string]any{
+		{"kind": "servers.changed", "name": "servers.json", "detail": "+ again  - counter", "running": 0., "added": []any{"again"}, "removed": []any{"counter"}},
+		{"kind": "servers.changed", "name": "servers.json", "detail": "+ counter  - again", "running": 0., "added": []any{"counter"}, "removed": []any{"again"}},
+	}
+	if diff := cmp.Diff(want, r.told()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		file, want string
+		strict     bool
+	}{
+		"no JSON":           {"{\n  \"mcpServers\": {\"a\" {}}\n}", "2:22: not JSON: invalid character '{' after object name", false},
+		"two mistakes":      {"{\"mcpServers\": [],\n\"x-dormouse\": {\"access\": 1}}", "1:16: mcpServers must be an object, not an array (and 1 more)", false},
+		"an unknown native": {`{"mcpServers":{"x":{"x-dormouse":{"native":"absent"}}}}`, `server "x": this program has no native server "absent"`, false},
+		"strict":            {`{"mcpServers":{` + oneNative + `,"x":{"url":"https://example.com"}}}`, `server "x" is not served: remote servers are not hosted yet`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReloading(t, func(c *Config) { c.Strict = test.strict })
+			for range 2 {
+				if _, err := r.save(test.file); err == nil {
+					t.Error("it is taken")
+				}
+			}
+			if status, text := r.answer("counter"); status != http.StatusOK {
+				t.Errorf("what was there before: %d %s", status, text)
+			}
+			told := r.told()
+			if len(told) != 1 || told[0]["kind"] != "servers.refused" || !strings.HasPrefix(told[0]["detail"].(string), test.want) ||
+				!strings.HasSuffix(told[0]["detail"].(string), "; what was there before is still served") {
+				t.Errorf("told %v, want %s", told, test.want)
+			}
+		})
+	}
+}
+
+func TestFileWithTheSameServersIsNoNews(t *testing.T) {
+	r := newReloading(t, nil)
+	before := r.functions.(*inside).made.Load()
+	if changes, err := r.save(`{ "mcpServers": { /* a comment */ ` + oneNative + ` } }`); err != nil || !changes.None() {
+		t.Errorf("changes: %s, %v", changes, err)
+	}
+	if len(r.told()) != 0 || r.functions.(*inside).made.Load() != before {
+		t.Errorf("told %v", r.told())
+	}
+}
+
+func TestServerThatCannotBeHostedAnyMoreSaysWhy(t *testing.T) {
+	r := newReloading(t, nil)
+	if changes, err := r.save(`{"mcpServers":{"counter":{"command":"${NOT_SET_ANYWHERE}"}}}`); err != nil || changes.String() != "~ counter (not served)" {
+		t.Errorf("changes: %s, %v", changes, err)
+	}
+	if status, text := r.answer("counter"); status != http.StatusServiceUnavailable || !strings.Contains(text, "NOT_SET_ANYWHERE is not set") {
+		t.Errorf("it answers %d %s", status, text)
+	}
+}
+
+// A function that began before the change may start a box after it.
+func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
+	read := func(args string) (*catalog.Catalog, string) {
+		file := filepath.Join(t.TempDir(), "servers.json")
+		if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"a","args":["`+args+`"]}}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := catalog.LoadHere(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _ := c.Server("a")
+		s.Cwd = ""
+		return c, s.Marshal()
+	}
+	now, _ := read("new")
+	_, old := read("old")
+	asked := fleet.Task{Server: "a", Env: map[string]string{serverEnv: old, "OTHER": "x"}}
+	got := current(now, time.Minute, asked)
+	s, err := catalog.UnmarshalServer(got.Env[serverEnv])
+	if err != nil || s.Args[0] != "new" || s.Idle != time.Minute || got.Env["OTHER"] != "x" || asked.Env[serverEnv] != old {
+		t.Errorf("%v, %v, and the caller's task has %s", s.Args, err, asked.Env[serverEnv])
+	}
+	gone := current(now, time.Minute, fleet.Task{Server: "removed", Env: map[string]string{serverEnv: old}})
+	if gone.Env[serverEnv] != old {
+		t.Error("a removed server has another definition")
+	}
+}
+
+func TestReloadByCommand(t *testing.T) {
+	r := newReloading(t, nil)
+	if err := os.WriteFile(r.cfg.Servers, []byte(`{"mcpServers":{`+oneNative+`,"more":{"x-dormouse":{"native":"counter"}}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reload := func() (got api.Reloaded, up bool, err error) {
+		up, err = operate(t, r.folder.Path, http.MethodPost, "reload", &got)
+		return got, up, err
+	}
+	got, up, err := reload()
+	if err != nil || !up || got.Error != "" || got.Changes != "+ more" {
+		t.Errorf("%+v, %v, %v", got, up, err)
+	}
+	if err := os.WriteFile(r.cfg.Servers, []byte(`{`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := reload(); err != nil || got.Changes != "" || !strings.Contains(got.Error, "not JSON") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -1,0 +1,101 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// countWithin is the longest time to find out how many tools servers have. A slow store
+// must delay neither the first block nor the line of a server that is ready.
+const countWithin = 2 * time.Second
+
+// mostSeen is how many sessions are read to find the tenants of this machine.
+const mostSeen = 100
+
+// recorded knows what the handshake records of servers hold.
+type recorded struct {
+	ctx     context.Context
+	store   session.Store
+	tenants []string
+}
+
+// recordsOf returns the records of the tenants that use a machine.
+func recordsOf(ctx context.Context, m *machine) recorded {
+	r := recorded{ctx: ctx, store: m.functions.records(), tenants: []string{localTenant}}
+	seen := map[string]bool{localTenant: true}
+	list, err := r.store.List(ctx, "", "", mostSeen)
+	if err != nil {
+		m.log.Warn("the tools of servers are not counted for the terminal", "error", err)
+	}
+	for _, s := range list {
+		if !seen[s.Tenant] {
+			seen[s.Tenant] = true
+			r.tenants = append(r.tenants, s.Tenant)
+		}
+	}
+	return r
+}
+
+// localTenant is the tenant of callers without a key.
+const localTenant = "local"
+
+// tools returns how many tools a server has. started is whether the server ever answered
+// initialize with this definition. Neither is known of a server without a record.
+func (r recorded) tools(s catalog.Server) (n int, started bool) {
+	for _, tenant := range r.tenants {
+		tools, _, err := api.Recorded(r.ctx, r.store, tenant, s)
+		if err != nil {
+			return n, true
+		}
+		n = max(n, len(tools))
+		if n == 0 && !started {
+			parts, err := r.store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.Digest), "")
+			started = err != nil || len(parts) > 0
+		}
+	}
+	return n, started || n > 0
+}
+
+// text returns the column of the first block: "11 tools", "never started", or "".
+func (r recorded) text(s catalog.Server) string {
+	if s.Native != "" || !s.Record {
+		return ""
+	}
+	switch n, started := r.tools(s); {
+	case n > 0:
+		return countOf(n)
+	case started:
+		return ""
+	default:
+		return "never started"
+	}
+}
+
+// toolsOf returns how many tools a server is known to have, as "11 tools"; "" if that is
+// not known.
+func toolsOf(m *machine, server string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	s, ok := m.servers.Load().Server(server)
+	if !ok || !s.Record {
+		return ""
+	}
+	n, _ := recordsOf(ctx, m).tools(s)
+	return countOf(n)
+}
+
+func countOf(tools int) string {
+	switch tools {
+	case 0:
+		return ""
+	case 1:
+		return "1 tool"
+	default:
+		return fmt.Sprintf("%d tools", tools)
+	}
+}
