@@ -124,7 +124,7 @@ func TestEventsOfTheRESTAPIAreReadable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var e events.APIGatewayProxyRequest // which does not know all of what AWS sends
+		var e events.APIGatewayProxyRequest // this type does not know all fields that AWS sends
 		if err := json.Unmarshal(raw, &e); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

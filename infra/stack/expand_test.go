@@ -137,7 +137,7 @@ func dig(in any, keys ...string) any {
 	return in
 }
 
-// value returns CloudFormation's value: a resource as its name, an attribute as
+// value returns CloudFormation's value as text: a resource as its name, an attribute as
 // NAME.ATTRIBUTE, a list as its items separated by commas.
 func (s stack) value(v any) string {
 	switch v := v.(type) {

@@ -34,7 +34,7 @@ func services() map[string]struct {
 		"dynamodb": {"shared/dynamostore", func(operation string) []string {
 			switch operation {
 			case "CreateTable", "DescribeTable", "UpdateTimeToLive":
-				return nil // EnsureTable calls these, and no function calls it: see below
+				return nil // EnsureTable calls these; functions do not call EnsureTable, see below
 			}
 			return []string{"dynamodb:" + operation}
 		}},
@@ -114,7 +114,7 @@ func called(t *testing.T) []string {
 				}
 			case *ast.SelectorExpr:
 				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/bucket" {
-					actions = append(actions, action, "s3:ListBucket") // ListBucket lets S3 say that an object is missing
+					actions = append(actions, action, "s3:ListBucket") // with the right ListBucket, S3 answers that an object is missing
 				}
 				if n.Sel.Name == "EnsureTable" && strings.HasPrefix(name, "functions/") {
 					t.Errorf("%s calls EnsureTable: a function has no right to", name)
@@ -166,7 +166,7 @@ func many(v any) any {
 func granted(t *testing.T, s stack) map[string][]statement {
 	t.Helper()
 	all := map[string][]statement{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth"} {
 		if got := s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]); got != f+"Role.Arn" {
 			t.Errorf("%s has the role %s", f, got)
 		}
@@ -190,9 +190,10 @@ func granted(t *testing.T, s stack) map[string][]statement {
 func ofOwn() map[string][]string {
 	return map[string][]string{
 		"functions/internal/boot.(*Function).Invoke":      {"lambda:InvokeFunction"},
+		"shared/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
-		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // ListBucket lets S3 say that an object is missing
+		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
 		"shared/bucket.(*Bucket).Room":                    {"s3:PutObject"},
 		"shared/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
 		"shared/bucket.(*Bucket).Forget":                  {"s3:DeleteObject"},
@@ -206,7 +207,7 @@ func linked(t *testing.T) map[string][]string {
 	t.Helper()
 	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
 	all := map[string][]string{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth"} {
 		program := filepath.Join(t.TempDir(), f)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/"+strings.ToLower(f))
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -241,15 +242,15 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 		}
 		slices.Sort(got)
 		together = append(together, needed...)
-		// Lambda itself needs these in the function's role.
+		// Lambda itself needs these rights in the function's role.
 		want := append(slices.Clone(needed), "logs:CreateLogStream", "logs:PutLogEvents")
 		slices.Sort(want)
 		if d := cmp.Diff(want, slices.Compact(got)); d != "" {
 			t.Errorf("%s: needed (-) and granted (+):\n%s", f, d)
 		}
 	}
-	// The difference to the sources: actions that are linked and unknown here, or known
-	// here and not linked.
+	// This lists how the programs differ from the sources: actions that are linked and
+	// unknown here, or known here and not linked.
 	slices.Sort(together)
 	if d := cmp.Diff(called(t), slices.Compact(together)); d != "" {
 		t.Errorf("in the sources (-) and in the programs (+):\n%s", d)
@@ -259,7 +260,7 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 // indexes returns the indexes that the store reads, by operation.
 func indexes(t *testing.T) map[string][]string {
 	t.Helper()
-	// Of the methods that scan an index, functions call only Due.
+	// Functions call only one of the methods that scan an index: Due.
 	names, all := map[string]string{}, map[string][]string{"dynamodb:Scan": {"due"}}
 	var asked [][2]string // operation, name of a constant
 	for name, f := range sources(t) {
@@ -347,6 +348,46 @@ func TestABoxHasNoRole(t *testing.T) {
 		trust := fmt.Sprint(dig(r, "Properties", "AssumeRolePolicyDocument"))
 		if strings.Contains(trust, "ecs-tasks") && name != "BoxExecutionRole" {
 			t.Errorf("%s is for tasks", name)
+		}
+	}
+}
+
+// A hostile server in a function may get at the function's role.
+func TestABoxAsAFunctionMayWriteItsLogAndNothingElse(t *testing.T) {
+	s := expand(t)
+	role := s.get(t, "BoxRole", "AWS::IAM::Role")
+	if role["ManagedPolicyArns"] != nil {
+		t.Error("the role has policies that are not in the template")
+	}
+	var all []statement
+	for _, p := range role["Policies"].([]any) {
+		all = append(all, s.statements(dig(p, "PolicyDocument"))...)
+	}
+	if len(all) != 1 || !slices.Equal(all[0].actions, []string{"logs:CreateLogStream", "logs:PutLogEvents"}) || !slices.Equal(all[0].resources, []string{"BoxLogs.Arn"}) {
+		t.Errorf("the role may do %v", all)
+	}
+	for name, r := range s.resources {
+		p, _ := r["Properties"].(object)
+		if r["Type"] == "AWS::IAM::ManagedPolicy" && slices.Contains(s.list(p["Roles"]), "BoxRole") {
+			t.Errorf("%s is for boxes too", name)
+		}
+	}
+	for _, size := range []string{"512", "1024", "2048"} {
+		f := s.get(t, "BoxFunction"+size, "AWS::Lambda::Function")
+		if got := s.value(f["Role"]); got != "BoxRole.Arn" {
+			t.Errorf("%s has the role %s", size, got)
+		}
+		if f["Environment"] != nil {
+			t.Errorf("%s has an environment, which its servers might read", size)
+		}
+		if got := dig(f, "TenancyConfig", "TenantIsolationMode"); got != "PER_TENANT" {
+			t.Errorf("%s has the isolation %v", size, got)
+		}
+		if got := fmt.Sprint(f["MemorySize"]); got != size {
+			t.Errorf("%s has %s MB", size, got)
+		}
+		if got := fmt.Sprint(s.get(t, "BoxEvents"+size, "AWS::Lambda::EventInvokeConfig")["MaximumRetryAttempts"]); got != "0" {
+			t.Errorf("%s is invoked again %s times", size, got)
 		}
 	}
 }

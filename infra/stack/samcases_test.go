@@ -21,7 +21,7 @@ import (
 // samCase is the state before one event, and the expected result.
 type samCase struct {
 	before func(*world)
-	change func(*world, []byte) []byte // completes an event that no file can hold
+	change func(*world, []byte) []byte // completes an event whose values no file can hold
 	want   func(*world, []byte)
 }
 
@@ -68,8 +68,8 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 	}
 }
 
-// TestSAMLocalIsPrepared fetches, outside the engine's namespace, what the other test
-// needs from the network.
+// TestSAMLocalIsPrepared fetches the files that the other test needs from the network. The
+// engine of the other test has no network.
 func TestSAMLocalIsPrepared(t *testing.T) {
 	tools(t)
 	if _, err := dynamoDB.Endpoint(); err != nil {
@@ -327,7 +327,8 @@ func streamed(w *world, out []byte) (head proxyAnswer, body string) {
 	return head, string(rest)
 }
 
-// status wants a streamed answer that contains all the texts.
+// status returns a check for a streamed answer with this status and media type that
+// contains all the texts.
 func status(code int, media string, texts ...string) func(*world, []byte) {
 	return func(w *world, out []byte) {
 		w.t.Helper()
@@ -428,7 +429,7 @@ func (w *world) change(f func(*session.Box)) {
 	}
 }
 
-// opened puts the session back into the state before its initialize.
+// opened resets the session to the state before its initialize.
 func (w *world) opened() {
 	w.t.Helper()
 	s, _, err := w.store.Load(w.t.Context(), eventSession, session.BoxFor(tenant, server))

@@ -37,11 +37,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The tests send every file of events/ to its function, built as for a deployment, in
-// the container of sam local invoke. Beside it run DynamoDB Local, and one server
-// that imitates ECS, both @connections APIs, and the runner of a box.
+// These tests send every file of events/ to its function in the container of sam local
+// invoke. The function is built as for a deployment. Beside it run DynamoDB Local, and one
+// server that imitates ECS, both @connections APIs, and the runner of a box.
 
-// The credentials that SAM gives a function when the machine has none. DynamoDB Local
+// SAM gives these credentials to a function when the machine has none. DynamoDB Local
 // keeps separate tables for each key.
 const (
 	samKey    = "defaultkey"
@@ -54,7 +54,7 @@ const (
 	eventKey     = "dm_example2_exampleexampleexampleexampleexam"
 	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
 	eventToken   = "Yk3vX0mC2b1yZtQJ8nXo5g"
-	eventTicket  = "Zx0aB1cD2eF3" // a placeholder: a real one is valid for a week
+	eventTicket  = "Zx0aB1cD2eF3" // a placeholder, because a real ticket is valid for a week only
 	eventTask    = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
 	runnerConn   = "UZxGacMkIAMDJRA="
 	clientConn   = "UZxFkdMkIAMCJQA="
@@ -72,7 +72,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world is the state that one invocation finds.
+// world is the state of the services before one invocation.
 type world struct {
 	t       *testing.T
 	url     string // URL of the server that imitates AWS, for containers
@@ -137,9 +137,9 @@ func newWorld(t *testing.T) *world {
 
 type noFleet struct{ fleet.Fleet }
 
-// listen starts the server that imitates AWS at an address that containers reach.
-// This is the address of the engine's bridge on this machine. If containers run in a
-// machine of their own, it is the address at which they reach this one.
+// listen starts the server that imitates AWS at an address that containers reach. This is
+// the address of the engine's bridge on this machine. If containers run in a virtual
+// machine, it is the address at which they reach this machine.
 func (w *world) listen(dynamo http.Handler) {
 	w.t.Helper()
 	host, on := "host.docker.internal", "127.0.0.1"
@@ -188,8 +188,8 @@ func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements relayhost.Poster. The runner's connection leads to an imitated
-// runner.
+// Post implements relayhost.Poster. An imitated runner gets the messages for the runner's
+// connection.
 func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	w.mu.Lock()
 	w.posts[conn] = append(w.posts[conn], string(data))
@@ -248,7 +248,7 @@ func (w *world) say(f frametest.Frame) (answer frametest.Frame) {
 	return answer
 }
 
-// ecs imitates ECS: it starts tasks, and lists none.
+// ecs imitates ECS: it starts tasks, and its list of tasks is empty.
 func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
 	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	var in struct {
@@ -362,8 +362,8 @@ func lambdaArch() string {
 
 func buildDir() string { return root(".aws-sam", "local") }
 
-// built returns the template with the functions from make sam-local. A function holds
-// an HTTP+SSE stream until its time is over, which is short here.
+// built returns the template with the functions from make sam-local. In it functions have
+// a short time, because a function holds an HTTP+SSE stream until its time is over.
 func built(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(buildDir(), "template.yaml"))
@@ -385,7 +385,8 @@ func built(t *testing.T) string {
 	return name
 }
 
-// keep stores what the events name: the key and, if the case has one, the session.
+// keep stores the records that the events name: the key and, if the case has one, the
+// session.
 func (w *world) keep(transport session.Transport) {
 	w.t.Helper()
 	now := time.Now()

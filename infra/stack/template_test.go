@@ -20,8 +20,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {
@@ -31,22 +33,28 @@ func TestTheTemplateIsValid(t *testing.T) {
 }
 
 // SAM and CloudFormation have different words for a streaming endpoint. With
-// CloudFormation's, all other checks pass and answers are buffered.
+// CloudFormation's word, all other checks pass, but answers are buffered.
 func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	s := expand(t)
 	api := s.get(t, "HttpApi", "AWS::ApiGateway::RestApi")
 	paths := dig(api, "Body", "paths").(object)
-	for _, path := range []string{"/", "/{proxy+}"} {
+	functions := map[string]string{"/": "Http", "/{proxy+}": "Http"}
+	for _, path := range authserver.Paths(true) {
+		if path != "/login" { // which is for one machine
+			functions[path] = "Oauth"
+		}
+	}
+	for path, function := range functions {
 		integration, _ := dig(paths, path, "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
 		uri := s.value(integration["uri"])
-		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/HttpFunction.Arn/response-streaming-invocations") {
+		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"Function.Arn/response-streaming-invocations") {
 			t.Errorf("%s: uri %q", path, uri)
 		}
-		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != 900000.0 {
+		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0}[function] {
 			t.Errorf("%s: mode %v, timeout %v", path, integration["responseTransferMode"], integration["timeoutInMillis"])
 		}
 	}
-	if len(paths) != 2 {
+	if len(paths) != len(functions) {
 		t.Errorf("paths: %v", slices.Collect(maps.Keys(paths)))
 	}
 	if binary := s.list(api["BinaryMediaTypes"]); !slices.Equal(binary, []string{"*~1*"}) { // "/" is written so
@@ -57,8 +65,8 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	}
 }
 
-// Both functions answer messages with the route's answer. Without both resources the
-// answer is lost, and no error says so.
+// Both functions answer messages with the route's answer, which needs two resources.
+// Without both the answer is lost silently.
 func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 	s := expand(t)
 	for _, api := range []string{"Relay", "Socket"} {
@@ -70,8 +78,8 @@ func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 		if of, got := s.value(answers["ApiId"]), s.value(answers["RouteId"]); got != api+"ApiDefaultRoute" || of != api+"Api" {
 			t.Errorf("answers of %s of %s", got, of)
 		}
-		// CloudFormation creates only what the stage refers to before the first
-		// deployment.
+		// Before the first deployment, CloudFormation creates only the resources to which
+		// the stage refers.
 		if variables, _ := s.get(t, api+"Apiv1Stage", "AWS::ApiGatewayV2::Stage")["StageVariables"].(object); s.value(variables["answers"]) != api+"Answers" {
 			t.Errorf("the stage of %s does not wait for its route response: %v", api, variables)
 		}
@@ -88,6 +96,10 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 			}
 			s.get(t, api+route+"Permission", "AWS::Lambda::Permission")
 		}
+	}
+	connect := s.get(t, "SocketApiConnectIntegration", "AWS::ApiGatewayV2::Integration")
+	if got, want := fmt.Sprint(connect["TimeoutInMillis"]), fmt.Sprint(session.ConnectTimeout.Milliseconds()); got != want {
+		t.Errorf("the gateway waits %s ms for $connect of clients, want %s", got, want)
 	}
 }
 
@@ -110,14 +122,15 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 		t.Error(d)
 	}
 	for _, name := range []string{"Table", "Bucket"} {
-		// A failed creation must leave nothing, so that the next one can begin.
+		// A failed creation must not leave this resource, because the next creation would
+		// fail on it.
 		if r := s.resources[name]; r["DeletionPolicy"] != "RetainExceptOnCreate" || r["UpdateReplacePolicy"] != "Retain" {
 			t.Errorf("%s: %v, %v", name, r["DeletionPolicy"], r["UpdateReplacePolicy"])
 		}
 	}
 }
 
-// Package fleet/ecs must read what the template writes for it.
+// Package fleet/ecs must be able to read the value in the template.
 func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -159,8 +172,8 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	}
 }
 
-// The eventbridge.Scheduler must read what the template writes for it: a group and a role
-// of the stack, and a name of the function that makes no dependency cycle.
+// The eventbridge.Scheduler must be able to read the value in the template: a group and a
+// role of the stack, and a name of the function that makes no dependency cycle.
 func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s := expand(t)
 	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
@@ -287,7 +300,8 @@ func TestStartsThatFailAreShownWhereTheyAreCounted(t *testing.T) {
 	}
 }
 
-// Alarms and widgets without data look like a healthy stack.
+// An alarm or a widget without data looks like a healthy stack. So functions must write
+// every metric that is watched.
 func TestWhatIsWatchedIsWritten(t *testing.T) {
 	s := expand(t)
 	var literals strings.Builder
@@ -371,7 +385,7 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 	}
 }
 
-// With http at its limit, invocations must be left for the frames of boxes.
+// If http uses up its limit, there must be invocations left for the frames of boxes.
 func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
 	s := expand(t)
 	for function, parameter := range map[string]string{"HttpFunction": "HttpConcurrency", "RelayFunction": "RelayConcurrency"} {

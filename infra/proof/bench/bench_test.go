@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The tests' program is also the reaper of processes they start.
+// The tests' program also runs as the reaper of processes that the tests start.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "reap" {
 		if err := reap(os.Args[2:]); err != nil {
@@ -119,7 +119,8 @@ func TestPlotsAreWellFormed(t *testing.T) {
 	}
 }
 
-// answering serves one answer, JSON or an event stream, with the request's id in the place of ID.
+// answering serves one answer, JSON or an event stream. It replaces ID in the text by the
+// request's id.
 func answering(t *testing.T, kind, text string) client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -173,7 +174,7 @@ func TestLoadCountsFailures(t *testing.T) {
 	}
 }
 
-// here starts a command below a reaper, which is this program.
+// here starts a command below a reaper. The reaper is this program.
 func here(t *testing.T, command ...string) *running {
 	t.Helper()
 	self, err := os.Executable()
@@ -189,7 +190,7 @@ func here(t *testing.T, command ...string) *running {
 }
 
 func TestWhatAnOrphanUsedIsCounted(t *testing.T) {
-	// The inner shell burns some CPU after its parent has gone, then ends.
+	// The inner shell uses some CPU time after its parent has ended, and then ends.
 	r := here(t, "sh", "-c", `(sh -c 'i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; exit' &); exec sleep 60`)
 	seen := false
 	for ends := time.Now().Add(20 * time.Second); ; {

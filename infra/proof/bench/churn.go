@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// churn has 16 clients each open a session, call once and delete it, again and again.
+// churn runs 16 clients. Each opens a session, makes one call and deletes the session, in
+// a loop.
 func churn(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {
@@ -56,7 +57,7 @@ func churn(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// oneCall is the whole life of a session.
+// oneCall opens a session, makes one call and closes the session.
 func oneCall(ctx context.Context, c client) error {
 	if err := c.open(ctx); err != nil {
 		return err

@@ -8,14 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// client is one MCP client with one session, or with none where the protocol knows none. It checks
-// that each answer is the one to its request. Calls may be made at the same time.
+// client is one MCP client with one session, or without one if the protocol has no
+// sessions. It checks that each answer belongs to its request. Calls may be made at the
+// same time.
 type client interface {
-	// open connects, and initializes where the protocol does.
+	// open connects, and initializes if the protocol has initialize.
 	open(ctx context.Context) error
 	// call sends tools/call and returns the result.
 	call(ctx context.Context, tool string, arguments any) (json.RawMessage, error)
-	// close ends the session as a client does that is done with it.
+	// close ends the session like a client that does not need it any more.
 	close(ctx context.Context) error
 	// drop goes away without a word.
 	drop()
@@ -49,12 +50,12 @@ func webSocket() dialect {
 	return dialect{"WebSocket", "2025-06-18", func(a, v string) client { return newSocketClient(a, v) }}
 }
 
-// wrongAnswer is an answer that is not the one to the request.
+// wrongAnswer is the error for an answer that does not belong to the request.
 type wrongAnswer struct{ what string }
 
 func (e wrongAnswer) Error() string { return "wrong answer: " + e.what }
 
-// failure is a JSON-RPC error in the place of a result.
+// failure is the error for a JSON-RPC error in the place of a result.
 type failure struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -86,7 +87,8 @@ func initialize(version string) any {
 	}
 }
 
-// callParams are those of tools/call, with what a modern client says in each request.
+// callParams returns the params of tools/call, with the facts that a modern client sends
+// in each request.
 func callParams(version, tool string, arguments any) any {
 	params := map[string]any{"name": tool, "arguments": arguments}
 	meta := map[string]any{}
@@ -104,7 +106,7 @@ func callParams(version, tool string, arguments any) any {
 	return params
 }
 
-// answer is any message of a server. mine says whether it answers a request.
+// answer is any message of a server. mine reports whether it answers a request.
 type answer struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -142,7 +144,7 @@ func checkText(result json.RawMessage, want string) error {
 	return nil
 }
 
-// echo calls the tool that all servers have, and checks what it says.
+// echo calls the tool that all servers have, and checks its result.
 func echo(ctx context.Context, c client, message string) error {
 	result, err := c.call(ctx, "echo", map[string]string{"message": message})
 	if err != nil {
@@ -151,7 +153,7 @@ func echo(ctx context.Context, c client, message string) error {
 	return checkText(result, "Echo: "+message)
 }
 
-// streamEnded is the end of a response before its answer.
+// streamEnded is the error for a response that ended before its answer.
 type streamEnded struct{}
 
 func (streamEnded) Error() string { return "the stream ended without the answer" }

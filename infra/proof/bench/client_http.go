@@ -12,13 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxAnswer bounds what a client reads of one message.
+// maxAnswer limits how much a client reads of one message.
 const maxAnswer = 32 << 20
 
 // httpClient speaks Streamable HTTP, with a session or without.
 type httpClient struct {
 	address, version string
-	keeps            bool // a session, which it begins with initialize and ends with DELETE
+	keeps            bool // the client has a session, which it begins with initialize and ends with DELETE
 	http             *http.Client
 	ids              requestIDs
 	session          string
@@ -80,8 +80,8 @@ func (c *httpClient) close(ctx context.Context) error {
 
 func (c *httpClient) drop() { c.http.CloseIdleConnections() }
 
-// post sends a message; tool is the one that is called, if one is. The response is 200 or 202, and
-// its body the caller's to close.
+// post sends a message. tool is the called tool, "" for other messages. The response has
+// status 200 or 202, and the caller closes its body.
 func (c *httpClient) post(ctx context.Context, body []byte, tool string) (*http.Response, error) {
 	header := http.Header{
 		"Content-Type": {"application/json"},
@@ -118,12 +118,12 @@ func (c *httpClient) do(ctx context.Context, method, address string, header http
 	defer func() { _ = res.Body.Close() }()
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // what there is of a reason
 	if bytes.HasPrefix(text, []byte("<")) {
-		text = nil // a page, with nothing in it for a program
+		text = nil // the text is a page for people
 	}
 	return nil, statusError{res.StatusCode, strings.TrimSpace(string(text))}
 }
 
-// statusError is an HTTP status that is no success.
+// statusError is the error for an HTTP status other than success.
 type statusError struct {
 	status int
 	text   string
@@ -131,8 +131,8 @@ type statusError struct {
 
 func (e statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.status, e.text) }
 
-// read takes the answer to a request out of a response, JSON or event stream, and closes it. seen,
-// if it is not nil, is told of each event.
+// read takes the answer to a request out of a response, which is JSON or an event stream,
+// and closes the response. If seen is not nil, it gets each event.
 func read(res *http.Response, id int64, seen func(wire.SSE)) (json.RawMessage, error) {
 	defer func() { _ = res.Body.Close() }()
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
@@ -165,12 +165,12 @@ func read(res *http.Response, id int64, seen func(wire.SSE)) (json.RawMessage, e
 		if len(e.Data) == 0 || json.Unmarshal(e.Data, &a) != nil || !a.mine(id) {
 			continue
 		}
-		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<10)) // the connection is kept only if the end was read
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<10)) // the connection can be used again only if the body was read to its end
 		return a.result()
 	}
 }
 
-// finish reads a response whose body says nothing.
+// finish reads a response whose body does not matter.
 func finish(res *http.Response) error {
 	defer func() { _ = res.Body.Close() }()
 	_, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))

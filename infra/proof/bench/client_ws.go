@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// inbox hands the answers that come on one stream to who waits for them.
+// inbox passes the answers on one stream to the callers that wait for them.
 type inbox struct {
 	mu      sync.Mutex
 	waiting map[string]chan answer
@@ -24,7 +24,7 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{waiting: map[string]chan answer{}} }
 
-// expect must be called before the request is sent.
+// expect returns the channel for an answer. Call it before the request is sent.
 func (b *inbox) expect(id int64) chan answer {
 	answers := make(chan answer, 1)
 	b.mu.Lock()
@@ -224,5 +224,6 @@ func (c *sseClient) drop() {
 	c.httpClient.drop()
 }
 
-// within is how long one operation of a client may take before it counts as failed.
+// within is the longest time for one operation of a client. After it the operation has
+// failed.
 const within = 30 * time.Second

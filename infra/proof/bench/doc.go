@@ -1,14 +1,14 @@
-// Command bench measures Dormouse and what a user would pick instead of it, side by side, in one
-// run: the same clients, the same hosted server, the same machine, in rounds whose order changes.
-// Absolute figures are those of one machine with all that ran on it; what can be compared are ratios
-// within a round, and CPU for each call, which is that of all processes a host has started, also of
-// those that it has forgotten.
+// Command bench measures Dormouse and its alternatives side by side, in one run: the same
+// clients, the same hosted server, the same machine, in rounds whose order changes.
+// Absolute figures hold for one machine with all the programs on it. Compare only ratios
+// within a round, and the CPU time for each call. That is the time of all processes that a
+// host has started, even if the host has forgotten them.
 //
-// The parts, each by itself:
+// The parts, each of which runs by itself:
 //
 //	latency   initialize, the first call, calls at 1 and 16, where their CPU goes
 //	churn     sessions that are opened, called once and deleted, 16 at once
-//	idle      processes and memory with 0, 100 and 1,000 sessions that nobody uses
+//	idle      processes and memory with 0, 100 and 1,000 sessions that are not used
 //	wake      the first call after a rest; of Dormouse by phase: function, box, server
 //	loss      calls that were cut, and sessions after the host was stopped or killed
 //	payload   answers of 1 KiB to 4 MiB, requests up to 1 MiB
@@ -17,11 +17,12 @@
 //	sockets   10,000 WebSocket clients that are silent
 //	profile   CPU profiles of every program of Dormouse; only when it is named
 //
-// Each has bounded times, which -scale changes, and says when it did not reach its number in them. A
-// peer that cannot be installed is left out by name, with the reason; a round of one that fails is in
-// the notes.
+// Each part has a limit of time, which -scale changes. If it does not reach its number in
+// that time, it says so. A peer that cannot be installed is left out by name, with the
+// reason. If a round of a peer fails, the notes say so.
 //
-// Everything is on loopback: no TLS, no network, no real Lambda, API Gateway or DynamoDB is in any
-// figure. It installs the peers into .tools/bench and starts all that it measures as processes,
-// each below a reaper of its own. It judges nothing: limits are the business of tests.
+// Everything is on loopback: no figure includes TLS, a network, or the real Lambda, API
+// Gateway or DynamoDB. The program installs the peers into .tools/bench. It starts
+// everything that it measures as processes, each below a reaper of its own. It sets no
+// limits: that is the task of tests.
 package main

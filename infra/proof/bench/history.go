@@ -22,9 +22,9 @@ const (
 	pastSessions = 100_000
 )
 
-// history measures a call in a session with 10 and with 100,000 past events, and with 10 and 100,000
-// sessions in the store, on both drivers. The three are called in turns, so that each meets the same
-// machine.
+// history measures a call in a session with 10 and with 100,000 past events, and with 10
+// and 100,000 sessions in the store, on both drivers. It makes the three kinds of calls in
+// turns, so that each meets the same conditions.
 func history(ctx context.Context, m *measurement) error {
 	if err := m.historyOn(ctx, "SQLite", func(e *endpoint) (session.Store, error) {
 		return sqlitestore.Open(filepath.Join(e.data, local.StoreFile))
@@ -52,7 +52,8 @@ func history(ctx context.Context, m *measurement) error {
 	}, func(e *endpoint) { tables[e.data] = next })
 }
 
-// historyOn measures on one driver. flags are those of the next machine; started is told of each.
+// historyOn measures with one driver. flags are those of the next machine; started gets
+// each machine.
 func (m *measurement) historyOn(ctx context.Context, driver string, store func(*endpoint) (session.Store, error), flags func() []string, started ...func(*endpoint)) error {
 	var places [2]*endpoint // one with few sessions, one with many
 	for i := range places {
@@ -101,8 +102,9 @@ func (m *measurement) historyOn(ctx context.Context, driver string, store func(*
 	return nil
 }
 
-// threeSessions opens one that will have no past and one that will, in the first place, and one in
-// the other, with ten calls in each.
+// threeSessions opens three sessions and makes ten calls in each. Two are in the first
+// place: one without a past, and one that will get a past. The third is in the second
+// place.
 func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (few, past, many *httpClient, err error) {
 	var all [3]*httpClient
 	for i := range all {
@@ -120,8 +122,8 @@ func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (f
 	return all[0], all[1], all[2], nil
 }
 
-// seed writes events into a session of the first place, and sessions into the second, as many as
-// the time allows.
+// seed writes events into a session of the first place, and sessions into the second, as
+// many as it can in the given time.
 func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(*endpoint) (session.Store, error), past string) (events, sessions int, err error) {
 	first, err := store(places[0])
 	if err != nil {
@@ -160,7 +162,8 @@ func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(
 	return batches * batch, sessions, err
 }
 
-// repeat does something n times, 8 at a time, or as often as the time allows, and says how often.
+// repeat calls do n times, 8 at a time, or as often as the time allows. It returns how
+// often.
 func repeat(ctx context.Context, n int, limit time.Duration, do func(context.Context, int) error) (int, error) {
 	ends := time.Now().Add(limit)
 	numbers := make(chan int)

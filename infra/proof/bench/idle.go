@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// idle measures what sessions cost that nobody uses: processes and memory with none, 100 and 1,000
-// of them, each after one call and a rest.
+// idle measures the cost of sessions that are not used: processes and memory with none,
+// 100 and 1,000 of them, each after one call and a rest.
 func idle(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--idle", "1s", "--sleep-after", "1s"},
@@ -73,9 +73,9 @@ func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]client, 
 	return true, nil
 }
 
-// rest waits until a peer has as few processes as it will have: until their number has stood still
-// for 8 s, 20 s at most. What sleeps between messages takes 7 s to fall asleep, as it is started
-// here.
+// rest waits until a peer stops ending processes: until their number has not changed for 8
+// s, 20 s at most. As it is started here, a process that sleeps between messages takes 7 s
+// to fall asleep.
 func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	last, since := -1, time.Now()
 	for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
@@ -98,8 +98,8 @@ func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	return treeUsage(e.pid())
 }
 
-// growth opens sessions, makes one call in each and ends them, for some time, and measures what is
-// left of them after a rest: in memory beyond what a warm-up left, and on disk.
+// growth opens sessions, makes one call in each and ends them, for some time. After a rest
+// it measures what they have left: in memory beyond what a warm-up left, and on disk.
 func growth(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s", "--sleep-after", "1s"}})
 	if err != nil {
@@ -140,7 +140,7 @@ func growth(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// sessions returns how many sessions were opened, called in and ended.
+// sessions returns how many sessions it has opened, called in and ended.
 func (m *measurement) sessions(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
 	n := 0
 	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
@@ -159,7 +159,7 @@ func (m *measurement) sessions(ctx context.Context, e *endpoint, lasts time.Dura
 	return n, nil
 }
 
-// stored is how many bytes a peer has on disk.
+// stored returns how many bytes a peer has on disk.
 func (m *measurement) stored(e *endpoint) (sum int64) {
 	_ = filepath.WalkDir(e.data, func(_ string, d os.DirEntry, err error) error { // what vanishes meanwhile is not counted
 		if err != nil {

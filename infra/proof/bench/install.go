@@ -16,8 +16,9 @@ import (
 // installLimit bounds one installation.
 const installLimit = 5 * time.Minute
 
-// prepare builds the echo server and installs what the peers need. What cannot be had is returned
-// with the reason; the benchmark goes on without it and says so.
+// prepare builds the echo server and installs the programs that the peers need. missing
+// has those that it cannot install, with the reasons. The benchmark goes on without them
+// and says so.
 func (p place) prepare(ctx context.Context, needs []string) (missing map[string]string, err error) {
 	if err := os.MkdirAll(p.tools, 0o755); err != nil {
 		return nil, err
@@ -55,7 +56,8 @@ func (p place) installNode(ctx context.Context) error {
 		if err := copyFiles(dir, p.peerFile("node", "package.json"), p.peerFile("node", "package-lock.json")); err != nil {
 			return err
 		}
-		// Not npm ci, which refuses the lock file where a registry has not the workerd of every platform.
+		// npm ci would refuse the lock file if a registry does not have workerd for every
+		// platform.
 		return p.command(ctx, dir, "npm", "install", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund", "--loglevel=error")
 	})
 }
@@ -86,8 +88,8 @@ func (p place) installPython(ctx context.Context, peer string) error {
 	})
 }
 
-// once makes a folder of .tools/bench unless it was made from the same files. The stamp is written
-// last, so that what was cut short is done again.
+// once makes a folder of .tools/bench unless it exists and was made from the same files.
+// It writes the stamp last, so it repeats work that was interrupted.
 func (p place) once(name string, from []string, make func(dir string) error) error {
 	sum := sha256.New()
 	for _, file := range from {
@@ -116,7 +118,7 @@ func (p place) once(name string, from []string, make func(dir string) error) err
 	return os.WriteFile(stamp, []byte(key), 0o644)
 }
 
-// command runs one to its end; its output is in the error.
+// command runs a command to its end. The error has the command's output.
 func (p place) command(ctx context.Context, dir, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, installLimit)
 	defer cancel()

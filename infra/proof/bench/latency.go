@@ -30,7 +30,7 @@ func latency(ctx context.Context, m *measurement) error {
 		if err != nil {
 			return err
 		}
-		for _, c := range clients { // each session has its process before the clock runs
+		for _, c := range clients { // each session has its process before the measurement begins
 			if _, err := timed(ctx, func(ctx context.Context) error { return echo(ctx, c, "first") }); err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func latency(ctx context.Context, m *measurement) error {
 
 func hello(ctx context.Context, c client) error { return echo(ctx, c, "hello") }
 
-// warm loads a peer until it has all the processes that it will want.
+// warm makes calls until a peer has started all its processes.
 func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 	clients, _, err := open(ctx, e, 16, 4)
 	if err != nil {
@@ -71,7 +71,7 @@ func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 	return err
 }
 
-// openings measures what a new client waits for.
+// openings measures how long a new client waits.
 func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	var inits, firsts []time.Duration
 	before, _, err := treeCPU(e.pid())
@@ -122,7 +122,7 @@ func (m *measurement) load(clients int, l load) {
 	}
 }
 
-// programs adds where the CPU of a call went.
+// programs adds how much CPU time of a call each program used.
 func (m *measurement) programs(l load) {
 	for _, name := range slices.Sorted(maps.Keys(l.programs)) {
 		if each := ms(l.programs[name]) / float64(max(1, len(l.took))); each >= 0.01 {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// load is what came of some clients calling for some time.
+// load is the result of some clients that make calls for some time.
 type load struct {
 	took   []time.Duration // of each call that was answered rightly
 	failed int
 	first  error // of the failures
 	lasted time.Duration
 	cpu    time.Duration // of the tree of the peer
-	// programs is how much of it each program had that lived all the time.
+	// programs is the share of each program that lived during the whole load.
 	programs map[string]time.Duration
 }
 
@@ -23,7 +23,7 @@ func (l load) perSecond() float64 { return float64(len(l.took)) / l.lasted.Secon
 // perCall is CPU in milliseconds.
 func (l load) perCall() float64 { return ms(l.cpu) / float64(max(1, len(l.took))) }
 
-// press has every client call, one call after another, until the time is over.
+// press makes every client call, one call after another, until the time is over.
 func press(ctx context.Context, e *endpoint, clients []client, lasts time.Duration, call func(context.Context, client) error) (load, error) {
 	before, _, err := treeCPU(e.pid())
 	if err != nil {
@@ -86,8 +86,8 @@ func timed(ctx context.Context, do func(context.Context) error) (time.Duration, 
 	return time.Since(began), err
 }
 
-// open opens n clients, some at a time, and says how long each took. Those that have opened are
-// returned with the error of the first that has not.
+// open opens n clients, atOnce at a time, and returns how long each took. If one fails,
+// open returns the others with the first error.
 func open(ctx context.Context, e *endpoint, n, atOnce int) ([]client, []time.Duration, error) {
 	clients, took := make([]client, n), make([]time.Duration, n)
 	var first error
@@ -122,7 +122,7 @@ func open(ctx context.Context, e *endpoint, n, atOnce int) ([]client, []time.Dur
 	return opened, times, first
 }
 
-// finishAll ends sessions as a client does, and does not care whether that is heard.
+// finishAll ends sessions as a client does, and ignores errors.
 func finishAll(ctx context.Context, clients []client) {
 	gate := make(chan struct{}, 4)
 	var wg sync.WaitGroup

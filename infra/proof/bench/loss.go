@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// loss measures what is lost when a connection is cut in the middle of a call, and when the host is
-// stopped or killed and started again with what it keeps on disk.
+// loss measures what is lost in two cases: a connection is cut in the middle of a call, or
+// the host is stopped or killed and started again with its files on disk.
 func loss(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {
@@ -60,15 +60,15 @@ func loss(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// cutCall is how long a call takes that is cut.
+// cutCall is how long a call takes that will be cut.
 const cutCall = 2000 * time.Millisecond
 
-// cutCase is when a call is cut and when its client comes back.
+// cutCase says when a call is cut and when its client comes back.
 type cutCase struct {
 	version  string
 	progress bool          // something was said before the cut
 	after    time.Duration // it is cut
-	back     time.Duration // its client is, since the call was sent
+	back     time.Duration // when its client comes back, after the call was sent
 }
 
 func (c cutCase) name() string {
@@ -124,8 +124,9 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 	return nil
 }
 
-// cutCallOf calls slow in a new session, goes away, and comes back for the answer. got says whether
-// it was there, and took how long that took; the error is of what went before.
+// cutCallOf calls the tool slow in a new session, goes away, and comes back for the
+// answer. got reports whether the answer was there, and took how long that took. The error
+// is one from before the cut.
 func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {
 	defer c.drop()
 	if _, err := timed(ctx, c.open); err != nil {
@@ -141,7 +142,7 @@ func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Durat
 	defer cancel()
 	last := ""
 	if res, err := c.post(cut, body, "slow"); err == nil { //nolint:bodyclose // read closes it
-		_, _ = read(res, id, func(e wire.SSE) { // it is cut off, as it shall be
+		_, _ = read(res, id, func(e wire.SSE) { // this call is cut on purpose
 			if e.ID != "" {
 				last = e.ID
 			}
@@ -160,8 +161,8 @@ func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Durat
 	return time.Since(back), got, nil
 }
 
-// fetch comes with Last-Event-ID until the answer is there. A host that has not noticed the cut yet
-// says 409.
+// fetch asks with Last-Event-ID until the answer is there. A host that has not noticed the
+// cut yet answers 409.
 func (c *httpClient) fetch(ctx context.Context, id int64, last string, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

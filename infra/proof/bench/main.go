@@ -51,7 +51,7 @@ type options struct {
 	scale                                                  float64
 }
 
-// run measures what the options say and writes what came out.
+// run measures the parts that the options select and writes the results.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ps, err := chooseParts(o.parts)
 	if err != nil {
@@ -116,7 +116,7 @@ func peerNames() (names []string) {
 	return names
 }
 
-// choosePeers takes those that were named, or those that any of the parts wants.
+// choosePeers returns the named peers, or those that any of the parts needs.
 func choosePeers(list string, ps []part) ([]peer, error) {
 	all := peers()
 	if list == "" {

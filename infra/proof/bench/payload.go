@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// payload measures one call at a time with answers, and with requests that are answered as long,
-// of 1 KB to 4 MB.
+// payload measures single calls with messages of 1 KB to 4 MB: first large answers, then
+// large requests with answers of the same size.
 func payload(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {
@@ -41,7 +41,7 @@ func payload(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// sized adds p50 and CPU of a call, or says why there is none.
+// sized adds p50 and CPU time of a call, or the reason why there is no figure.
 func (m *measurement) sized(ctx context.Context, e *endpoint, c client, what string, call func(context.Context, client) error) {
 	l, err := press(ctx, e, []client{c}, m.scale(time.Second), call)
 	if err == nil && len(l.took) == 0 {

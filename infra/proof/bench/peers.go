@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// peer is one way to host an MCP server, spoken to in one dialect.
+// peer is one way to host an MCP server. Its clients use one dialect.
 type peer struct {
 	name    string
 	about   string // for the table of what ran
 	needs   []string
 	speaks  dialect
 	keeps   bool // sessions
-	servers bool // hosts any stdio server; else its tools are its own
+	servers bool // it hosts any stdio server; otherwise it has tools of its own
 	resumes bool // is worth a look after a cut
 	start   func(context.Context, place, launch) (*endpoint, error)
 }
 
-// What peers need, and where it comes from; see install.go.
+// The programs that peers need, and their sources; see install.go.
 const (
 	needNode     = "node"
 	needMCPProxy = "mcp-proxy"
@@ -34,10 +34,10 @@ const (
 // launch says what is started.
 type launch struct {
 	server []string // command of the stdio server
-	data   string   // folder for what shall outlive the process, "" for a new one
+	data   string   // folder for data that must outlive the process, "" for a new one
 
-	// Of Dormouse only; zero values are its defaults.
-	names []string // of the servers, all with the same command; without any, one "echo"
+	// The rest is for Dormouse only; zero values are its defaults.
+	names []string // names of the servers, all with the same command; if there are none, one server "echo"
 	flags []string
 	env   []string
 	box   map[string]any // x-dormouse of the server
@@ -52,10 +52,10 @@ type endpoint struct {
 	journal *journal
 }
 
-// client is a new one; it has said nothing yet.
+// client returns a new client, which has sent nothing yet.
 func (e *endpoint) client() client { return e.peer.speaks.make(e.address, e.peer.speaks.version) }
 
-// peers are all that can be measured, in the order of the tables.
+// peers returns all peers, in the order of the tables.
 func peers() []peer {
 	const sg, mp = "supergateway 4.0.0", "mcp-proxy 0.13.0"
 	return []peer{
@@ -78,7 +78,8 @@ func peers() []peer {
 	}
 }
 
-// begin starts what was started last, so that a failed start leaves nothing.
+// begin starts a command and records it as the last one. If the start fails, begin ends it
+// again.
 func (p place) begin(ctx context.Context, command, env []string, port, path string) (*endpoint, error) {
 	r, err := p.run(command, env, nil)
 	if err != nil {
@@ -160,8 +161,8 @@ func (l launch) folder(p place) (string, error) {
 	return p.folder("data")
 }
 
-// dormouse starts the built program as a user does, with a servers file of its own.
-// at picks where its clients connect.
+// dormouse starts the built program as a user does, with a servers file of its own. at
+// chooses the URL at which its clients connect.
 func dormouse(at func(url, socketURL string) string, flags ...string) func(context.Context, place, launch) (*endpoint, error) {
 	return func(ctx context.Context, p place, l launch) (*endpoint, error) {
 		data, err := l.folder(p)
@@ -225,7 +226,7 @@ func serversFile(path string, l launch) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-// journal keeps what dormouse run says has happened to its processes.
+// journal keeps the events of processes that dormouse run prints.
 type journal struct {
 	mu     sync.Mutex
 	events []happened
@@ -248,7 +249,8 @@ func (j *journal) note(line string) {
 	j.events = append(j.events, e)
 }
 
-// first is when something happened first after a time; ok is false if it has not.
+// first returns the time of the first such event after a time; ok is false if there is
+// none.
 func (j *journal) first(after time.Time, kind, name string) (at time.Time, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

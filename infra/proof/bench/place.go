@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// place is where the benchmark works: the built programs, what is installed, and scratch.
+// place holds the folders of the benchmark: the built programs, the installed programs,
+// and scratch files.
 type place struct {
 	root     string // of the repository
 	programs string // folder of the built programs of Dormouse
@@ -31,12 +32,12 @@ func (p place) bin(name string) string { return filepath.Join(p.programs, name) 
 // echo is the built echo server.
 func (p place) echo() string { return filepath.Join(p.tools, "echo") }
 
-// node is a file of an installed npm package.
+// node returns the path of a file of an installed npm package.
 func (p place) node(path ...string) string {
 	return filepath.Join(append([]string{p.tools, "node", "node_modules"}, path...)...)
 }
 
-// workerd is the program itself: what npm links is a script that starts it.
+// workerd returns the path of the program itself: npm links only a script that starts it.
 func (p place) workerd() string {
 	arch := map[string]string{"amd64": "64", "arm64": "arm64"}[runtime.GOARCH]
 	return p.node("@cloudflare", "workerd-"+runtime.GOOS+"-"+arch, "bin", "workerd")
@@ -56,8 +57,8 @@ type running struct {
 	ended  chan struct{}
 }
 
-// run starts a command. It sees the environment of the benchmark and more. lines, if it is not nil,
-// is called with each line of its stdout.
+// run starts a command. The command sees the environment of the benchmark and the
+// variables in more. If lines is not nil, it gets each line of stdout.
 func (p place) run(command, more []string, lines func(string)) (*running, error) {
 	r := &running{output: &tail{lines: lines}, ended: make(chan struct{})}
 	r.cmd = exec.Command(p.self, append([]string{"reap"}, command...)...) //nolint:noctx // ended by stop
@@ -79,13 +80,13 @@ func (p place) run(command, more []string, lines func(string)) (*running, error)
 // pid is that of the reaper.
 func (r *running) pid() int { return r.cmd.Process.Pid }
 
-// kill ends everything at once with SIGKILL, as a machine that loses power.
+// kill ends all processes at once with SIGKILL, like a loss of power.
 func (r *running) kill() {
 	r.each(syscall.SIGKILL)
 	r.wait(10 * time.Second)
 }
 
-// stop asks everything to end, and kills what has not after a while.
+// stop asks all processes to end, and kills those that have not ended after some time.
 func (r *running) stop() {
 	_ = r.cmd.Process.Signal(syscall.SIGTERM) // to the reaper, which hands it on
 	if r.wait(15 * time.Second) {
@@ -94,7 +95,8 @@ func (r *running) stop() {
 	r.kill()
 }
 
-// each signals all below the reaper, as long as there are any: some are started while others end.
+// each signals all processes below the reaper. It repeats that until there are none: some
+// are started while others end.
 func (r *running) each(s syscall.Signal) {
 	for range 10 {
 		all, err := below(r.pid())
@@ -121,10 +123,10 @@ func (r *running) wait(limit time.Duration) bool {
 	}
 }
 
-// said is the end of what the command wrote, for errors.
+// said returns the end of the command's output, for errors.
 func (r *running) said() string { return r.output.String() }
 
-// tail keeps the last of what was written, and hands on lines.
+// tail keeps the end of the text that was written to it, and passes on whole lines.
 type tail struct {
 	into  *tail // another one that keeps it instead
 	lines func(string)
@@ -169,7 +171,7 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.kept))
 }
 
-// freePort is one that nobody listened on a moment ago.
+// freePort returns a port that was free a moment ago.
 func freePort(ctx context.Context) (string, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -181,7 +183,7 @@ func freePort(ctx context.Context) (string, error) {
 	return port, err
 }
 
-// answers waits until something listens at an address.
+// answers waits until a program listens at an address.
 func (r *running) answers(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// plot is a picture of bars, in panels one below the other.
+// plot is a picture of bars, in panels below each other.
 type plot struct {
 	file   string
 	panels []panel
@@ -39,7 +39,7 @@ func plots() []plot {
 	}
 }
 
-// has says whether there is anything to draw.
+// has reports whether there is anything to draw.
 func (p plot) has(s samples) bool {
 	return slices.ContainsFunc(s, func(x sample) bool {
 		return slices.ContainsFunc(p.panels, func(panel panel) bool { return panel.part == x.Part && panel.metric == x.Metric })

@@ -14,14 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 )
 
-// profiles takes a CPU profile of every process of Dormouse while 16 clients call, prints the first
-// lines for each program, and keeps the files.
+// profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.
+// It prints the first lines for each program, and keeps the files.
 func profiles(ctx context.Context, m *measurement) error {
-	sockets, err := os.MkdirTemp("", "dm-prof-") // short: the path of a socket has 100 bytes
+	sockets, err := os.MkdirTemp("", "dm-prof-") // a short path: the path of a socket has about 100 bytes
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(sockets) }() // what is left of it is in the folder for such
+	defer func() { _ = os.RemoveAll(sockets) }() // if this fails, the files stay in the system's temporary folder
 	e, err := m.start(ctx, launch{env: []string{profile.Environment + "=" + sockets}})
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func profiles(ctx context.Context, m *measurement) error {
 	return m.topLines(ctx, folder)
 }
 
-// takeProfiles takes a profile of each process that listens, all at the same time.
+// takeProfiles takes a profile of each process that serves profiles, all at the same time.
 func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Duration) error {
 	all, err := filepath.Glob(filepath.Join(sockets, "*.sock"))
 	if err != nil || len(all) == 0 {
@@ -83,7 +83,7 @@ func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Durati
 	return errors.Join(failed...)
 }
 
-// binaryOf is the file of a program: dormouse is its own runner.
+// binaryOf returns the file of a program. dormouse is also its own runner.
 func binaryOf(program string) string {
 	if program == "runner" {
 		return "dormouse"
@@ -91,7 +91,8 @@ func binaryOf(program string) string {
 	return program
 }
 
-// topLines prints where each program spends its time, with the time of what it calls.
+// topLines prints the functions in which each program spends its time, including the
+// functions that they call.
 func (m *measurement) topLines(ctx context.Context, folder string) error {
 	for _, program := range []string{"http", "relay", "dormouse", "runner", "socket"} {
 		files, err := filepath.Glob(filepath.Join(folder, program+"-*.pprof"))

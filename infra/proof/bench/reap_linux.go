@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap runs a command as the parent of all that it leaves behind, and ends when none of that is
-// left. What an orphan has used would be lost otherwise: supergateway lets the servers that it has
-// stopped die alone. SIGTERM goes to everything below.
+// reap runs a command as the parent of all processes that it leaves behind, and returns
+// when all have ended. Otherwise the CPU time of orphans would be lost: supergateway does
+// not wait for the servers that it has stopped. reap passes SIGTERM on to all processes
+// below it.
 func reap(command []string) error {
 	if len(command) == 0 {
 		return errors.New("reap: no command")
@@ -35,7 +36,7 @@ func reap(command []string) error {
 	}
 	go func() {
 		<-stop
-		_ = child.Signal(syscall.SIGTERM) // it may have ended; orphans are the business of stop in process.go
+		_ = child.Signal(syscall.SIGTERM) // it may have ended; running.stop ends orphans
 	}()
 	for {
 		var status syscall.WaitStatus
@@ -48,8 +49,8 @@ func reap(command []string) error {
 	}
 }
 
-// setGroup puts a process into a group of its own: an interrupt of the benchmark ends the benchmark,
-// which then stops what it has started, in its order.
+// setGroup puts a process into a group of its own. So an interrupt ends only the
+// benchmark, which then stops its processes in order.
 func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// reap needs a child subreaper, which only Linux has; so does reading /proc.
+// reap returns an error: it needs a child subreaper and /proc, which only Linux has.
 func reap([]string) error {
 	return errors.New("the benchmark reads the CPU and memory of process trees from /proc: run it on Linux")
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// results is what .bench/results.json holds: of each part what was measured last.
+// results is the content of .bench/results.json: the last measurement of each part.
 type results struct {
 	Machine string             `json:"machine"`
 	Parts   map[string]partRun `json:"parts"`
@@ -34,7 +34,7 @@ type partRun struct {
 	Notes   []string          `json:"notes"`   // what failed
 }
 
-// write writes results.json, and the tables to where the run is watched.
+// write writes results.json, and prints the tables.
 func (s *suite) write() error {
 	file := filepath.Join(s.options.out, "results.json")
 	r, err := readResults(file)
@@ -62,7 +62,7 @@ func (s *suite) write() error {
 	return r.publish(s.options.publish)
 }
 
-// readResults reads those of earlier runs; there may be none.
+// readResults reads the results of earlier runs. It is no error if there are none.
 func readResults(file string) (results, error) {
 	r := results{Parts: map[string]partRun{}}
 	text, err := os.ReadFile(file)
@@ -78,7 +78,7 @@ func readResults(file string) (results, error) {
 	return r, nil
 }
 
-// merge puts what was measured now in the place of what was known of the same parts.
+// merge replaces the results of the parts that were measured in this run.
 func (r *results) merge(ran map[string]partRun, found samples) {
 	if len(ran) > 0 {
 		r.Machine = machine()
@@ -95,7 +95,7 @@ func (r *results) merge(ran map[string]partRun, found samples) {
 	maps.Copy(r.Parts, ran)
 }
 
-// finite leaves out what could not be measured: JSON has no word for it.
+// finite leaves out figures that could not be measured, because JSON has no NaN.
 func finite(all samples) samples {
 	kept := samples{}
 	for _, x := range all {
@@ -106,7 +106,7 @@ func finite(all samples) samples {
 	return kept
 }
 
-// busy is the load of the machine, over 1, 5 and 15 minutes.
+// busy returns the load of the machine, over 1, 5 and 15 minutes.
 func busy() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -115,7 +115,7 @@ func busy() string {
 	return strings.Join(strings.Fields(string(text))[:3], ", ")
 }
 
-// machine says what it ran on, in a line.
+// machine describes the machine in one line.
 func machine() string {
 	cpu := "CPU unknown"
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -129,7 +129,8 @@ func machine() string {
 	return fmt.Sprintf("%d cores (%s), %s %s, %s", runtime.NumCPU(), cpu, runtime.GOOS, release(string(kernel)), runtime.Version())
 }
 
-// release is the first two numbers of a kernel's: the rest is whose build it is.
+// release returns the first two numbers of a kernel's version. The rest tells who built
+// it.
 func release(kernel string) string {
 	numbers := strings.SplitN(strings.TrimSpace(kernel), ".", 3)
 	return strings.Join(numbers[:min(2, len(numbers))], ".")
@@ -144,8 +145,8 @@ func (r results) tables(w io.Writer) error {
 	return err
 }
 
-// table writes a part in Markdown: a row for each peer, min / median / max over the rounds, and the
-// paired ratios.
+// table writes a part in Markdown: a row for each peer with min / median / max over the
+// rounds, and the ratios of figures of the same round.
 func (r results) table(w io.Writer, p part) error {
 	names := r.Samples.ran(p.name, peerNames())
 	if len(names) == 0 {
@@ -180,8 +181,8 @@ func (r results) table(w io.Writer, p part) error {
 	return err
 }
 
-// ratios writes each figure that has a unit over that of base in the same round; nothing if base was
-// not measured.
+// ratios writes the ratio of each figure with a unit to the figure of base in the same
+// round. It writes nothing if base was not measured.
 func (r results) ratios(b *strings.Builder, p part, base string, names []string, metrics []sample) {
 	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m sample) bool { return m.Unit == "" })
 	if !slices.Contains(names, base) {
@@ -212,7 +213,7 @@ func inUnit(unit string) string {
 	return ", " + unit
 }
 
-// cell is min / median / max, or the one figure if they are the same.
+// cell returns min / median / max, or one figure if they are equal.
 func cell(s spread) string {
 	switch {
 	case s.N == 0:
@@ -238,7 +239,7 @@ func figure(v float64) string {
 	}
 }
 
-// String says how a part was measured, for above its table.
+// String describes how a part was measured. It stands above the table.
 func (run partRun) String() string {
 	text := fmt.Sprintf("%s, hosted server: %s, load of the machine before it: %s.", run.Began.Format("2006-01-02 15:04 UTC"), run.Server, run.Busy)
 	if run.Scale != 1 {
@@ -253,7 +254,7 @@ func (run partRun) String() string {
 	return text
 }
 
-// publish writes the tables and the plots, with what they were measured on.
+// publish writes the tables and the plots, with a description of the machine.
 func (r results) publish(folder string) (err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

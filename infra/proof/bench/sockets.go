@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// sockets measures many WebSocket clients that are connected and silent: 10,000, or as many as open
-// in the time there is.
+// sockets measures many WebSocket clients that are connected and silent: 10,000, or as
+// many as can be opened in the given time.
 func sockets(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{flags: []string{"--sleep-after", "1s", "--idle", "1s"}})
 	if err != nil {
@@ -35,7 +35,7 @@ func sockets(ctx context.Context, m *measurement) error {
 	var took []time.Duration
 	began := time.Now()
 	for ends := began.Add(m.scale(120 * time.Second)); len(clients) < 10_000 && time.Now().Before(ends); {
-		pace := time.After(time.Second / 4) // API Gateway takes 500 new connections a second, and so does its emulator
+		pace := time.After(time.Second / 4) // API Gateway accepts 500 new connections a second, and so does its emulator
 		opened, times, err := open(ctx, e, 100, 8)
 		clients, took = append(clients, opened...), append(took, times...)
 		if err != nil {

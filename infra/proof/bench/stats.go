@@ -17,7 +17,7 @@ type sample struct {
 	Value  float64 `json:"value"`
 }
 
-// spread is min, median and max of a figure over the rounds.
+// spread is the min, median and max of a figure over the rounds.
 type spread struct {
 	N             int
 	Min, Mid, Max float64
@@ -31,7 +31,7 @@ func spreadOf(values []float64) spread {
 	return spread{len(sorted), sorted[0], median(sorted), sorted[len(sorted)-1]}
 }
 
-// median of sorted values; between two it is their mean.
+// median returns the median of sorted values. Between two values it is their mean.
 func median(sorted []float64) float64 {
 	n := len(sorted)
 	if n%2 == 1 {
@@ -40,7 +40,8 @@ func median(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// quantile of durations in milliseconds, the nearest rank; NaN of none.
+// quantile returns a quantile of durations in milliseconds, by the nearest rank. It is NaN
+// if there are no durations.
 func quantile(durations []time.Duration, q float64) float64 {
 	if len(durations) == 0 {
 		return math.NaN()
@@ -55,7 +56,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // samples are all figures of a run.
 type samples []sample
 
-// byRound are the values of a figure by round.
+// byRound returns the values of a figure by round.
 func (s samples) byRound(part, peer, metric string) map[int]float64 {
 	values := map[int]float64{}
 	for _, x := range s {
@@ -74,8 +75,8 @@ func (s samples) spread(part, peer, metric string) spread {
 	return spreadOf(values)
 }
 
-// ratio compares a figure of two peers round by round: only what ran in the same round met about the
-// same machine.
+// ratio compares a figure of two peers round by round, because only measurements of the
+// same round had about the same conditions.
 func (s samples) ratio(part, peer, base, metric string) spread {
 	below := s.byRound(part, base, metric)
 	var values []float64
@@ -87,8 +88,8 @@ func (s samples) ratio(part, peer, base, metric string) spread {
 	return spreadOf(values)
 }
 
-// metrics lists those of a part in the order of measuring: that of the peer with the most, then what
-// only others have.
+// metrics lists the figures of a part in the order of measuring: first those of the peer
+// with the most, then those that only other peers have.
 func (s samples) metrics(part string) []sample {
 	all := map[string][]sample{} // by peer
 	most := ""
@@ -114,7 +115,7 @@ func has(list []sample, metric string) bool {
 	return slices.ContainsFunc(list, func(x sample) bool { return x.Metric == metric })
 }
 
-// ran lists the peers of a part, in the order given.
+// ran lists the measured peers of a part, in the given order.
 func (s samples) ran(part string, order []string) []string {
 	var names []string
 	for _, x := range s {

@@ -20,11 +20,11 @@ type part struct {
 	wants func(peer) bool // who takes part if nobody is named
 	fits  func(peer) bool // who can
 	run   func(context.Context, *measurement) error
-	// bases are whom others are compared with, round by round.
+	// bases are the peers with which the others are compared, round by round.
 	bases []string
-	// tools are those of our own echo server, beyond echo.
+	// tools reports that the part needs further tools of our own echo server.
 	tools bool
-	// asked is a part that runs only when it is named.
+	// asked is set for a part that runs only when it is named.
 	asked bool
 }
 
@@ -49,7 +49,8 @@ func parts() []part {
 	}
 }
 
-// programsTable has where the CPU of a call at 16 goes; latency fills it.
+// programsTable names the table with the CPU time of a call at 16 by program; latency
+// fills it.
 const programsTable = "programs"
 
 func partNames() (names []string) {
@@ -78,7 +79,7 @@ func newSuite(p place, o options, out io.Writer) *suite {
 	return &suite{place: p, options: o, out: out, missing: map[string]string{}, ran: map[string]partRun{}, dynamoDB: &dynamotest.Server{Running: o.dynamoDB}}
 }
 
-// serve finds the command of the stdio server.
+// serve finds the command that starts the stdio server.
 func (s *suite) serve(missing map[string]string) error {
 	switch s.options.server {
 	case "echo":
@@ -95,7 +96,7 @@ func (s *suite) serve(missing map[string]string) error {
 	}
 }
 
-// leaveOut keeps the peers that can run, and says of each other one why it cannot.
+// leaveOut keeps the peers that can run, and records why each of the others cannot.
 func (s *suite) leaveOut(who []peer, missing map[string]string) {
 	for _, p := range who {
 		i := slices.IndexFunc(p.needs, func(n string) bool { return missing[n] != "" })
@@ -108,7 +109,7 @@ func (s *suite) leaveOut(who []peer, missing map[string]string) {
 	}
 }
 
-// measure runs a part: each round has every peer once, in an order of its own.
+// measure runs a part: each round has every peer once, in a random order.
 func (s *suite) measure(ctx context.Context, p part) error {
 	if s.options.rounds < 1 {
 		return nil

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc on every Linux that Go runs on.
+// tick is the unit of CPU times in /proc on every Linux that Go supports.
 const tick = 10 * time.Millisecond
 
-// usage is what a tree of processes has used and holds at one moment.
+// usage is the resources of a tree of processes at one moment.
 type usage struct {
-	CPU       time.Duration // user and system, of the living and of all that were waited for
+	CPU       time.Duration // user and system time, of living processes and of ended ones that were waited for
 	Processes int           // the reaper is not counted
-	RSS, PSS  int64         // bytes; PSS shares out what several processes map
+	RSS, PSS  int64         // bytes; PSS divides memory that several processes map
 	Host      int64         // RSS without the hosted servers
 }
 
 // member is one process below a reaper.
 type member struct {
 	pid, parent int
-	cpu         time.Duration // with that of the children it has waited for
+	cpu         time.Duration // including the time of the children it has waited for
 	own         time.Duration // without
 	command     string
 }
 
-// treeCPU adds up the CPU time of a reaper and all below it, to within a tick for each process that
-// lives.
+// treeCPU adds up the CPU time of a reaper and all processes below it, to within a tick
+// for each living process.
 func treeCPU(root int) (time.Duration, int, error) {
 	all, err := below(root)
 	if err != nil {
@@ -43,7 +43,8 @@ func treeCPU(root int) (time.Duration, int, error) {
 	return sum, len(all) - 1, nil
 }
 
-// treePrograms is the CPU time of the living by program, which says where that of a call goes.
+// treePrograms returns the CPU time of living processes by program. It shows which program
+// uses the time of a call.
 func treePrograms(root int) (map[string]time.Duration, error) {
 	all, err := below(root)
 	if err != nil {
@@ -58,7 +59,8 @@ func treePrograms(root int) (map[string]time.Duration, error) {
 	return programs, nil
 }
 
-// treeUsage is treeCPU with memory, which costs a walk over the pages of each process.
+// treeUsage is treeCPU with memory. It takes longer, because the kernel must read the
+// pages of each process.
 func treeUsage(root int) (usage, error) {
 	all, err := below(root)
 	if err != nil {
@@ -81,7 +83,8 @@ func treeUsage(root int) (usage, error) {
 	return u, nil
 }
 
-// hosted says whether a program is a server, and not part of what hosts it.
+// hosted reports whether a program is a hosted server. Other programs are part of the
+// host.
 func hosted(command string) bool { return command == "echo" }
 
 // below lists root and its descendants.
@@ -111,8 +114,8 @@ func below(root int) ([]member, error) {
 	return all, nil
 }
 
-// process reads one stat file; false means that it has ended meanwhile, or is a zombie whose time is
-// still to be waited for and counted here as well as there would be twice.
+// process reads one stat file. ok is false if the process has ended meanwhile, or is a
+// zombie: its parent will get its time, which would then count twice.
 func process(folder string) (member, bool) {
 	text, err := os.ReadFile(filepath.Join(folder, "stat"))
 	if err != nil {

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// wakeBoxes is how many boxes of Dormouse are woken in one round, each way.
+// wakeBoxes is how many boxes of Dormouse each round wakes in each of the two ways.
 const wakeBoxes = 12
 
-// wake measures the first call after a rest in a session that has been used before. Of Dormouse, it
-// is the start of everything: first with all asleep, by phase, then with the functions awake.
+// wake measures the first call after a rest in a session that has been used before. For
+// Dormouse it measures the start of all parts: first with everything asleep, by phase,
+// then with the functions awake.
 func wake(ctx context.Context, m *measurement) error {
 	if !strings.HasPrefix(m.peer.name, "dormouse") {
 		return wakeOthers(ctx, m)
@@ -52,7 +53,7 @@ func wake(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// oneEach opens a session of each server and calls once in it.
+// oneEach opens a session of each server and makes one call in it.
 func oneEach(ctx context.Context, e *endpoint, names []string) (map[string]client, error) {
 	clients := map[string]client{}
 	first := e.address
@@ -77,12 +78,12 @@ func serverIn(address string) string {
 	return parts[len(parts)-2]
 }
 
-// asleep waits until nothing is left below dormouse run.
+// asleep waits until dormouse run has no processes below it.
 func asleep(ctx context.Context, e *endpoint) error {
 	return awaitProcesses(ctx, e, 45*time.Second, func(m member) bool { return m.command != "dormouse" })
 }
 
-// awaitProcesses waits until none is left that is in the way.
+// awaitProcesses waits until there are no more processes for which inTheWay returns true.
 func awaitProcesses(ctx context.Context, e *endpoint, limit time.Duration, inTheWay func(member) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -108,13 +109,15 @@ func awaitProcesses(ctx context.Context, e *endpoint, limit time.Duration, inThe
 	}
 }
 
-// woken is one wake: when the call was sent, what happened until its answer, 0 for what did not.
+// woken is one wake: when the call was sent, and the times until its answer. A phase that
+// did not happen has 0.
 type woken struct {
 	took                                  time.Duration
 	function, box, connect, relay, answer time.Duration
 }
 
-// wakeAll calls once in each session. deep waits for the functions to fall asleep before each call.
+// wakeAll makes one call in each session. With deep it waits before each call until the
+// functions are asleep.
 func wakeAll(ctx context.Context, e *endpoint, names []string, clients map[string]client, deep bool) ([]woken, error) {
 	var all []woken
 	for _, name := range names {
@@ -175,14 +178,15 @@ func (m *measurement) phases(all []woken) {
 	m.add("first call p50", "ms", quantile(took, 0.5))
 	m.add("first call p95", "ms", quantile(took, 0.95))
 	for _, p := range phases {
-		// Only function programs have the phases of functions.
+		// Only programs of functions have the phases of functions.
 		if slices.ContainsFunc(p.all, func(d time.Duration) bool { return d > 0 }) {
 			m.add(p.name, "ms", quantile(p.all, 0.5))
 		}
 	}
 }
 
-// wakeOthers measures peers that do not sleep, or do it on their own: 20 sessions after 15 s.
+// wakeOthers measures peers that do not sleep, or fall asleep by themselves: 20 sessions
+// after 15 s.
 func wakeOthers(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{})
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// runLimit bounds one client's whole run; each check has its own 60 s inside the client.
+// runLimit limits the whole run of a client. Inside the client, each check has a limit of
+// 60 s.
 const runLimit = 2 * time.Minute
 
 // outcome is one line of a client's output.
@@ -26,8 +27,9 @@ type outcome struct {
 	Error  string `json:"error"`
 }
 
-// client is one SDK at one version. prepare installs it and returns the command that runs it over a
-// transport, without --url and --transport; name is what the client must call itself.
+// client is one SDK at one version. prepare installs it. It returns the command that runs
+// the client over a transport, without --url and --transport. name is the name that the
+// client must report.
 type client struct {
 	name    string
 	prepare func(t *testing.T, transport string) []string
@@ -37,16 +39,17 @@ type client struct {
 const (
 	streamable = "http" // Streamable HTTP
 	sse        = "sse"  // HTTP+SSE 2024-11-05
-	webSocket  = "ws"   // one message in each text message, subprotocol mcp
+	webSocket  = "ws"   // each text message is one MCP message; the subprotocol is mcp
 )
 
-// clientsOver returns the SDKs that have a transport; the Go SDK's WebSocket is our own.
+// clientsOver returns the SDKs that have a transport. The Go SDK's WebSocket transport is
+// our own.
 func clientsOver(transport string) []client {
 	all := []client{
 		{"ts-1.32.2", func(t *testing.T, transport string) []string { return prepareTypeScript(t, "ts", transport) }},
 		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
-		// Of its own accord it would speak the modern era, which has no ping, no log level of a
-		// session and no session.
+		// By default it would speak the modern era, which has no sessions, no ping, and no
+		// log level of a session.
 		{"go-1.8.0", func(t *testing.T, _ string) []string { return append(prepareGo(t), "--protocol", "2025-11-25") }},
 	}
 	if transport == webSocket {
@@ -57,8 +60,8 @@ func clientsOver(transport string) []client {
 	}})
 }
 
-// modernClients returns the SDKs that speak the era without sessions, in each of their modes that
-// comes to it.
+// modernClients returns the SDKs that speak the era without sessions. Each is there in all
+// modes in which it does so.
 func modernClients() map[string]client {
 	typeScript := func(mode string) client {
 		return client{"ts-2.4.0", func(t *testing.T, transport string) []string {
@@ -83,7 +86,7 @@ func allChecks() []string {
 	}
 }
 
-// modernChecks are those that mean something without sessions.
+// modernChecks returns the checks that make sense without sessions.
 func modernChecks() []string {
 	return slices.DeleteFunc(allChecks(), func(check string) bool { return check == "logging" || check == "ping" })
 }
@@ -103,8 +106,8 @@ func TestDormousePassesEveryClient(t *testing.T) {
 	}
 }
 
-// Each has an endpoint of its own: requests of one principal share a process, and server-everything
-// keeps the roots of the first client it asks.
+// Each client has an endpoint of its own. Requests of one principal share a process, and
+// server-everything keeps the roots of the first client that it asks.
 func TestDormousePassesEveryModernClient(t *testing.T) {
 	for name, c := range modernClients() {
 		t.Run(name, func(t *testing.T) {
@@ -116,9 +119,10 @@ func TestDormousePassesEveryModernClient(t *testing.T) {
 	}
 }
 
-// TestClientsOfAllTransportsAtOnceDoNotMix runs every client over every transport against one
-// server at the same time. What a client says carries its name and its transport, and each looks for
-// its own in all that it gets: an answer that went astray fails a check.
+// TestClientsOfAllTransportsAtOnceDoNotMix runs every client over every transport against
+// one server at the same time. Each message of a client has its name and its transport.
+// Each client checks that all its answers have them too, so an answer to the wrong client
+// fails a check.
 func TestClientsOfAllTransportsAtOnceDoNotMix(t *testing.T) {
 	urls := startDormouse(t)
 	var runs []*clientRun
@@ -194,8 +198,8 @@ func (r *clientRun) report(t *testing.T) {
 	}
 }
 
-// outcomes waits for the client and returns what it reported, by check. A report that does not
-// agree with itself or with the list of checks fails the test.
+// outcomes waits for the client and returns its results by check. A report that
+// contradicts itself or the list of checks fails the test.
 func (r *clientRun) outcomes(t *testing.T) map[string]outcome {
 	t.Helper()
 	runErr := r.cmd.Wait()

@@ -11,9 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// TestColdStartDoesNotShowOnDiscover lets each client that probes meet a server that was never started
-// and takes longer for that than clients wait before they give up on the modern era (Python 10 s). Not
-// one falls back to initialize, and each server is started once.
+// TestColdStartDoesNotShowOnDiscover runs each client that probes against a server that
+// was never started. Its start takes longer than clients wait before they give up on the
+// modern era (Python 10 s). No client must fall back to initialize, and each server must
+// be started once.
 func TestColdStartDoesNotShowOnDiscover(t *testing.T) {
 	eras := programtest.Build(t, filepath.Join("clients", "eras"), ".", "./eras")
 	starts := t.TempDir()

@@ -13,25 +13,27 @@ import (
 )
 
 const (
-	// urlVariable names an endpoint that runs already and hosts server-everything, as
-	// http://HOST/everything/mcp; socketVariable is its URL for WebSocket clients.
+	// urlVariable is the variable with the URL of an endpoint that is already running and
+	// hosts server-everything, http://HOST/everything/mcp. socketVariable is the one with
+	// its URL for WebSocket clients.
 	urlVariable    = "DORMOUSE_TEST_URL"
 	socketVariable = "DORMOUSE_TEST_SOCKET_URL"
 )
 
-// urls are where an endpoint is, by transport.
+// urls are the URLs of an endpoint, by transport.
 type urls map[string]string
 
-// dormouseTransports are those that Dormouse is tested over.
+// dormouseTransports returns the transports over which Dormouse is tested.
 func dormouseTransports() []string { return []string{streamable, sse, webSocket} }
 
-// dormouseURLs says where a server is for clients of each transport.
+// dormouseURLs returns the URLs of a server for clients of each transport.
 func dormouseURLs(mcp, socket string) urls {
 	return urls{streamable: mcp, sse: strings.TrimSuffix(mcp, "/mcp") + "/sse", webSocket: socket}
 }
 
-// startDormouse returns the URLs of a Dormouse that hosts the pinned server-everything over stdio: of
-// the one that DORMOUSE_TEST_URL names, else of one of our own.
+// startDormouse returns the URLs of a Dormouse that hosts the pinned server-everything
+// over stdio. It is the one that DORMOUSE_TEST_URL names, or else one that startDormouse
+// starts.
 func startDormouse(t *testing.T) urls {
 	t.Helper()
 	if url := os.Getenv(urlVariable); url != "" {

@@ -19,11 +19,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// The matrix: every client, in each of its modes, against stdio servers of each era behind Dormouse.
-// Each cell has a server of its own that has never been started, so that what a client meets first is
-// a cold start.
+// This is the matrix: every client, in each of its modes, against stdio servers of each
+// era behind Dormouse. Each cell has a server of its own that has never been started, so
+// every client begins with a cold start.
 
-// pageVariable, if set, has the table written into docs/clients.md.
+// pageVariable is a variable. If it is set, the test writes the table into
+// docs/clients.md.
 const pageVariable = "DORMOUSE_MATRIX_PAGE"
 
 // buildLimit bounds the build of the Rust client.
@@ -53,7 +54,7 @@ type matrixRow struct {
 	client, mode string
 	checks       []string
 	command      func(t *testing.T) []string // without --url
-	// run, if not nil, is what is done in place of running the command.
+	// run, if not nil, replaces the run of the command.
 	run func(t *testing.T, url string) (passed int)
 }
 
@@ -96,7 +97,7 @@ func matrixRows() []matrixRow {
 	}
 }
 
-// title is what the table calls a client.
+// title returns the name of a client in the table.
 func (r matrixRow) title() string {
 	names := map[string]string{"ts": "TypeScript", "py": "Python", "go": "go-sdk"}
 	name, version, _ := strings.Cut(r.client, "-")
@@ -115,7 +116,7 @@ func TestMatrix(t *testing.T) {
 	rows := matrixRows()
 	for _, r := range rows {
 		if r.command != nil {
-			r.command(t) // everything is installed before the clock of a cell runs
+			r.command(t) // install everything before the time of a cell begins
 		}
 	}
 	passed := make([][]int, len(rows))
@@ -187,7 +188,7 @@ func inspectorChecks() []string {
 	return []string{"tools/list", "tools/call", "prompts/list", "resources/list"}
 }
 
-// inspect runs the inspector once for each check: each run connects anew.
+// inspect runs the inspector once for each check, because each of its runs connects anew.
 func inspect(t *testing.T, url string) (passed int) {
 	cli := filepath.Join(nodeModules(t, "inspector"), "node_modules", "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
 	for _, check := range inspectorChecks() {

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ledger is what the server saw of its clients, and what it sent them.
+// ledger records what the server received from its clients and sent to them.
 type ledger struct {
 	pace time.Duration
 
@@ -24,12 +24,12 @@ type ledger struct {
 	all []*seen // in the order in which the requests came
 }
 
-// seen is one exchange. The body is read by others only once it has ended.
+// seen is one exchange. Only after it has ended may others read the body.
 type seen struct {
 	method  string
 	session session.ID
 	from    string           // Last-Event-ID
-	stream  session.StreamID // that it names; Common for a GET without one
+	stream  session.StreamID // the stream that it names; Common for a GET without one
 	begun   time.Time
 	ended   time.Time // zero while it is being served
 	status  int
@@ -57,7 +57,7 @@ func (l *ledger) end(s *seen) {
 	s.ended = time.Now()
 }
 
-// streams returns what was served, with the events of each response.
+// streams returns the responses that were event streams, with their events.
 func (l *ledger) streams(t *testing.T) []served {
 	t.Helper()
 	l.mu.Lock()
@@ -89,7 +89,7 @@ type served struct {
 	events []wire.SSE
 }
 
-// last is the id its client comes back with, and retry how long after.
+// last returns the id with which the client must come back, and after which time.
 func (s served) last() (id string, retry time.Duration) {
 	for _, e := range s.events {
 		if e.ID != "" {
@@ -102,18 +102,19 @@ func (s served) last() (id string, retry time.Duration) {
 	return id, retry
 }
 
-// timerSlack is what a client's timer may be early by: Node's are, by a millisecond.
+// timerSlack is how much too early a client's timer may fire. Node's timers do so by a
+// millisecond.
 const timerSlack = 2 * time.Millisecond
 
-// check holds everything that was served against the polling contract: no error status on a GET,
-// every stream begins with a fresh id, a retry and empty data, and no client came back earlier
-// than it was told, or with anything but the last id it was given. sharedPace is for clients that
-// keep one pace for all their streams: they may take the one of another stream.
+// check checks all responses by the polling contract. No GET gets an error status. Every
+// stream begins with a fresh id, a retry and empty data. No client comes back earlier than
+// it was told, or with an id other than the last one it got. sharedPace is for clients
+// that have one retry for all their streams: they may use that of another stream.
 func (l *ledger) check(t *testing.T, sharedPace bool) {
 	t.Helper()
 	streams := l.streams(t)
 	fresh := map[string]bool{}
-	by := map[string]served{} // by the id that its client comes back with
+	by := map[string]served{} // by the id with which the client comes back
 	for _, s := range streams {
 		if len(s.events) == 0 {
 			t.Errorf("%s from %q was answered with an empty stream", s.method, s.from)
@@ -161,10 +162,10 @@ func (l *ledger) told(before served, sharedPace bool) time.Duration {
 	return retry
 }
 
-// calls counts what the request streams of all sessions have come to.
+// calls counts the polls of the request streams of all sessions, and their ends.
 type calls struct {
 	polls    map[session.StreamID]int // GETs that named the stream
-	troubled map[session.StreamID]int // of them, those that were told a longer retry
+	troubled map[session.StreamID]int // those among them that got a longer retry
 	results  map[string]int           // by the text of the message
 }
 
@@ -198,7 +199,8 @@ func (c calls) once(t *testing.T) {
 	}
 }
 
-// sorted returns how many polls the calls took, fewest first, those without polls left out.
+// sorted returns how many polls the calls took, fewest first. It leaves out calls without
+// polls.
 func (c calls) sorted() []int {
 	var n []int
 	for _, polls := range c.polls {
@@ -214,7 +216,7 @@ type noting struct {
 	seen *seen
 }
 
-// WriteHeader notes the status and what kind of body follows.
+// WriteHeader records the status and the kind of body that follows.
 func (n *noting) WriteHeader(status int) {
 	n.seen.status, n.seen.media = status, n.Header().Get("Content-Type")
 	n.ResponseWriter.WriteHeader(status)
@@ -229,7 +231,7 @@ func (n *noting) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController flush.
 func (n *noting) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
-// numbers are the words "1" to "n" and then more.
+// numbers returns the words "1" to "n" and then those of more.
 func numbers(n int, more ...string) string {
 	var all []string
 	for i := range n {

@@ -21,8 +21,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// poller is an SDK as a client that polls. prepare returns the command without --url and --plan;
-// sharedPace: it keeps one retry for all its streams.
+// poller is an SDK as a client that polls. prepare returns the command without --url and
+// --plan. sharedPace says that the client has one retry for all its streams.
 type poller struct {
 	name       string
 	prepare    func(*testing.T) []string
@@ -39,7 +39,7 @@ func allPollers() []poller {
 	}
 }
 
-// step is one call of a plan, as the programs read it.
+// step is one call of a plan, in the form that the programs read.
 type step struct {
 	Check     string         `json:"check"`
 	Tool      string         `json:"tool"`
@@ -47,7 +47,7 @@ type step struct {
 	Until     string         `json:"until,omitempty"`
 }
 
-// polled is what came of a step, as the programs print it.
+// polled is the result of a step, in the form that the programs print.
 type polled struct {
 	Client   string    `json:"client"`
 	Check    string    `json:"check"`
@@ -58,14 +58,14 @@ type polled struct {
 	Error    string    `json:"error"`
 }
 
-// The default limits are a retry of 1 s and a hold of 25 s. Here they are milliseconds, so that
-// hundreds of polls take seconds; nothing else is changed.
+// The default limits are a retry of 1 s and a hold of 25 s. Here they are milliseconds, so
+// that hundreds of polls take seconds. All other limits stay.
 const pollPace, pollHold = 4 * time.Millisecond, 5 * time.Millisecond
 
 func TestCallsEndInTheirResultHoweverManyPollsTheyTake(t *testing.T) {
 	plan := []step{
 		pollStep(0, ""), pollStep(1, ""), pollStep(12, ""), pollStep(250, ""),
-		// On every one a store that does not answer for three polls.
+		// During each of these calls the store does not answer for three polls.
 		pollStep(9, "Load"), pollStep(10, "Wait"), pollStep(11, "Tail"),
 	}
 	for _, p := range startAll(t, host.Limits{Pace: pollPace, Hold: pollHold}, plan) {
@@ -101,7 +101,7 @@ func pollStep(n int, down string) step {
 
 func TestCallOutlivesAStoreThatFailsUnderItsFirstResponse(t *testing.T) {
 	plan := []step{{Check: "stumble", Tool: "stumble"}}
-	// The response must be held for long enough to meet the trouble.
+	// The response must be held for long enough that the store fails meanwhile.
 	for _, p := range startAll(t, host.Limits{Pace: pollPace, Hold: time.Minute}, plan) {
 		t.Run(p.poller.name, func(t *testing.T) {
 			got := p.lines(t)[0]
@@ -143,9 +143,9 @@ func TestCommonStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 	}
 }
 
-// scale is what two hours are shortened by, together with everything that is measured in time: the
-// retry of 1 s is 2 ms, the hold of 25 s is 50 ms, two hours are 14.4 s. Not scaled are the second
-// in which the first response may be JSON, and what a client and a machine need for one poll.
+// scale divides two hours and every other time: the retry of 1 s is 2 ms, the hold of 25 s
+// is 50 ms, two hours are 14.4 s. Two times are not scaled: the second in which the first
+// response may be JSON, and what a client and a machine need for one poll.
 const scale = 500
 
 func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
@@ -183,7 +183,7 @@ func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
 	}
 }
 
-// pollRun is a client that works off a plan against an endpoint of its own.
+// pollRun is a client that makes the calls of a plan at an endpoint of its own.
 type pollRun struct {
 	poller
 	*clientRun
@@ -191,8 +191,8 @@ type pollRun struct {
 	plan   []step
 }
 
-// startAll starts every client against an endpoint of its own: what they do is mostly waiting, so
-// they do it all at once.
+// startAll starts every client against an endpoint of its own. The clients run at the same
+// time, because they mostly wait.
 func startAll(t *testing.T, limits host.Limits, plan []step) []*pollRun {
 	t.Helper()
 	steps, err := json.Marshal(plan)

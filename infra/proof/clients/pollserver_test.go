@@ -18,9 +18,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// pollServer is an endpoint whose calls end when their client has polled often enough. Package
-// front and package session are the real ones, made anew for every request; what stands for the
-// relay and everything behind it is the script below (tools).
+// pollServer is an endpoint whose calls end when their client has polled often enough.
+// Package front and package host are the real ones, made anew for every request. The
+// script below (tools) stands for the relay and everything behind it.
 type pollServer struct {
 	store  *shakyStore
 	limits host.Limits
@@ -46,7 +46,7 @@ func newPollServer(t *testing.T, store session.Store, limits host.Limits) *pollS
 	return s
 }
 
-// ServeHTTP tells the script of every poll before and after it is served.
+// ServeHTTP tells the script about every poll, before and after it serves the poll.
 func (s *pollServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := s.ledger.begin(r)
 	watched := s.watched(r, seen)
@@ -109,7 +109,7 @@ func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) 
 	return call, nil
 }
 
-// Track takes up any call: all of them are well.
+// Track finds every call, and reports that all is in order.
 func (s *pollServer) Track(_ context.Context, _ session.Session, stream session.StreamID) (host.Tracker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *pollServer) Track(_ context.Context, _ session.Session, stream session.
 	return nil, session.NotFound
 }
 
-// Answer is never called: this server asks nothing.
+// Answer is never called: this server asks its clients nothing.
 func (s *pollServer) Answer(context.Context, session.Answer, session.Box) error {
 	return errors.New("the scripted server has asked nothing")
 }
@@ -162,8 +162,8 @@ func (c *pollCall) Check(context.Context) (host.Status, error) {
 	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
-// end, progress and push write to the log as the relay function would: at the tail, to the store
-// itself, which is never in trouble for them.
+// end, progress and push write to the log as the relay function would: at the tail. They
+// use the store itself, which does not fail for them.
 func (c *pollCall) end(result any) { c.append(c.Stream, true, "id", c.Requests[0], "result", result) }
 
 func (c *pollCall) progress(n int) {
@@ -202,25 +202,26 @@ func (c *pollCall) append(stream session.StreamID, final bool, fields ...any) {
 	}
 }
 
-// shakyStore is a store whose reads fail on command.
+// shakyStore is a store whose reads fail when the test wants them to.
 type shakyStore struct {
 	session.Store
 
 	mu     sync.Mutex
 	method string // that fails; "" for none
 	stream session.StreamID
-	armed  bool // fails only once a Wait of the stream has found something
+	armed  bool // the reads fail only after a Wait of the stream has found something
 	failed int
 }
 
-// down makes one of Load, Wait and Tail fail: Load for everybody, the others for one stream.
+// down makes one of Load, Wait and Tail fail. Load then fails for every caller, the others
+// only for one stream.
 func (s *shakyStore) down(method string, stream session.StreamID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.method, s.stream, s.armed = method, stream, false
 }
 
-// arm makes Wait fail for a stream once it has returned something.
+// arm makes Wait fail for a stream after its next success.
 func (s *shakyStore) arm(stream session.StreamID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,8 +289,8 @@ func pollTools() []any {
 //
 //	poll    {"n": 12}                        ends at the n-th poll; at once if n is 0
 //	poll    {"n": 12, "down": "Load"}        and reads fail from the third poll to the fifth
-//	stumble {}                               says something, then reads of its own stream fail until
-//	                                         the client has been sent away; ends at its first poll
+//	stumble {}                               sends a message; then reads of its own stream fail until
+//	                                         the response to the client has ended; ends at its first poll
 //	notify  {"n": 30}                        n messages on the common stream, one for each poll of it,
 //	                                         then the message "end", then its own end
 //	long    {"ms": 7200000, "step": 300000}  takes so long; progress at each step, and a message on
@@ -323,7 +324,7 @@ func (c *pollCall) begin(params json.RawMessage) error {
 	return nil
 }
 
-// The polls in which the store is in trouble.
+// The store fails from the first to the last of these polls.
 const firstTrouble, lastTrouble = 3, 5
 
 func (c *pollCall) poll(n int, down string) {
@@ -359,7 +360,7 @@ func (c *pollCall) notify(n int) {
 	listen := &pollCall{server: c.server, Address: c.Address}
 	listen.onPoll = func(i int) {
 		switch {
-		case i < n && i%2 == 0: // while the poll is held, or just after it
+		case i < n && i%2 == 0: // while the poll is held, or right after it
 			c.server.working.Add(1)
 			time.AfterFunc(c.server.limits.Hold/2, func() {
 				defer c.server.working.Done()

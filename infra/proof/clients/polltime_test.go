@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// TestGoClientSitsOutACallOfTwoHours runs go-sdk and the endpoint with its default limits in
-// virtual time: nothing is scaled. The client is handed to the handler without a network, which
-// virtual time does not know, and the store is in memory for the same reason.
+// TestGoClientSitsOutACallOfTwoHours runs go-sdk and the endpoint with its default limits
+// in virtual time. No time is scaled. Virtual time works neither with a network nor with a
+// file, so the client calls the handler directly, and the store is in memory.
 func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newPollServer(t, sessiontest.NewMemory(), host.Limits{Pace: time.Second})
@@ -53,7 +53,7 @@ func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 		if text := result.Content[0].(*mcp.TextContent).Text; text != "after 29 steps" {
 			t.Errorf("got %q", text)
 		}
-		time.Sleep(2 * time.Minute) // virtual: the longest retry of a listener, and more
+		time.Sleep(2 * time.Minute) // in virtual time: a little more than the longest retry of a listener
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -73,10 +73,11 @@ func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 	})
 }
 
-// inProcess is a network of nothing: a handler that answers its client's requests in place.
+// inProcess is a transport without a network: it calls a handler in the same process.
 type inProcess struct{ handler http.Handler }
 
-// RoundTrip returns when the response has begun; its body comes as it is flushed.
+// RoundTrip returns when the response has begun. The rest of the body arrives as the
+// handler flushes it.
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	reader, writer := io.Pipe()
@@ -122,16 +123,16 @@ func (w *pipedResponse) WriteHeader(status int) {
 	}
 }
 
-// Write blocks until the client has read it.
+// Write blocks until the client has read p.
 func (w *pipedResponse) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	return w.body.Write(p)
 }
 
-// Flush has nothing to do: nothing is held back.
+// Flush does nothing, because Write does not buffer.
 func (w *pipedResponse) Flush() {}
 
-// pipedBody tells the handler when its client goes.
+// pipedBody tells the handler when the client goes away.
 type pipedBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// prepareTypeScript installs the SDK that name pins and puts the program beside it, with what it needs
-// of this SDK: Node looks for packages beside the script.
+// prepareTypeScript installs the SDK that the folder name pins. It copies the program and
+// its files for this SDK next to it, because Node looks for packages beside the script.
 func prepareTypeScript(t *testing.T, name, transport string) []string {
 	dir := nodeModules(t, name)
 	programtest.Copy(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
@@ -36,8 +36,8 @@ func nodeMajor(t *testing.T, node string) int {
 	return n
 }
 
-// prepareTypeScriptPolls installs the SDK that name pins and puts the program beside it, with what
-// it needs of this SDK.
+// prepareTypeScriptPolls installs the SDK that the folder name pins, and copies the
+// program and its files for this SDK next to it.
 func prepareTypeScriptPolls(t *testing.T, name string) []string {
 	t.Helper()
 	dir := nodeModules(t, name)
@@ -64,8 +64,8 @@ func everything(t *testing.T) string {
 		"node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
 }
 
-// nodeModules installs what name/package-lock.json pins and returns the folder that holds
-// node_modules.
+// nodeModules installs the packages that name/package-lock.json pins and returns the
+// folder that contains node_modules.
 func nodeModules(t *testing.T, name string) string {
 	t.Helper()
 	node := programtest.Tool(t, "node", programtest.NodeHelp)

@@ -1,26 +1,28 @@
 //go:build conformance
 
-// Package conformance runs the official MCP conformance suite against Dormouse, once for each
-// hosted server and revision of the protocol: a lane. It runs only as tests (build tag conformance,
-// by `make conformance`), which install what is pinned into .tools/conformance: the suite and its
-// Node.js (suite), and the servers that are hosted over stdio (servers): go-sdk's everything-server
-// of the legacy era and that of both, and one of our own. A legacy server that was made for the suite
-// lacks what the scenarios for 2026-07-28 call; ours has it, and asks its client where a modern
-// server would answer with input requests.
+// Package conformance runs the official MCP conformance suite against Dormouse, once for
+// each hosted server and revision of the protocol: a lane. It has only tests (build tag
+// conformance, by `make conformance`), which install the pinned programs into
+// .tools/conformance. These are the suite with its Node.js (suite), and the servers that
+// are hosted over stdio (servers): two everything-servers of go-sdk, one of the legacy era
+// and one of both eras, and a server of our own. A legacy server that was made for the
+// suite lacks the tools that the scenarios for 2026-07-28 call. Ours has them, and asks
+// its client where a modern server would answer with input requests.
 //
-// A lane passes when every scored scenario has a check that succeeded and none that failed or
-// warned. Nothing is expected to fail. The suite's exit code and its ticks are not asked: it
-// prints one for warnings, and for scenarios that have proved nothing.
+// A lane passes when every scored scenario has a check that succeeded and none that failed
+// or warned. No failure is expected. The test ignores the suite's exit code and its ticks:
+// it also prints a tick for warnings, and for scenarios that have proved nothing.
 //
-// servers/native is one in Go that is hosted without a box: it is part of functions of its own.
+// servers/native is a server in Go that is hosted without a box. It is part of function
+// programs of its own.
 //
-// Where the server has an HTTP server of its own, the suite runs against that too. What succeeds
-// there has to succeed through Dormouse, scored or not. The control also tells a broken suite from a
-// broken endpoint, and it is not judged.
+// If the server has an HTTP server of its own, the suite also runs against that one, as a
+// control. Every check that succeeds there must succeed through Dormouse, scored or not.
+// The control also tells a broken suite from a broken endpoint. It is not judged itself.
 //
-// The suite's one scenario about polling needs a tool that outlasts its patience; slow_test.go has
-// it. What the suite says nothing about (HTTP+SSE, WebSocket, most of replay) is left to
-// shared/front and infra/proof/clients.
+// The suite's one scenario about polling needs a tool that takes longer than the suite
+// waits; slow_test.go has it. shared/front and infra/proof/clients test the rest
+// (HTTP+SSE, WebSocket, most of replay).
 package conformance
 
 import (
@@ -42,8 +44,8 @@ const (
 // lane is a hosted server at one revision.
 type lane struct {
 	server, revision string
-	// direct are the arguments with which the server's own HTTP server speaks the revision; nil if
-	// it does not.
+	// direct has the arguments that make the server's own HTTP server speak the revision.
+	// It is nil if the server does not speak it.
 	direct []string
 }
 
@@ -99,7 +101,7 @@ func TestOfficialSuitePasses(t *testing.T) {
 	t.Logf("lanes:\n%s", table(rows))
 }
 
-// run returns the row of the lane, and before it that of its control.
+// run returns the row of the lane. The row of its control, if any, comes before it.
 func (l lane) run(t *testing.T, suite suite, want requirements, url, binary string) (rows []row) {
 	t.Helper()
 	if l.revision == revision2026 {
@@ -119,7 +121,8 @@ func (l lane) run(t *testing.T, suite suite, want requirements, url, binary stri
 	return append(rows, row{name, here})
 }
 
-// discover fails at once, with one line, if nobody speaks 2026-07-28 at a URL.
+// discover fails the test at once, with one line, if the server at a URL does not speak
+// 2026-07-28.
 func discover(t *testing.T, url string) {
 	t.Helper()
 	status, answer := ask(t, url, "server/discover")
@@ -159,8 +162,8 @@ func ask(t *testing.T, url, method string) (status string, answer []byte) {
 	return res.Status, answer
 }
 
-// Polling is not scored, and no everything-server makes a client poll through a host that answers
-// with JSON what comes soon.
+// The polling scenario is not scored. With an everything-server a client never polls,
+// because the host answers with JSON if the answer comes soon.
 func TestPollingScenarioPasses(t *testing.T) {
 	suite := installSuite(t)
 	self, err := os.Executable()

@@ -21,10 +21,12 @@ type server struct {
 	Hosting map[string]string `json:"x-dormouse,omitempty"`
 }
 
-// nativeServer is an entry for a server that is part of the functions of servers/native.
+// nativeServer returns an entry for a server that is part of the functions of
+// servers/native.
 func nativeServer(name string) server { return server{Hosting: map[string]string{"native": name}} }
 
-// startDormouse hosts servers, with the functions of servers/native, and returns their URLs.
+// startDormouse hosts servers, with the functions of servers/native, and returns their
+// URLs.
 func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 	t.Helper()
 	functions := filepath.Join("conformance", "native")

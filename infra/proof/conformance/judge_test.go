@@ -14,8 +14,8 @@ import (
 	"text/tabwriter"
 )
 
-// The statuses of a check, as the suite writes them. An INFO says something about the run and
-// proves nothing.
+// These are the statuses of a check, as the suite writes them. An INFO describes the run
+// and proves nothing.
 const (
 	success = "SUCCESS"
 	failure = "FAILURE"
@@ -37,8 +37,9 @@ type requirements struct {
 	scored, notScored []string
 }
 
-// parseRequirements reads what `conformance list --requirements` prints: a list of scenarios
-// below a line for each side, then those that are run but not scored, with their side behind them.
+// parseRequirements reads the output of `conformance list --requirements`. It has a list
+// of scenarios below a line for each side. After these come the scenarios that are run but
+// not scored, each with its side after it.
 func parseRequirements(listing string) (requirements, error) {
 	var r requirements
 	section := ""
@@ -63,27 +64,38 @@ func parseRequirements(listing string) (requirements, error) {
 	return r, nil
 }
 
-// scenario is what came of one scenario. One without checks ended before it wrote any.
+// scenario is the result of one scenario. A scenario without checks ended before it wrote
+// any.
 type scenario struct {
 	name   string
 	scored bool
 	checks []check
 }
 
-// resultFolder is how the suite calls the folder of a scenario's results: with the time it began.
+// resultFolder matches the name that the suite gives to the folder of a scenario's
+// results. The name ends in the time of the scenario's start.
 func resultFolder() *regexp.Regexp {
 	return regexp.MustCompile(`^server-(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z$`)
 }
 
-// readResults reads the results of all scenarios that were required, in their order. A result of a
-// scenario that was not is an error: it would go unseen.
+// authorizationFolder is resultFolder for scenarios that test authorization servers.
+func authorizationFolder() *regexp.Regexp {
+	return regexp.MustCompile(`^authorization-server-(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z$`)
+}
+
+// readResults reads the results of all required scenarios, in their order. A result of
+// another scenario is an error, because otherwise the test would ignore it.
 func readResults(dir string, want requirements) ([]scenario, error) {
+	return readResultsOf(dir, resultFolder(), want)
+}
+
+func readResultsOf(dir string, pattern *regexp.Regexp, want requirements) ([]scenario, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("the suite left no results: %w", err)
 	}
 	all := slices.Concat(want.scored, want.notScored)
-	checks, pattern := map[string][]check{}, resultFolder()
+	checks := map[string][]check{}
 	for _, entry := range entries {
 		parts := pattern.FindStringSubmatch(entry.Name())
 		if parts == nil || !slices.Contains(all, parts[1]) {
@@ -125,12 +137,12 @@ func (s scenario) count(status string) int {
 	return n
 }
 
-// says tells whether a check of this id has one of the statuses.
+// says reports whether a check with this id has one of the statuses.
 func (s scenario) says(id string, statuses ...string) bool {
 	return slices.ContainsFunc(s.checks, func(c check) bool { return c.ID == id && slices.Contains(statuses, c.Status) })
 }
 
-// verdict is one word for a scenario. The suite itself prints a tick for all but failed.
+// verdict is one word about a scenario. The suite itself prints a tick for all but failed.
 type verdict string
 
 const (
@@ -152,7 +164,8 @@ func (s scenario) verdict() verdict {
 	return passed
 }
 
-// problems says why the scenario is not ok, a line for each check that is to blame.
+// problems says why the scenario is not ok, with a line for each check that did not
+// succeed.
 func (s scenario) problems() []string {
 	if s.checks == nil {
 		return []string{s.name + ": ended without results; the suite's output says why"}
@@ -177,8 +190,8 @@ func (c check) message() string {
 	return c.Description
 }
 
-// details are what the check saw, often the exchange, on one line of so many bytes. All of it is in
-// the results.
+// details returns what the check recorded, often the exchange, on one line of at most
+// limit bytes. The results have all of it.
 func (c check) details(limit int) string {
 	var line bytes.Buffer
 	if json.Compact(&line, c.Details) != nil || line.Len() == 0 {
@@ -190,7 +203,7 @@ func (c check) details(limit int) string {
 	return line.String()
 }
 
-// problemsOf says why a lane does not pass: each scored scenario has to be ok.
+// problemsOf says why a lane does not pass: every scored scenario must be ok.
 func problemsOf(results []scenario) []string {
 	var lines []string
 	for _, s := range results {
@@ -201,10 +214,10 @@ func problemsOf(results []scenario) []string {
 	return lines
 }
 
-// lost lists the checks that succeed when the suite asks the server directly, and fail, warn or are
-// skipped here, be the scenario scored or not: what a server can do must not get lost on the way. A
-// check that is no longer made is not among them: a host may answer in JSON what a server streams,
-// and then there is no stream to look at.
+// lost lists the checks that succeed when the suite asks the server directly, but fail,
+// warn or are skipped here, in any scenario, scored or not. Dormouse must not lose a
+// feature of the server. It leaves out a check that is no longer made: if a host answers
+// in JSON what the server streams, there is no stream to check.
 func lost(direct, here []scenario) []string {
 	var lines []string
 	for i, d := range direct {

@@ -15,10 +15,11 @@ import (
 	"sync"
 )
 
-// modernOnlyServer as the first argument makes this test's program a stdio server of 2026-07-28
-// only: the one that the further arguments start, behind a filter that refuses initialize and says
-// of no older version that it is supported. No everything-server is of that era alone. Its tools for
-// 2025-11-25 that ask the client do so as servers of that era did, so the filter has them instead.
+// modernOnlyServer as the first argument makes this test's program a stdio server of
+// 2026-07-28 only. It starts the server that the further arguments name, behind a filter.
+// The filter refuses initialize, and reports no older version as supported. The
+// everything-servers all speak other eras too. Their tools for 2025-11-25 that ask the
+// client do so by requests to the client, so the filter has such tools of its own.
 const modernOnlyServer = "modern-only-server"
 
 func serveModernOnly(ctx context.Context, command []string) error {
@@ -38,7 +39,7 @@ func serveModernOnly(ctx context.Context, command []string) error {
 	say := &lineWriter{w: os.Stdout}
 	go func() {
 		_ = eachLine(os.Stdin, func(line []byte) error { return toModern(line, in, say) })
-		_ = in.Close() // the server then ends, and with it this program
+		_ = in.Close() // the server then ends, and this program ends after it
 	}()
 	if err := eachLine(out, func(line []byte) error { return say.line(onlyModern(line)) }); err != nil {
 		return err
@@ -46,8 +47,8 @@ func serveModernOnly(ctx context.Context, command []string) error {
 	return cmd.Wait()
 }
 
-// toModern passes a line to the server, but for initialize, which it refuses, and calls of tools that
-// ask.
+// toModern passes a line to the server. It does not pass on initialize, which it refuses,
+// nor calls of tools that ask.
 func toModern(line []byte, server io.Writer, say *lineWriter) error {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -69,13 +70,13 @@ func toModern(line []byte, server io.Writer, say *lineWriter) error {
 	return err
 }
 
-// asked are the arguments of the tools that ask.
+// asked is the arguments of a tool that asks.
 type asked struct {
 	Prompt  string `json:"prompt"`
 	Message string `json:"message"`
 }
 
-// question is what a tool asks, as an input request.
+// question is the question of a tool, as an input request.
 type question string
 
 func (a asked) question(tool string) (q question, ok bool) {
@@ -101,7 +102,8 @@ func (a asked) question(tool string) (q question, ok bool) {
 	}
 }
 
-// result is the answer to a call that asks, or that brings what was asked for.
+// result is the answer to a call: the input request, or the result if the call brings the
+// responses.
 func (q question) result(responses json.RawMessage) string {
 	if responses == nil {
 		return fmt.Sprintf(`{"resultType":"input_required","inputRequests":{"answer":%s}}`, q)
@@ -109,7 +111,7 @@ func (q question) result(responses json.RawMessage) string {
 	return fmt.Sprintf(`{"resultType":"complete","content":[{"type":"text","text":%q}]}`, responses)
 }
 
-// onlyModern takes the older versions out of an answer to server/discover.
+// onlyModern removes the older versions from an answer to server/discover.
 func onlyModern(line []byte) []byte {
 	var m map[string]json.RawMessage
 	var result map[string]json.RawMessage

@@ -15,8 +15,8 @@ import (
 const (
 	// slowServer as the first argument makes this test's program a stdio server.
 	slowServer = "slow-server"
-	// slowness is longer than the suite listens to a response (10 s) and shorter than that and the
-	// time it then waits on a poll (5 s).
+	// slowness is longer than the suite reads a response (10 s). It is shorter than that
+	// time plus the time for which the suite then polls (5 s).
 	slowness = 12 * time.Second
 )
 
@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serveSlowly serves the one tool that the polling scenario calls until stdin ends.
+// serveSlowly serves the one tool that the polling scenario calls. It ends when stdin
+// ends.
 func serveSlowly(ctx context.Context) error {
 	server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "test_reconnection", Description: "Answers late."},

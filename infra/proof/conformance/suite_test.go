@@ -25,8 +25,8 @@ type suite struct {
 	node, script string
 }
 
-// installSuite installs what suite/package-lock.json pins, Node.js included: the suite needs a
-// newer one than Dormouse's other tests.
+// installSuite installs the packages that suite/package-lock.json pins, including Node.js:
+// the suite needs a newer one than Dormouse's other tests.
 func installSuite(t *testing.T) suite {
 	t.Helper()
 	dir := programtest.NodeModules(t, filepath.Join("conformance", "suite"), "suite", nil)
@@ -52,9 +52,9 @@ func (s suite) requirements(t *testing.T, revision string) requirements {
 	return want
 }
 
-// run runs the suite with the arguments that select the scenarios and returns what came of them.
-// Results and output stay in .tools/conformance/results/<lane>, to be looked at. The exit code says
-// less than the results, so it is not asked.
+// run runs the suite with the arguments that select the scenarios and returns the results.
+// Results and output stay in .tools/conformance/results/<lane> for people. The exit code
+// says less than the results, so run ignores it.
 func (s suite) run(t *testing.T, lane, url string, want requirements, selection ...string) []scenario {
 	t.Helper()
 	dir := filepath.Join(toolsDir(t), "results", lane)

@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// The scenarios about tasks are in no set of requirements. That about notifications skips itself:
-// the suite has yet to learn where they come. --force: they belong to no version. The tools are listed first, as clients do: what they
-// say of tasks is known to Dormouse from then on.
+// The scenarios about tasks are in no set of requirements. The scenario about
+// notifications skips itself, because the suite does not yet read the stream on which they
+// come. --force runs them although they belong to no version. The test lists the tools
+// first, as clients do, so that Dormouse knows their task support.
 func TestTasksScenariosPass(t *testing.T) {
 	suite := installSuite(t)
 	urls := startDormouse(t, map[string]server{
@@ -48,7 +49,7 @@ func runTasks(t *testing.T, suite suite, server, url string) (all []scenario) {
 	return all
 }
 
-// listTools asks a server for its tools, as a client of 2026-07-28.
+// listTools asks a server for its tools, in a request of a client of 2026-07-28.
 func listTools(t *testing.T, url string) {
 	t.Helper()
 	if status, answer := ask(t, url, "tools/list"); !strings.Contains(string(answer), `"tools"`) {

@@ -1,8 +1,7 @@
-// Command cost prints what Dormouse costs on AWS, as tables in Markdown: each
-// operation as it was counted with the real driver against DynamoDB Local (make
-// bench-cost counts it first), silence, and months of calls, beside what others would
-// charge. It counts nothing itself and asks nobody: prices are those of package meter,
-// or of a file.
+// Command cost prints what Dormouse costs on AWS, as tables in Markdown: each operation,
+// silence, and months of calls, beside the prices of alternatives. make bench-cost counts
+// the operations first, with the real driver against DynamoDB Local. The command itself
+// counts nothing and makes no requests. Prices come from package meter, or from a file.
 package main
 
 import (

@@ -12,19 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// counted is what the months and the silence are made of, with one message each.
+// counted returns the operations of which the months and the silence consist, with one
+// message each.
 func counted() (all []meter.Operation) {
 	for _, name := range []string{
 		"HTTP: tools/call, 50 ms", "WebSocket: tools/call, 50 ms", "initialize, from the handshake record", "notifications/initialized",
 		"tools/list, from the handshake record", "WebSocket: connect", "WebSocket: disconnect", "WebSocket: ping",
-		"the first of a session, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s",
+		"the first of a session, that wakes a box", "tools/call, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s",
 	} {
 		all = append(all, meter.Operation{Name: name, Invocations: 1, Messages: 1})
 	}
 	return all
 }
 
-// printed is what the tables say of these counts.
+// printed returns the tables for these counts.
 func printed(t *testing.T, operations []meter.Operation) (string, error) {
 	t.Helper()
 	var b bytes.Buffer
@@ -75,7 +76,7 @@ func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	}
 	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
 	month := dollars(tb.fixed())
-	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " are " + strconv.Itoa(tb.stack.alarms) + " metrics under an alarm, "} {
+	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " pay for " + strconv.Itoa(tb.stack.alarms) + " metrics with alarms, "} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/costs.md does not say %q", want)
 		}

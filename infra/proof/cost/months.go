@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// work is how calls come in a month: in sessions, each of so many calls one after
-// another, that keep a box awake.
+// work describes the calls of a month. They come in sessions. Each session has this many
+// calls one after another, and they keep a box awake.
 type work struct {
 	calls  int           // of a session
 	talk   time.Duration // from its first message to its last
@@ -20,7 +20,7 @@ func usualWork() work { return work{calls: 20, talk: 5 * time.Minute, toolMS: "5
 
 const hoursOfMonth = 730
 
-// months is what a month of calls costs.
+// months prints the cost of a month of calls.
 func (t tables) months() error {
 	w := usualWork()
 	http, err := t.session(w, false)
@@ -53,15 +53,16 @@ func (t tables) months() error {
 	return nil
 }
 
-// session is what one session uses but for the time of its box: what begins and ends
-// it, its calls, the first of which wakes the box, and the box's falling asleep.
+// session returns the use of one session without the time of its box. It has the begin and
+// the end of the session, its calls, the first of which wakes the box, and the bye of the
+// box.
 func (t tables) session(w work, socket bool) (u meter.Units, err error) {
 	add := func(name string, times float64) {
 		o, e := t.find(name)
 		if e != nil {
 			err = e
 		}
-		if socket && o.Requests > 0 { // it comes as a message, and is answered by one unless it is a notification
+		if socket && o.Requests > 0 { // the request comes as a message, and so does the answer unless the request is a notification
 			o.Requests, o.Messages = 0, o.Messages+2
 			if strings.HasPrefix(name, "notifications/") {
 				o.Messages--
@@ -85,7 +86,7 @@ func (t tables) session(w work, socket bool) (u meter.Units, err error) {
 	return u, err
 }
 
-// fixed is a month of the stack itself.
+// fixed returns the cost of the stack itself for a month.
 func (t tables) fixed() float64 {
 	sweep := meter.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
 	return t.stack.month() + t.prices.Cost(sweep.Units(t.habits))*float64(hoursOfMonth*time.Hour)/float64(sweepEvery)

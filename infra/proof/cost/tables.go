@@ -18,24 +18,24 @@ type tables struct {
 	stack      stack
 }
 
-// stack is what is in a template and costs the same without a message, a month. alarms
-// counts what is billed of them: the metrics they watch.
+// stack counts the resources of a template that cost the same each month even without
+// messages. alarms counts the metrics that the alarms watch, because AWS bills those.
 type stack struct{ alarms, dashboards, secrets int }
 
-// The prices of these, a month, in US dollars, without free tiers.
+// The prices of these for a month, in US dollars, without free tiers.
 const (
 	alarmMonth     = 0.10
 	dashboardMonth = 3.00
 	secretMonth    = 0.40
 	sweepEvery     = 5 * time.Minute // the schedule of template.yaml
-	metricMonth    = 0.30            // of an hour in which it is written, its part
+	metricMonth    = 0.30            // AWS bills a part of it for each hour in which the metric is written
 	serverMetrics  = 10              // about, of a server, with Metrics=on
 )
 
 func stackOf(template string) stack {
 	has := func(kind string) int { return strings.Count(template, "Type: "+kind+"\n") }
-	// One that adds metrics up is billed for each. Those of Metrics=on are not there by
-	// themselves.
+	// An alarm that adds metrics up is billed for each of them. The metrics of Metrics=on
+	// exist only if they are switched on.
 	added := strings.Count(template, "MetricStat:") - strings.Count(template, "SUM(METRICS())")
 	alarms := has("AWS::CloudWatch::Alarm") + added - strings.Count(template, "Type: AWS::CloudWatch::Alarm\n    Condition: HasMetrics\n")
 	return stack{alarms, has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
@@ -46,7 +46,7 @@ func (s stack) month() float64 {
 }
 
 func (t tables) print() error {
-	for _, table := range []func() error{t.assumptions, t.perOperation, t.silence, t.months} {
+	for _, table := range []func() error{t.assumptions, t.perOperation, t.silence, t.months, t.places} {
 		if err := table(); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (t tables) assumptions() error {
 	return nil
 }
 
-// perOperation is a million of each, the time of boxes apart.
+// perOperation prints the cost of a million of each operation, without the time of boxes.
 func (t tables) perOperation() error {
 	t.head("a million of", "API Gateway", "Lambda", "DynamoDB", "traffic", "together", "logs")
 	for _, o := range t.operations {
@@ -131,13 +131,13 @@ func (t tables) byService(u meter.Units) map[string]float64 {
 	return by
 }
 
-// Of a client that listens and of a WebSocket that is kept.
+// These are for a client that listens and for a WebSocket that stays open.
 const (
-	listenEvery = 61 * time.Second // held for a second, then told to come back in sixty
+	listenEvery = 61 * time.Second // the poll is held for a second, and the client comes back after sixty
 	pingEvery   = 9 * time.Minute
 )
 
-// silence is a thousand sessions that say nothing for a day.
+// silence prints the cost of a thousand sessions that send nothing for a day.
 func (t tables) silence() error {
 	listen, err := t.find("GET of an idle listener, held for 1 s")
 	if err != nil {

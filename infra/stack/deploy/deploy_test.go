@@ -17,7 +17,7 @@ import (
 // account imitates an AWS account behind the command aws, with a log of the commands.
 type account struct {
 	t       *testing.T
-	replies map[string][]string // by the beginning of a command; each serves once, the last one for ever; "!" is an error
+	replies map[string][]string // by the beginning of a command; each reply is used once, and the last one again and again; "!" stands for an error
 	log     []string
 }
 
@@ -133,14 +133,14 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"--config-env default --parameter-overrides Architecture=arm64 HttpConcurrency=500 ImageTag=0ed538c1a2b3-ddf7ff5e RelayConcurrency=100 WaitingCalls=333"}
+	want := []string{"--config-env default --parameter-overrides Architecture=arm64 HttpConcurrency=500 ImageTag=0ed538c1a2b3-a8e0fbb4 RelayConcurrency=100 WaitingCalls=333"}
 	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
 		t.Error(d)
 	}
 	// The repository comes with the stack.
 	a.before("aws iam create-service-linked-role", "sam deploy")
 	a.before("make sam-build ARCH=arm64", "sam deploy")
-	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-ddf7ff5e < word")
+	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
 	if !strings.Contains(out, "a key:\n  bin/dormouse keys create") {
 		t.Errorf("the user is told %s", out)
 	}
@@ -162,8 +162,7 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This account can reserve no concurrency, but its waiting calls are still
-	// limited.
+	// This account can reserve no concurrency. Its waiting calls must still be limited.
 	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "Concurrency") || !strings.Contains(got, "WaitingCalls=3") {
 		t.Errorf("deployed with %s", got)
 	}
@@ -178,7 +177,7 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	if _, err := deploy(t, a, "dev", nil, "up", "IdleSeconds=60"); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 IdleSeconds=60 ImageTag=0ed538c1a2b3-240389f4 Spot=true"}
+	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 IdleSeconds=60 ImageTag=0ed538c1a2b3-d8cef0ba Spot=true"}
 	got := a.ran("sam deploy ")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -304,7 +303,7 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 	}
 }
 
-// The program must read the project's own file as sam does.
+// The program and sam must read the same values from the project's file.
 func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	text, err := os.ReadFile("../../../samconfig.toml")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	tasksWithin = 5 * time.Minute
 )
 
-// down deletes the stack and what it created at run time. It keeps the table and the
+// down deletes the stack and what it created while it ran. It keeps the table and the
 // bucket unless p.purge is set.
 func (p *program) down(ctx context.Context) error {
 	s, err := p.describe(ctx)
@@ -121,7 +121,8 @@ func (p *program) definitions(ctx context.Context) error {
 	return nil
 }
 
-// lasting deletes what a deleted stack leaves behind, or prints how.
+// lasting deletes the resources that a deleted stack leaves behind, or prints how to
+// delete them.
 func (p *program) lasting(ctx context.Context, s *stack) error {
 	table, bucket := s.output("TableName"), s.output("BucketName")
 	if table == "" || bucket == "" {

@@ -1,12 +1,12 @@
-// Command deploy creates or updates the stack of template.yaml on AWS, and deletes
-// it, for make deploy and make delete. It first checks the account for limits that
-// would fail later, or affect other users of the account. Then it builds, and pushes
+// Command deploy creates or updates the stack of template.yaml on AWS, and deletes it, for
+// make deploy and make delete. It first checks the account for limits that would fail
+// later, or affect other users of the account. Then it builds the functions, and pushes
 // the image of the boxes under a tag that never moves. It runs sam deploy with all
 // parameters whose values must not come from the last deployment, and prints the next
 // steps.
 //
-// It calls the commands aws, sam and make, with the region and the credentials that
-// they find. It keeps no state.
+// It calls the commands aws, sam and make, which use their usual region and credentials.
+// It keeps no state.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// command is a program to run. With Show its output goes to the user, otherwise it is
+// command is a program to run. With Show the user sees its output; otherwise the output is
 // returned.
 type command struct {
 	Name  string
@@ -35,7 +35,7 @@ type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer
 	config settings
-	arch   string // the caller's choice, "" for the stack's architecture
+	arch   string // the choice of the caller, "" for the stack's architecture
 	sam    string
 	given  map[string]string // parameters of the caller
 	force  bool

@@ -13,8 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// fewInvocations is how many concurrent invocations Lambda always keeps unreserved.
-// An account with a smaller limit is soon full of waiting clients.
+// fewInvocations is the number of concurrent invocations that Lambda always keeps
+// unreserved. In an account with a smaller limit, waiting clients soon use all
+// invocations.
 const fewInvocations = 100
 
 // quotaCommand asks AWS to raise the limit to the usual one of an older account.
@@ -53,8 +54,8 @@ var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
 	"usw1": {"usw1-az1", "usw1-az3"}, "apne1": {"apne1-az1", "apne1-az2", "apne1-az4"},
 }
 
-// zones returns the parameters of a new stack with a network of its own, in a region
-// where some zones lack Fargate: two zones that have it. In other regions it returns
+// zones returns parameters for a new stack with a network of its own, if some zones of the
+// region lack Fargate. They name two zones that have it. In other regions zones returns
 // none.
 func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	there, err := p.list(ctx, "ec2", "describe-availability-zones", "--query", "AvailabilityZones[].ZoneId")
@@ -83,8 +84,8 @@ func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	return map[string]string{"ZoneIds": good[0] + "," + good[1]}, nil
 }
 
-// servers checks servers.json as the functions will read it: they have none of the
-// caller's variables, and boxes may read only the secrets below one path.
+// servers checks that the functions will be able to read servers.json. They have none of
+// the caller's variables, and boxes may read only the secrets below one path.
 func (p *program) servers(params map[string]string, s *stack) error {
 	c, _, err := catalog.Load("servers.json", nil)
 	if err != nil {
@@ -113,11 +114,11 @@ func (p *program) servers(params map[string]string, s *stack) error {
 	return nil
 }
 
-// settle is how long IAM takes to make a new role known everywhere.
+// settle is how long IAM takes until a new role can be used everywhere.
 const settle = 10 * time.Second
 
-// serviceRole creates the role that ECS acts in. An account gets it with its first
-// cluster, but that cluster may fail because the role is new.
+// serviceRole creates the role in which ECS acts. AWS creates it with the first cluster of
+// an account, but that cluster may fail because the role is so new.
 func (p *program) serviceRole(ctx context.Context) {
 	_, err := p.aws(ctx, "iam", "create-service-linked-role", "--aws-service-name", "ecs.amazonaws.com")
 	switch {
@@ -130,7 +131,7 @@ func (p *program) serviceRole(ctx context.Context) {
 	}
 }
 
-// coherent checks values that depend on one another, which the template cannot do.
+// coherent checks values that depend on each other. The template cannot do that.
 func coherent(params map[string]string) error {
 	number := func(name string, usual int) int {
 		if n, err := strconv.Atoi(params[name]); err == nil {

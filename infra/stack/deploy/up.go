@@ -106,7 +106,8 @@ func (p *program) params(ctx context.Context, s *stack) (map[string]string, erro
 	return all, coherent(effective)
 }
 
-// tag returns the tag of this runner's image, from the commit and the program.
+// tag returns the tag of this runner's image, from the commit, the program, and the
+// servers file, whose servers are in the image.
 func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
@@ -119,7 +120,11 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(program)
+	servers, err := os.ReadFile("servers.json")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(append(program, servers...))
 	commit, err := p.do(ctx, command{Name: "git", Args: []string{"rev-parse", "--short=12", "HEAD"}})
 	if err != nil {
 		commit = "uncommitted"

@@ -1,6 +1,7 @@
-// Command echo is the MCP server that stands behind every host in the benchmark: tools that do next
-// to nothing, built with the official go-sdk. Over stdio it is what is hosted; with -http it serves
-// the same tools itself, resident, which is the least that any host can be compared with.
+// Command echo is the MCP server behind every host in the benchmark. Its tools do almost
+// nothing, and it is built with the official go-sdk. Over stdio it is the hosted server.
+// With -http it serves the same tools itself and stays running. That is the cheapest way
+// to host them, for comparison.
 package main
 
 import (
@@ -68,7 +69,8 @@ type (
 	}
 )
 
-// server has the tools of the benchmark. echo answers as the reference server's tool of that name.
+// server returns the server with the tools of the benchmark. echo answers like the tool of
+// that name of the reference server.
 func server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "echo", Version: "1.0.0"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Say it back"}, func(_ context.Context, _ *mcp.CallToolRequest, in said) (*mcp.CallToolResult, any, error) {

@@ -1,8 +1,8 @@
-// Command eras is a stdio server with those tools, prompts and resources of server-everything that
-// the checks of the clients need, written so that it can be of any era: what has to be asked of a
-// client it answers as input that it needs, and go-sdk asks where the era has requests for that.
+// Command eras is a stdio server of any era. It has the tools, prompts and resources of
+// server-everything that the checks of the clients need. To ask a client, a tool answers
+// that it needs input. In the legacy era go-sdk turns that into a request to the client.
 //
-//	eras dual      speaks all versions of the protocol, as its first message says
+//	eras dual      speaks all versions of the protocol; the first message decides
 //	eras modern    2026-07-28 only: refuses initialize
 //
 // server-everything itself is of the legacy era.
@@ -46,7 +46,8 @@ func main() {
 	}
 }
 
-// refuseInitialize does what go-sdk leaves to the client: not to begin in an era the server is not of.
+// refuseInitialize refuses initialize in an era that the server does not speak. go-sdk
+// leaves that to the client.
 func refuseInitialize(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "initialize" {
@@ -105,7 +106,7 @@ func echo(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, err
 	return says("Echo: %s", a.Message)
 }
 
-// work takes its time, and says how far it is.
+// work takes some time, and reports its progress.
 func work(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	a, err := read(req)
 	if err != nil || a.Steps < 1 {
@@ -131,7 +132,8 @@ func work(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, e
 	return says("Long running operation completed. Duration: %v seconds, Steps: %d.", a.Duration, a.Steps)
 }
 
-// answer is what makes a call go on: the key under which input was asked for.
+// answer is the key of the input that the tools ask for. A call with an answer under that
+// key goes on.
 const answer = "answer"
 
 func needs(input mcp.InputRequest) (*mcp.CallToolResult, error) {
@@ -198,8 +200,8 @@ func roots(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, er
 	return says("%s", strings.Join(lines, "\n"))
 }
 
-// toggle says one line of log when it is turned on: a server of the modern era has none outside of
-// requests.
+// toggle writes one log line when it is turned on: in the modern era a server has no log
+// lines outside of requests.
 //
 //nolint:staticcheck // logging is what is tested, deprecated from 2026-07-28 or not
 func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mcp.CallToolResult, error) {

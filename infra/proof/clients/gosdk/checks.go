@@ -40,15 +40,17 @@ func allChecks() []check {
 	}
 }
 
-// checks are those of the era. Without sessions there is no log level of one and no ping.
+// checks returns the checks for the era. Without sessions there is no ping, and no log
+// level of a session.
 func (s *session) checks() []check {
 	return slices.DeleteFunc(allChecks(), func(c check) bool {
 		return s.modern && (c.name == "logging" || c.name == "ping")
 	})
 }
 
-// checkInitialize wants the modern era if that was asked for: then there is no handshake and no
-// session id. Otherwise it accepts it only when the SDK was free to choose it.
+// checkInitialize checks the era. If the modern era was asked for, there must be no
+// handshake and no session id. Otherwise the modern era is right only if the SDK was free
+// to choose.
 //
 //nolint:staticcheck // logging is part of what is tested, deprecated from 2026-07-28 or not
 func checkInitialize(ctx context.Context, s *session) error {
@@ -68,7 +70,7 @@ func checkInitialize(ctx context.Context, s *session) error {
 		return fmt.Errorf("negotiated version %s is not of the modern era", result.ProtocolVersion)
 	}
 	if s.cold {
-		return nil // the server may not have said yet who it is
+		return nil // the server may not have given its name yet
 	}
 	if result.ServerInfo == nil || result.Capabilities == nil {
 		return errors.New("the server names neither itself nor what it can")
@@ -125,9 +127,10 @@ func checkEchoUnicode(ctx context.Context, s *session) error {
 	return nil
 }
 
-// checkEchoLarge sends exactly 256 KiB of UTF-8, with characters of every width so that a cut in
-// one shows. Over WebSocket it is 12 KiB: API Gateway takes frames of up to 32 KiB from clients,
-// which send each message in one, and in JSON this text grows to up to 2.4 times its size.
+// checkEchoLarge sends exactly 256 KiB of UTF-8, with characters of every length so that a
+// cut inside one shows. Over WebSocket it sends 12 KiB. API Gateway takes frames of up to
+// 32 KiB from clients, which send each message in one frame, and in JSON this text grows
+// to up to 2.4 times its size.
 func checkEchoLarge(ctx context.Context, s *session) error {
 	const unit = "aé漢🐭\"\\\n\u2028"
 	size := 256 << 10
@@ -167,7 +170,7 @@ func checkProgress(ctx context.Context, s *session) error {
 	for i := range steps {
 		want = append(want, fmt.Sprintf("%d/%d", i+1, steps))
 	}
-	// First the wire: what never came in over it would be waited for in vain below.
+	// First check the wire: messages that never arrived would be waited for in vain below.
 	err = errors.Join(
 		wantText(strings.Join(s.wire.noted(), " "), strings.Join(append(want, "result"), " "), "progress on the wire"),
 		wantTrue(strings.Contains(text, fmt.Sprintf("Steps: %d.", steps)), "unexpected result: %s", text),
@@ -239,9 +242,10 @@ func checkRoots(ctx context.Context, s *session) error {
 		}
 	}
 	if s.modern {
-		return nil // nothing tells a server that they have changed
+		return nil // the server is never told that they have changed
 	}
-	// The server asks again on its own time; nothing else tells when it has the new list.
+	// The server asks again when it chooses, and does not announce that it has the new
+	// list.
 	learnt, cancel := context.WithTimeout(ctx, checkTimeout/2)
 	defer cancel()
 	s.client.AddRoots(&mcp.Root{URI: "file:///srv/three", Name: "three"})
@@ -327,7 +331,7 @@ func checkPing(ctx context.Context, s *session) error {
 	return s.sdk.Ping(ctx, nil)
 }
 
-// checkClose gives up when ctx ends: the SDK's Close takes no context.
+// checkClose gives up when ctx ends, because the SDK's Close takes no context.
 func checkClose(ctx context.Context, s *session) error {
 	defer s.hangUp()
 	hadSession := s.sdk.ID() != ""
@@ -376,7 +380,8 @@ func wantTrue(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// wantText names the first byte that differs: a quarter of a megabyte is no error message.
+// wantText reports the first byte that differs: a quarter of a megabyte is too long for an
+// error message.
 func wantText(got, want, what string) error {
 	if got == want {
 		return nil

@@ -1,23 +1,26 @@
-// Command gosdk is the official Go SDK as a test client: it runs a fixed list of checks against
-// one MCP endpoint that hosts server-everything, and prints one JSON line for each.
+// Command gosdk is the official Go SDK as a test client. It runs a fixed list of checks
+// against one MCP endpoint that hosts server-everything, and prints one JSON line for
+// each.
 //
 //	gosdk --url http://127.0.0.1:8080/mcp --transport http
 //	gosdk --url http://127.0.0.1:8080/sse --transport sse
 //	gosdk --url 'ws://127.0.0.1:8081/local?server=everything' --transport ws
 //
-// With --era modern it wants the SDK to speak the era without sessions (2026-07-28), and leaves out
-// what that era has not got.
+// With --era modern the SDK must speak the era without sessions (2026-07-28), and the
+// checks leave out features that the era does not have.
 //
-// With --cold the server has yet to start, and need not have said who it is when it is discovered.
+// With --cold the server has not been started yet, and server/discover may lack its name.
 //
-// With --through it speaks stdio to a program that passes it on to the endpoint.
+// With --through it speaks stdio to a program that passes the messages on to the endpoint.
 //
-// With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints what came; see
-// polls.go.
+// With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints the
+// results; see polls.go.
 //
-// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
-// names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse: any endpoint
-// that hosts server-everything will do.
+// With --sign-in it signs in, calls and refreshes its token instead; see signin.go.
+//
+// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the
+// same names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse:
+// any endpoint that hosts server-everything will do.
 package main
 
 import (
@@ -44,7 +47,7 @@ type check struct {
 	run  func(context.Context, *session) error
 }
 
-// outcome is one line of output. Milliseconds are wall time; Error is empty when OK.
+// outcome is one line of output. Milliseconds are real time; Error is empty when OK.
 type outcome struct {
 	Client string `json:"client"`
 	Check  string `json:"check"`
@@ -67,8 +70,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cold := flags.Bool("cold", false, "the server has yet to start, and need not say who it is")
 	through := flags.String("through", "", "a program, with arguments, that speaks stdio here and to the endpoint there; its URL is added")
 	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
+	sign := flags.Bool("sign-in", false, "sign in and refresh the token instead of the checks; see signin.go")
 	if err := flags.Parse(args); err != nil {
 		return 2
+	}
+	if *url != "" && *sign {
+		return runSignIn(ctx, *url, stdout, stderr)
 	}
 	if *url != "" && *plan != "" {
 		return runPlan(ctx, *url, *plan, stdout, stderr)
@@ -113,7 +120,7 @@ func runCheck(ctx context.Context, s *session, client string, c check) outcome {
 	return line
 }
 
-// sdkVersion is the version that was linked, without its v.
+// sdkVersion returns the version of the linked SDK, without its v.
 func sdkVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -10,10 +10,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// callTimeout bounds one call of a plan: it takes as long as it has polls.
+// callTimeout limits one call of a plan. A call takes longer the more polls it has.
 const callTimeout = 5 * time.Minute
 
-// step is one call of a plan. With Until it ends when a log message with that text has come.
+// step is one call of a plan. With Until it ends when a log message with that text
+// arrives.
 type step struct {
 	Check     string         `json:"check"`
 	Tool      string         `json:"tool"`
@@ -21,8 +22,8 @@ type step struct {
 	Until     string         `json:"until"`
 }
 
-// polled is what came of a step: one line of output. Logs holds the log messages since the last
-// line; Odd is what the SDK complains of, which this one never does.
+// polled is the result of a step, as one line of output. Logs holds the log messages since
+// the last line. Odd is for complaints of the SDK; this SDK never complains.
 type polled struct {
 	Client   string    `json:"client"`
 	Check    string    `json:"check"`

@@ -12,14 +12,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// session is the SDK's client and all that the server asked it or told it. The SDK calls the
-// handlers from its own goroutines; mu guards what they leave behind.
+// session is the SDK's client, with everything that the server has asked it or sent it.
+// The SDK calls the handlers from its own goroutines; mu guards the data that they leave.
 type session struct {
 	url, kind, protocol string   // kind is the transport: "http", "sse", "ws" or "stdio"
 	through             []string // for stdio: the program that speaks to the URL
 	modern              bool     // the era without sessions is wanted
-	cold                bool     // the server may not have been started when it is discovered
-	label               string   // in all that this client says, so that what belongs to another one shows
+	cold                bool     // the server may not have been started when the client sends server/discover
+	label               string   // part of every text that this client sends, so that a message of another client is noticed
 	client              *mcp.Client
 	sdk                 *mcp.ClientSession
 	hangUp              context.CancelFunc // ends what is left of the connection
@@ -60,8 +60,8 @@ func newSession(url, kind, protocol string) *session {
 	return s
 }
 
-// connect gives up when ctx ends. What it opened lives on: over HTTP+SSE the SDK binds the stream to
-// the context it connects with.
+// connect gives up when ctx ends. The connections that it opened stay: over HTTP+SSE the
+// SDK binds the stream to the context of its connect.
 func (s *session) connect(ctx context.Context) error {
 	life, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, hangUp)
@@ -84,7 +84,7 @@ func (s *session) transport() mcp.Transport {
 	case "ws":
 		return &webSocket{url: s.url, tap: s.wire}
 	case "stdio":
-		// It ends when the session closes its stdin.
+		// The program ends when the session closes its stdin.
 		program := exec.CommandContext(context.Background(), s.through[0], s.through[1:]...)
 		program.Stderr = os.Stderr
 		return &mcp.LoggingTransport{Transport: &mcp.CommandTransport{Command: program}, Writer: &tappedLines{tap: s.wire}}
@@ -134,7 +134,7 @@ func (s *session) noteProgress(ctx context.Context, req *mcp.ProgressNotificatio
 	}
 }
 
-// forgetProgress drops what an earlier check left in the queue.
+// forgetProgress drops the notifications that an earlier check left in the queue.
 func (s *session) forgetProgress() {
 	for {
 		select {
@@ -145,8 +145,9 @@ func (s *session) forgetProgress() {
 	}
 }
 
-// call calls a tool and returns the text of its result; a tool that answers isError is an error.
-// Without arguments it sends {}: the SDK would write a nil map as null, which servers refuse.
+// call calls a tool and returns the text of its result. A result with isError is an error.
+// Without arguments call sends {}: the SDK would write a nil map as null, which servers
+// refuse.
 func (s *session) call(ctx context.Context, name string, arguments map[string]any) (string, error) {
 	if arguments == nil {
 		arguments = map[string]any{}
@@ -172,7 +173,7 @@ func (s *session) callWith(ctx context.Context, params *mcp.CallToolParams) (str
 	return text, nil
 }
 
-// echo marks what it sends, but an empty text stays one.
+// echo adds the label to what it sends, but an empty text stays empty.
 func (s *session) echo(ctx context.Context, message string) error {
 	if message != "" {
 		message += " (" + s.label + ")"

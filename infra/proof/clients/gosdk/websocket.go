@@ -19,8 +19,8 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// webSocket is the transport the SDK does not have: one JSON-RPC message in each text message,
-// subprotocol mcp, as the TypeScript and Python SDKs do it.
+// webSocket is a transport that the SDK does not have: one JSON-RPC message in each text
+// message, with the subprotocol mcp. The TypeScript and Python SDKs do the same.
 type webSocket struct {
 	url string
 	tap *wiretap
@@ -44,7 +44,8 @@ type webSocketConn struct {
 	tap  *wiretap
 }
 
-// Read returns the next message; io.EOF once the server has closed the connection in order.
+// Read returns the next message. It returns io.EOF after the server has closed the
+// connection properly.
 func (c *webSocketConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	kind, data, err := c.conn.Read(ctx)
 	switch {
@@ -59,7 +60,8 @@ func (c *webSocketConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return jsonrpc.DecodeMessage(data)
 }
 
-// Write sends a message whole: a call that is given up on must not cut the connection of the others.
+// Write always sends a whole message: if a call is given up halfway, the connection must
+// still work for other calls.
 func (c *webSocketConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
@@ -70,7 +72,7 @@ func (c *webSocketConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	return c.conn.Write(ctx, websocket.MessageText, data)
 }
 
-// Close closes the connection in order. A second one finds nothing to do.
+// Close closes the connection properly. A second call does nothing.
 func (c *webSocketConn) Close() error {
 	_ = c.conn.Close(websocket.StatusNormalClosure, "") // it may be closed already
 	return nil

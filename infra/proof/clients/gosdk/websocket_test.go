@@ -31,7 +31,7 @@ func TestWebSocketPassesMessagesUntilTheServerCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A call that was given up on is still written.
+	// If its caller gives up on a call, the whole call is still written.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := conn.Write(gone, sent); err != nil {

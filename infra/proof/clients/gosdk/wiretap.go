@@ -9,9 +9,10 @@ import (
 	"sync"
 )
 
-// wiretap notes in which order progress and responses come in over the transport. The SDK hands
-// notifications to a queue and responses straight to the caller, so the order its handlers see
-// proves nothing about the endpoint. It also notes how DELETE was answered.
+// wiretap records the order in which progress and responses arrive over the transport. The
+// SDK puts notifications into a queue and passes responses straight to the caller, so the
+// order that its handlers see proves nothing about the endpoint. wiretap also records the
+// answer to DELETE.
 type wiretap struct {
 	base http.RoundTripper
 
@@ -20,7 +21,8 @@ type wiretap struct {
 	deleteStatus int
 }
 
-// RoundTrip passes the exchange on and listens to the answer's body as the SDK reads it.
+// RoundTrip passes the exchange on, and reads along while the SDK reads the body of the
+// answer.
 func (w *wiretap) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := w.base.RoundTrip(req)
 	if err != nil {
@@ -42,8 +44,9 @@ func (w *wiretap) restart() {
 	w.order = nil
 }
 
-// noted returns what came in since restart: "1/5" for a progress notification, "result" for a
-// response that ends a call: the SDK goes on by itself with one that only asks something.
+// noted returns what came since restart: "1/5" for a progress notification, "result" for a
+// response that ends a call. It leaves out a response that only asks something, because
+// the SDK goes on with it by itself.
 func (w *wiretap) noted() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +86,8 @@ func (w *wiretap) note(line []byte) {
 	}
 }
 
-// tappedLines takes what mcp.LoggingTransport writes, a line in one piece for each message.
+// tappedLines is the writer for mcp.LoggingTransport, which writes each message as one
+// line in one piece.
 type tappedLines struct{ tap *wiretap }
 
 func (l *tappedLines) Write(p []byte) (int, error) {

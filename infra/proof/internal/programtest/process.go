@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// readyLimit bounds the time until an endpoint says that it serves.
+	// readyLimit limits the time until an endpoint reports that it is ready.
 	readyLimit = time.Minute
 	// stopLimit is how long a stopped endpoint may take before it is killed.
 	stopLimit = 10 * time.Second
@@ -26,9 +26,9 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Start runs a command, with env added to ours, until the test ends. It gets a process group of its
-// own, and what it leaves behind there is killed with it. When the test has failed, the end of what
-// it printed is logged.
+// Start runs a command, with env added to our environment, until the test ends. The
+// command gets a process group of its own. Processes that it leaves in the group are
+// killed with it. If the test has failed, Start logs the end of the command's output.
 func Start(t testing.TB, env []string, command ...string) *Process {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -48,7 +48,7 @@ func Start(t testing.TB, env []string, command ...string) *Process {
 	}
 	go func() {
 		defer close(p.exited)
-		_ = p.cmd.Wait() // we stop it ourselves; how it ends is not what is tested
+		_ = p.cmd.Wait() // the test stops the program itself, so the exit code does not matter
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -66,8 +66,8 @@ func Start(t testing.TB, env []string, command ...string) *Process {
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Ready waits for the next line that says that something serves: a JSON object with kind "ready" and
-// a url.
+// Ready waits for the next line that reports a ready endpoint: a JSON object with kind
+// "ready" and a url.
 func (p *Process) Ready(t testing.TB) []byte {
 	t.Helper()
 	select {
@@ -81,8 +81,8 @@ func (p *Process) Ready(t testing.TB) []byte {
 	return nil
 }
 
-// output keeps the end of what a process prints and finds the ready lines in it. One goroutine of
-// os/exec writes, tests read the tail.
+// output keeps the end of a process's output and finds the ready lines in it. One
+// goroutine of os/exec writes, and tests read the tail.
 type output struct {
 	ready chan []byte // what does not fit is dropped
 

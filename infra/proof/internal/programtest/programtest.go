@@ -1,6 +1,7 @@
-// Package programtest is what tests share that run real programs: finding and installing them, once for
-// each thing that is pinned, and starting endpoints, which end with the test and leave nothing behind.
-// It knows Dormouse's command line and nothing of MCP. Failures end the test and say what to do.
+// Package programtest holds code for tests that run real programs. It finds programs,
+// installs each pinned version once, and starts endpoints, which end with the test and
+// leave nothing behind. It knows Dormouse's command line and nothing of MCP. A failure
+// ends the test with a message that says what to do.
 package programtest
 
 import (
@@ -27,7 +28,7 @@ func Root(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for from := dir; ; dir = filepath.Dir(dir) {
-		// Test servers have modules of their own below it.
+		// Below the root are more modules, those of test servers, so look for this file.
 		if _, err := os.Stat(filepath.Join(dir, "template.yaml")); err == nil {
 			return dir
 		}
@@ -37,7 +38,8 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Tool is the path of a program that has to be on the machine; help says how it gets there.
+// Tool returns the path of a program that must be on the machine. help says how to install
+// it.
 func Tool(t testing.TB, name, help string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -47,7 +49,7 @@ func Tool(t testing.TB, name, help string) string {
 	return path
 }
 
-// Run runs a command in a folder and returns what it printed on stdout. limit 0 is five minutes.
+// Run runs a command in a folder and returns its stdout. A limit of 0 means five minutes.
 func Run(t testing.TB, dir, help string, limit time.Duration, name string, args ...string) []byte {
 	t.Helper()
 	if limit == 0 {
@@ -65,8 +67,9 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 	return out
 }
 
-// Installed returns the folder .tools/<name>-<digest of key>, which install has filled once. The stamp
-// is written last, so that an installation that was cut short is done again.
+// Installed returns the folder .tools/<name>-<digest of key>. The first call has install
+// fill it. Installed writes the stamp last, so it repeats an installation that was
+// interrupted.
 func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
 	t.Helper()
 	sum := sha256.Sum256(key)
@@ -82,8 +85,8 @@ func Installed(t testing.TB, name string, key []byte, install func(dir string)) 
 	return dir
 }
 
-// NodeModules installs what from/package-lock.json pins and returns the folder with node_modules. key
-// is what else the installation depends on.
+// NodeModules installs the packages that from/package-lock.json pins and returns the
+// folder with node_modules. key holds everything else that the installation depends on.
 func NodeModules(t testing.TB, name, from string, key []byte) string {
 	t.Helper()
 	npm := Tool(t, "npm", NodeHelp)
@@ -108,14 +111,15 @@ func Python(t testing.TB, name, requirements string) string {
 	}))
 }
 
-// What to do when a program is missing.
+// These texts say what to do when a program is missing.
 const (
 	NodeHelp   = "node and npm are needed: install Node.js 20 or newer from https://nodejs.org or your system's packages"
 	PythonHelp = "python3 with venv is needed: install Python 3.11 or newer (on Debian and Ubuntu also python3-venv)"
 	GoHelp     = "go is needed: https://go.dev/dl"
 )
 
-// Build builds a Go package, seen from a folder, as .tools/<name>. What is up to date is not built again.
+// Build builds a Go package, whose path is relative to a folder, as .tools/<name>. It does
+// not build again what is up to date.
 func Build(t testing.TB, name, dir, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(Root(t), ".tools", name)
@@ -130,21 +134,32 @@ type Hosted struct {
 	SocketURL string `json:"socket_url"` // for WebSocket
 }
 
-// Host starts a Dormouse that hosts servers, entries of the servers file by name, on free ports with
-// empty data, and with further flags.
+// Host starts a Dormouse that hosts servers, entries of the servers file by name. It uses
+// free ports, an empty data folder, and the further flags.
 func Host(t testing.TB, servers map[string]any, flags ...string) map[string]Hosted {
+	t.Helper()
+	return HostWith(t, servers, nil, flags...)
+}
+
+// HostWith is Host with settings for all servers, the section x-dormouse of the servers
+// file.
+func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) map[string]Hosted {
 	t.Helper()
 	binary := filepath.Join(Root(t), "bin", "dormouse")
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("%v; run make build first", err)
 	}
-	file, err := json.Marshal(map[string]any{"mcpServers": servers})
+	document := map[string]any{"mcpServers": servers}
+	if settings != nil {
+		document["x-dormouse"] = settings
+	}
+	file, err := json.Marshal(document)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "servers.json")
 	Write(t, path, file)
-	command := []string{binary, "run", "--listen", "127.0.0.1:0", "--json", "--data", t.TempDir(), "--servers", path}
+	command := []string{binary, "run", "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0", "--json", "--data", t.TempDir(), "--servers", path}
 	p := Start(t, nil, append(command, flags...)...)
 	hosted := map[string]Hosted{}
 	for range servers {
@@ -158,7 +173,7 @@ func Host(t testing.TB, servers map[string]any, flags ...string) map[string]Host
 	return hosted
 }
 
-// Empty makes a folder that has nothing in it.
+// Empty makes an empty folder, or empties an existing one.
 func Empty(t testing.TB, dir string) {
 	t.Helper()
 	if err := os.RemoveAll(dir); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// form asks the user to fill in fields, given by their schemas.
+// form returns a question that asks the user to fill in fields, which have these schemas.
 func form(message string, fields map[string]any) *mcp.ElicitParams {
 	return &mcp.ElicitParams{Mode: "form", Message: message, RequestedSchema: map[string]any{"type": "object", "properties": fields}}
 }
@@ -23,8 +23,8 @@ func sample(prompt string) *mcp.CreateMessageParams {
 	return &mcp.CreateMessageParams{MaxTokens: 100, Messages: []*mcp.SamplingMessage{{Role: "user", Content: text("%s", prompt)}}}
 }
 
-// answer is what the client has said to a question, in words; ok is false if it has not, or the user
-// does not agree.
+// answer returns the client's answer to a question as text. ok is false if there is no
+// answer, or the user does not agree.
 func answer(responses mcp.InputResponseMap, key string) (words string, ok bool) {
 	switch r := responses[key].(type) {
 	case *mcp.ElicitResult:
@@ -89,7 +89,7 @@ func (t tools) asking() {
 	t.add("test_input_required_result_multi_round", inTurn)
 }
 
-// able asks what the client has said it can be asked.
+// able is a tool that asks only questions that the client has declared to answer.
 func (t tools) able(ctx context.Context, req *mcp.CallToolRequest, in given) (*mcp.CallToolResult, error) {
 	questions := mcp.InputRequestMap{}
 	can := t.session.Capabilities()
@@ -102,7 +102,8 @@ func (t tools) able(ctx context.Context, req *mcp.CallToolRequest, in given) (*m
 	return asks(questions)(ctx, req, in)
 }
 
-// inTurn asks a second question after the first. What was said to the first is in the state.
+// inTurn is a tool that asks a second question after the first. The state holds the answer
+// to the first.
 func inTurn(_ context.Context, req *mcp.CallToolRequest, _ given) (*mcp.CallToolResult, error) {
 	first, asked := strings.CutPrefix(req.Params.RequestState, "first:")
 	if color, ok := answer(req.Params.InputResponses, "color"); asked && ok {
@@ -141,7 +142,8 @@ func enums() map[string]any {
 	}
 }
 
-// announcing adds tools that tell of a changed list. The lists are made anew for each message anyway.
+// announcing adds tools that announce a changed list. The lists themselves are made anew
+// for each message.
 func (t tools) announcing() {
 	for name, list := range map[string]native.List{"test_trigger_tool_change": native.Tools, "test_trigger_prompt_change": native.Prompts} {
 		t.add(name, func(ctx context.Context, _ *mcp.CallToolRequest, _ given) (*mcp.CallToolResult, error) {

@@ -1,8 +1,9 @@
-// Command native is the functions for HTTP and WebSocket clients with servers in Go that have all
-// that the official suite calls: "everything", and "tasks" for the scenarios about tasks. It is both
-// functions, and the one that it is called as. The servers know nothing of their clients' versions:
-// one handler serves all. What is plain is here, what asks or announces is in asking.go, what takes
-// long in tasks.go.
+// Command native is the functions for HTTP and WebSocket clients with two servers in Go.
+// "everything" has all that the official suite calls, and "tasks" is for the scenarios
+// about tasks. The program is both functions; the name with which it is called decides
+// which. The servers know nothing of their clients' versions: one handler serves all.
+// Simple tools are in this file, tools that ask or announce in asking.go, and tools that
+// take long in tasks.go.
 package main
 
 import (
@@ -76,14 +77,14 @@ func (t tools) tool(tool *mcp.Tool, h handler) {
 	})
 }
 
-// says is the handler of a tool that always has the same to say.
+// says returns the handler of a tool that always returns the same content.
 func says(content ...mcp.Content) handler {
 	return func(context.Context, *mcp.CallToolRequest, given) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: content}, nil
 	}
 }
 
-// text is a result, or part of one, in words.
+// text returns a text as a result, or as part of one.
 func text(format string, values ...any) *mcp.TextContent {
 	return &mcp.TextContent{Text: fmt.Sprintf(format, values...)}
 }
@@ -96,7 +97,7 @@ func embedded(uri string) *mcp.EmbeddedResource {
 	return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: uri, MIMEType: "text/plain", Text: "An embedded resource."}}
 }
 
-// plain adds tools that show a kind of content.
+// plain adds tools that each return one kind of content.
 func (t tools) plain(picture []byte) {
 	shown := &mcp.ImageContent{Data: picture, MIMEType: "image/png"}
 	t.add("test_simple_text", says(text("This is a simple text response for testing.")))
@@ -117,7 +118,8 @@ const headerSchema = `{
 	"properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "level": {"type": "integer"}}
 }`
 
-// vocabularySchema has a bit of everything that JSON Schema 2020-12 has; it is to arrive as it is.
+// vocabularySchema uses a bit of every part of JSON Schema 2020-12. It must arrive
+// unchanged.
 const vocabularySchema = `{
 	"$schema": "https://json-schema.org/draft/2020-12/schema",
 	"type": "object",
@@ -136,7 +138,7 @@ const vocabularySchema = `{
 	"additionalProperties": false
 }`
 
-// texts adds tools that do something and then say so.
+// texts adds tools that do something and then return a text about it.
 func (t tools) texts() {
 	t.add("test_error_handling", func(context.Context, *mcp.CallToolRequest, given) (*mcp.CallToolResult, error) {
 		return nil, errors.New("this tool fails, as it should")
@@ -172,7 +174,7 @@ func (t tools) texts() {
 	t.add("test_logging_tool", logs("test_logging_tool ran"))
 }
 
-// pause is for scenarios that want a tool to work for a while.
+// pause waits, for scenarios that need a tool that works for some time.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -228,7 +230,7 @@ func addPrompts(server *mcp.Server, picture []byte) {
 	})
 }
 
-// said is a prompt of these messages of the user.
+// said returns a prompt with these messages of the user.
 func said(contents ...mcp.Content) *mcp.GetPromptResult {
 	result := &mcp.GetPromptResult{}
 	for _, content := range contents {
@@ -246,7 +248,7 @@ func pixel() []byte {
 	return out.Bytes()
 }
 
-// silence is a WAV of 8 bits and 8 kHz that holds no sample.
+// silence returns a WAV of 8 bits and 8 kHz without samples.
 func silence() []byte {
 	out := append([]byte("RIFF"), 36, 0, 0, 0)
 	out = append(out, "WAVEfmt "...)

@@ -10,11 +10,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// before is how long a tool works before it fails or asks: longer than a host may wait until it
-// makes a task of the call.
+// before is how long a tool works before it fails or asks. It is longer than a host may
+// wait until it makes a task of the call.
 const before = 1500 * time.Millisecond
 
-// asleepFrom is from what time on a tool does not work through it, but goes on by an alarm.
+// asleepFrom is the time from which on a tool does not keep working. It ends its round and
+// continues by an alarm.
 const asleepFrom = 30 * time.Second
 
 func tasks(_ context.Context, s native.Session) (*mcp.Server, error) {
@@ -57,7 +58,7 @@ func tasks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	return server, nil
 }
 
-// compute takes as many seconds as it is told to.
+// compute takes as many seconds as its argument says.
 func compute(ctx context.Context, req *mcp.CallToolRequest, in given) (*mcp.CallToolResult, error) {
 	seconds, _ := in["seconds"].(float64)
 	takes := time.Duration(seconds * float64(time.Second))
@@ -72,7 +73,7 @@ func compute(ctx context.Context, req *mcp.CallToolRequest, in given) (*mcp.Call
 	return result("%v: computed.", in["label"]), nil
 }
 
-// late asks its questions after it has worked for a while.
+// late returns a tool that asks its questions after it has worked for some time.
 func late(questions mcp.InputRequestMap) handler {
 	return func(ctx context.Context, req *mcp.CallToolRequest, in given) (*mcp.CallToolResult, error) {
 		if len(req.Params.InputResponses) == 0 {

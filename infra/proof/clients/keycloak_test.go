@@ -1,0 +1,262 @@
+//go:build clients && keycloak
+
+package clients
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+)
+
+const (
+	keycloakVersion = "26.4.7"
+	keycloakSHA256  = "dd9834c023460be856f731423d86228c23b5d002194a2064642bec0cc6573eaa"
+	// keycloakLimit bounds Keycloak's first start, which builds a part of it.
+	keycloakLimit = 6 * time.Minute
+	javaHelp      = "Maven and a JDK of 17 or newer are needed"
+)
+
+// Row A-51 with Keycloak. Users sign in there by way of Dormouse, and without it, with
+// tokens of Keycloak. For these the realm has what docs/sign-in.md says: a scope that adds
+// the server's URL to the audience, and registration without the policy of trusted hosts.
+func TestRealClientsSignInWithKeycloak(t *testing.T) {
+	k := startKeycloak(t)
+	for mode, host := range map[string]func(*testing.T, *keycloak) string{"provider": hostWithKeycloak, "tokens of the provider": hostWithKeycloaksTokens} {
+		t.Run(mode, func(t *testing.T) {
+			at := host(t, k)
+			for name, prepare := range signInClients() {
+				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), at) })
+			}
+		})
+	}
+}
+
+// hostWithKeycloak starts a Dormouse that is a client of a realm of its own.
+func hostWithKeycloak(t *testing.T, k *keycloak) string {
+	t.Helper()
+	address := freeAddress(t)
+	issuer := k.newRealm(t, "staff")
+	client := k.post(t, "/staff/clients", map[string]any{
+		"clientId": "dormouse", "secret": "secret", "redirectUris": []string{"http://" + address + "/callback"}, "publicClient": false, "standardFlowEnabled": true,
+		"attributes": map[string]string{"pkce.code.challenge.method": "S256"},
+	})
+	groups := k.post(t, "/staff/client-scopes", map[string]any{"name": "groups", "protocol": "openid-connect", "protocolMappers": []any{groupsMapper()}})
+	k.do(t, http.MethodPut, "/staff/clients/"+client+"/default-client-scopes/"+groups, nil, nil)
+	access := engines(issuer)
+	access["client_id"], access["client_secret"] = "dormouse", "secret"
+	return hostWithAccess(t, "oauth", address, access)
+}
+
+// groupsMapper puts the groups of a user into the claim groups.
+func groupsMapper() map[string]any {
+	return map[string]any{
+		"name": "groups", "protocol": "openid-connect", "protocolMapper": "oidc-group-membership-mapper",
+		"config": map[string]string{"claim.name": "groups", "full.path": "false", "access.token.claim": "true", "id.token.claim": "true", "userinfo.token.claim": "true"},
+	}
+}
+
+// hostWithKeycloaksTokens starts a Dormouse that takes the tokens of a realm, where
+// clients register themselves.
+func hostWithKeycloaksTokens(t *testing.T, k *keycloak) string {
+	t.Helper()
+	address := freeAddress(t)
+	issuer := k.newRealm(t, "open")
+	scope := k.post(t, "/open/client-scopes", map[string]any{
+		"name": "mcp", "protocol": "openid-connect", "attributes": map[string]string{"include.in.token.scope": "true", "display.on.consent.screen": "false"},
+		"protocolMappers": []any{groupsMapper(), map[string]any{
+			"name": "server", "protocol": "openid-connect", "protocolMapper": "oidc-audience-mapper",
+			"config": map[string]string{"included.custom.audience": "http://" + address + "/counter/mcp", "access.token.claim": "true"},
+		}},
+	})
+	k.do(t, http.MethodPut, "/open/default-optional-client-scopes/"+scope, nil, nil)
+	var policies []struct{ ID, ProviderID, SubType string }
+	k.do(t, http.MethodGet, "/open/components?type=org.keycloak.services.clientregistration.policy.ClientRegistrationPolicy", nil, &policies)
+	for _, p := range policies {
+		if p.ProviderID == "trusted-hosts" {
+			k.do(t, http.MethodDelete, "/open/components/"+p.ID, nil, nil)
+		}
+	}
+	return hostWithAccess(t, "idp", address, engines(issuer))
+}
+
+// keycloak is a running Keycloak with an administrator.
+type keycloak struct{ at, token string }
+
+// newRealm makes a realm with the user ada of the group engines, whose tokens rotate, and
+// returns its issuer.
+func (k *keycloak) newRealm(t *testing.T, name string) string {
+	t.Helper()
+	k.login(t)
+	k.post(t, "", map[string]any{"realm": name, "enabled": true, "sslRequired": "none", "accessTokenLifespan": 3600, "revokeRefreshToken": true})
+	group := k.post(t, "/"+name+"/groups", map[string]any{"name": "engines"})
+	user := k.post(t, "/"+name+"/users", map[string]any{
+		"username": "ada", "enabled": true, "email": "ada@example.com", "emailVerified": true, "firstName": "Ada", "lastName": "Lovelace",
+		"credentials": []any{map[string]any{"type": "password", "value": "lovelace", "temporary": false}},
+	})
+	k.do(t, http.MethodPut, "/"+name+"/users/"+user+"/groups/"+group, nil, nil)
+	return k.at + "/realms/" + name
+}
+
+// login gets a token of the administrator.
+func (k *keycloak) login(t *testing.T) {
+	t.Helper()
+	form := url.Values{"grant_type": {"password"}, "client_id": {"admin-cli"}, "username": {"admin"}, "password": {"admin"}}
+	res, err := http.PostForm(k.at+"/realms/master/protocol/openid-connect/token", form) //nolint:noctx // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	var got struct {
+		Token string `json:"access_token"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&got); err != nil || got.Token == "" {
+		t.Fatalf("the administrator cannot sign in: %s, %v", res.Status, err)
+	}
+	k.token = got.Token
+}
+
+// post makes something and returns its id.
+func (k *keycloak) post(t *testing.T, path string, v any) string {
+	t.Helper()
+	at := k.do(t, http.MethodPost, path, v, nil)
+	return at[strings.LastIndex(at, "/")+1:]
+}
+
+// do sends a request of the administrator, and returns the Location of the answer.
+func (k *keycloak) do(t *testing.T, method, path string, v, into any) string {
+	t.Helper()
+	body, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, k.at+"/admin/realms"+path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+k.token)
+	r.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode >= http.StatusMultipleChoices {
+		t.Fatalf("%s %s: %s, %v: %s", method, path, res.Status, err, answer)
+	}
+	if into != nil {
+		if err := json.Unmarshal(answer, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return res.Header.Get("Location")
+}
+
+// startKeycloak starts Keycloak with a database in memory.
+func startKeycloak(t *testing.T) *keycloak {
+	t.Helper()
+	dir := installKeycloak(t)
+	address := freeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := programtest.Start(t, []string{"KC_BOOTSTRAP_ADMIN_USERNAME=admin", "KC_BOOTSTRAP_ADMIN_PASSWORD=admin", "JAVA_OPTS_APPEND=-Xmx512m"},
+		filepath.Join(dir, "bin", "kc.sh"), "start-dev", "--db", "dev-mem", "--http-host", "127.0.0.1", "--http-port", port)
+	k, begun := &keycloak{at: "http://" + address}, time.Now()
+	for {
+		res, err := http.Get(k.at + "/realms/master/.well-known/openid-configuration") //nolint:noctx // a test
+		if err == nil {
+			_ = res.Body.Close() // only its status matters
+			if res.StatusCode == http.StatusOK {
+				t.Logf("Keycloak answers after %s", time.Since(begun).Round(time.Second))
+				return k
+			}
+		}
+		select {
+		case <-p.Exited():
+			t.Fatal("Keycloak ended before it was ready")
+		case <-time.After(500 * time.Millisecond):
+		}
+		if time.Since(begun) > keycloakLimit {
+			t.Fatalf("Keycloak was not ready within %s: %v", keycloakLimit, err)
+		}
+	}
+}
+
+// installKeycloak returns the folder of the pinned Keycloak, which Maven fetches once.
+func installKeycloak(t *testing.T) string {
+	t.Helper()
+	const artifact = "keycloak-quarkus-dist-" + keycloakVersion + ".zip"
+	dir := programtest.Installed(t, filepath.Join("clients", "keycloak"), []byte(keycloakSHA256), func(dir string) {
+		programtest.Run(t, dir, javaHelp, 0, programtest.Tool(t, "mvn", javaHelp), "-B", "-q", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy",
+			"-Dartifact=org.keycloak:keycloak-quarkus-dist:"+keycloakVersion+":zip", "-DoutputDirectory="+dir)
+		sum := sha256.Sum256(programtest.Read(t, filepath.Join(dir, artifact)))
+		if got := hex.EncodeToString(sum[:]); got != keycloakSHA256 {
+			t.Fatalf("%s has the SHA-256 %s, want %s", artifact, got, keycloakSHA256)
+		}
+		if err := unzip(filepath.Join(dir, artifact), dir); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return filepath.Join(dir, "keycloak-"+keycloakVersion)
+}
+
+// unzip extracts an archive.
+func unzip(archive, dir string) error {
+	r, err := zip.OpenReader(archive)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }() // only read
+	for _, f := range r.File {
+		if !filepath.IsLocal(f.Name) {
+			return fmt.Errorf("%s: %q leads out of it", archive, f.Name)
+		}
+		to := filepath.Join(dir, f.Name)
+		if f.FileInfo().IsDir() {
+			err = os.MkdirAll(to, 0o755)
+		} else {
+			err = extract(f, to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func extract(f *zip.File, to string) error {
+	from, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // only read
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if strings.HasSuffix(to, ".sh") {
+		mode = 0o755
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, from) //nolint:gosec // the archive's checksum is pinned
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,91 @@
+//go:build clients
+
+package clients
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+)
+
+// Row Q-7: a call that a limit refuses leaves the client's session alive, and the model
+// learns when to call again. Go-sdk's client over HTTP is in the tests of
+// functions/wiring/endpoints.
+func TestRealClientsGoOnAfterARefusal(t *testing.T) {
+	counter := map[string]any{"native": "counter", "limits": map[string]any{"principal": "60/m burst 3"}}
+	// Each client has a server of its own, and so a limit of its own.
+	names, servers := []string{"py-1.30.0", "py-2.3.0", "ts-1.32.2", "ts-2.4.0", "mcp-remote"}, map[string]any{}
+	for i := range names {
+		servers[fmt.Sprint("counter", i)] = map[string]any{"x-dormouse": counter}
+	}
+	hosted := programtest.Host(t, servers)
+	urlFor := func(client string) string { return hosted[fmt.Sprint("counter", slices.Index(names, client))].URL }
+	program := func(of string) func(*testing.T) []string {
+		return func(t *testing.T) []string {
+			if requirements, python := strings.CutPrefix(of, "py "); python {
+				return preparePython(t, requirements, "limits.py")
+			}
+			dir := nodeModules(t, of)
+			programtest.Copy(t, filepath.Join(of, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
+			programtest.Copy(t, filepath.Join("ts", "limits.mjs"), filepath.Join(dir, "limits.mjs"))
+			return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "limits.mjs")}
+		}
+	}
+	for name, prepare := range map[string]func(*testing.T) []string{
+		"py-1.30.0": program("py requirements-1.30.0.txt"), "py-2.3.0": program("py requirements-2.3.0.txt"), "ts-1.32.2": program("ts"), "ts-2.4.0": program("ts2"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			command := append(prepare(t), "--url", urlFor(name))
+			var got struct {
+				Done  int
+				Text  string
+				Again bool
+			}
+			out := programtest.Run(t, ".", "the client did not go on", runLimit, command[0], command[1:]...)
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if got.Done < 1 || !got.Again || !strings.Contains(got.Text, "try again in") {
+				t.Errorf("%s", out)
+			}
+		})
+	}
+	t.Run("mcp-remote-0.15.1", func(t *testing.T) {
+		remote := filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js")
+		command := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp), remote, urlFor("mcp-remote"))
+		command.Env = append(command.Environ(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
+		client := mcp.NewClient(&mcp.Implementation{Name: "limits", Version: "1"}, nil)
+		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: command}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		call := func() bool {
+			r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return !r.IsError
+		}
+		for done := 0; call(); done++ {
+			if done > 1000 {
+				t.Fatal("no call is refused")
+			}
+		}
+		for begun := time.Now(); !call(); {
+			if time.Since(begun) > time.Minute {
+				t.Fatal("calls are refused for ever")
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}

@@ -1,0 +1,152 @@
+//go:build clients
+
+package clients
+
+import (
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+)
+
+// signInClients returns the programs that sign in by themselves: SDKs that register, go
+// through the pages, and refresh their tokens.
+func signInClients() map[string]func(t *testing.T) []string {
+	python := func(requirements string) func(*testing.T) []string {
+		return func(t *testing.T) []string {
+			return append(preparePython(t, requirements, "signin.py"), "--visit", prepareVisit(t))
+		}
+	}
+	typeScript := func(name string) func(*testing.T) []string {
+		return func(t *testing.T) []string {
+			dir := nodeModules(t, name)
+			programtest.Copy(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
+			programtest.Copy(t, filepath.Join("ts", "signin.mjs"), filepath.Join(dir, "signin.mjs"))
+			return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "signin.mjs"), "--visit", prepareVisit(t)}
+		}
+	}
+	return map[string]func(*testing.T) []string{
+		"py-1.30.0": python("requirements-1.30.0.txt"), "py-2.3.0": python("requirements-2.3.0.txt"), "ts-1.32.2": typeScript("ts"), "ts-2.4.0": typeScript("ts2"),
+		"go-1.8.0": func(t *testing.T) []string { return append(prepareGo(t), "--sign-in") }, // goes through the pages itself
+	}
+}
+
+// Rows: sign-in by registration, list, call, and refresh. Users sign in with
+// any name; at oidc-provider, by way of Dormouse; and there without it, with tokens of
+// oidc-provider.
+func TestRealClientsSignIn(t *testing.T) {
+	for place, host := range map[string]func(*testing.T) string{
+		"any name": hostWithSignIn, "provider": hostWithProvider, "tokens of the provider": hostWithProvidersTokens, "tokens that only the provider reads": hostWithIntrospection,
+	} {
+		t.Run(place, func(t *testing.T) {
+			url := host(t)
+			for name, prepare := range signInClients() {
+				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), url) })
+			}
+		})
+	}
+}
+
+// prepareVisit builds the program that goes through the pages for clients that are not in
+// Go.
+func prepareVisit(t *testing.T) string {
+	t.Helper()
+	return programtest.Build(t, filepath.Join("clients", "visit"), ".", "./visit")
+}
+
+// signInWith runs a program that signs in, and checks what it says.
+func signInWith(t *testing.T, command []string, url string) {
+	t.Helper()
+	command = append(command, "--url", url)
+	var got struct {
+		Tools, Logins, Tokens, Failed int
+		Scope                         string
+	}
+	out := programtest.Run(t, ".", "the client could not sign in", runLimit, command[0], command[1:]...)
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got.Tools != 1 || got.Logins != 1 || got.Tokens != 2 || got.Failed != 0 || !slices.Contains(strings.Fields(got.Scope), "mcp") {
+		t.Errorf("%s", out)
+	}
+}
+
+// counter is a servers file's entry for a server that needs no box.
+func counter() map[string]any {
+	return map[string]any{"counter": map[string]any{"x-dormouse": map[string]any{"native": "counter"}}}
+}
+
+// hostWithSignIn starts a Dormouse where users sign in with any name, and returns the URL
+// of its only server.
+func hostWithSignIn(t *testing.T) string {
+	t.Helper()
+	return programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+}
+
+// hostWithProvider starts a Dormouse whose users sign in at oidc-provider.
+func hostWithProvider(t *testing.T) string {
+	t.Helper()
+	address := freeAddress(t)
+	access := engines(startProvider(t, "http://"+address+"/callback", "jwt"))
+	access["client_id"], access["client_secret"] = "dormouse", "secret"
+	return hostWithAccess(t, "oauth", address, access)
+}
+
+// hostWithProvidersTokens starts a Dormouse that takes the access tokens of oidc-provider.
+func hostWithProvidersTokens(t *testing.T) string {
+	t.Helper()
+	return hostWithAccess(t, "idp", freeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
+}
+
+// hostWithIntrospection starts one that asks oidc-provider about tokens that only the
+// provider can read. oidc-provider refuses to be asked about a JWT.
+func hostWithIntrospection(t *testing.T) string {
+	t.Helper()
+	issuer := startProvider(t, "http://127.0.0.1/unused", "opaque")
+	access := engines(issuer)
+	access["introspection"] = map[string]any{"endpoint": issuer + "/token/introspection", "client_id": "dormouse"}
+	t.Setenv("DORMOUSE_INTROSPECTION_SECRET", "secret")
+	return hostWithAccess(t, "idp", freeAddress(t), access)
+}
+
+// engines are settings by which only the group engines may use servers.
+func engines(issuer string) map[string]any {
+	return map[string]any{"issuer": issuer, "claims": []string{"groups"}, "allow": map[string]any{"*": map[string]any{"groups": []string{"engines"}}}}
+}
+
+func hostWithAccess(t *testing.T, mode, address string, access map[string]any) string {
+	t.Helper()
+	settings := map[string]any{"access": access}
+	return programtest.HostWith(t, counter(), settings, "--listen", address, "--access", mode)["counter"].URL
+}
+
+// startProvider starts oidc-provider and returns its issuer. tokens is jwt or opaque.
+func startProvider(t *testing.T, callback, tokens string) string {
+	t.Helper()
+	dir := nodeModules(t, "oidc-provider")
+	programtest.Copy(t, filepath.Join("oidc-provider", "provider.mjs"), filepath.Join(dir, "provider.mjs"))
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := onlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"))
+	programtest.Start(t, nil, node, filepath.Join(dir, "provider.mjs"), "--port", port, "--callback", callback, "--tokens", tokens).Ready(t)
+	return "http://127.0.0.1:" + port
+}
+
+// freeAddress returns an address of this machine at which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return free.Addr().String()
+}

@@ -1,0 +1,104 @@
+//go:build conformance
+
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+)
+
+// The suite's scenarios for authorization servers ask ours: for its metadata, and for a
+// token, with a user who signs in. All its other scenarios about authorization test
+// clients. The suite exits 0 when it has left a scenario out, so the checks are counted.
+//
+// The client is public. Given a client with a secret, the suite does not send the secret
+// to a server that also has public clients, and then fails.
+func TestAuthorizationScenariosPass(t *testing.T) {
+	suite := installSuite(t)
+	callback, address := freeAddress(t), freeAddress(t)
+	client := map[string]any{"name": "suite", "redirect_uris": []string{"http://" + callback + "/callback"}}
+	settings := map[string]any{"access": map[string]any{"clients": map[string]any{"suite": client}}}
+	servers := map[string]any{"counter": nativeServer("counter")}
+	url := programtest.HostWith(t, servers, settings, "--listen", address, "--access", "oauth")["counter"].URL
+	want := map[string]int{"authorization-server-metadata-endpoint": 2, "authorization-code-grant": 1}
+	var rows []row
+	for _, revision := range []string{revision2025, revision2026} {
+		t.Run(revision, func(t *testing.T) {
+			results := suite.authorize(t, "authorization-"+revision, callback, "--url", "http://"+address, "--resource", url, "--client-id", "suite", "--spec-version", revision)
+			for _, problem := range problemsOf(results) {
+				t.Error(problem)
+			}
+			for _, s := range results {
+				if s.count(success) != want[s.name] {
+					t.Errorf("%s: %d checks succeeded, want %d", s.name, s.count(success), want[s.name])
+				}
+			}
+			rows = append(rows, row{"authorization, " + revision, results})
+		})
+	}
+	t.Logf("lanes:\n%s", table(rows))
+}
+
+// authorize runs the scenarios for authorization servers. Its user follows the URL that
+// the suite prints, to the suite's callback, which is an address.
+func (s suite) authorize(t *testing.T, lane, callback string, arguments ...string) []scenario {
+	t.Helper()
+	dir := filepath.Join(toolsDir(t), "results", lane)
+	programtest.Empty(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), suiteLimit)
+	defer cancel()
+	_, port, err := net.SplitHostPort(callback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments = append([]string{s.script, "authorization", "--port", port, "--output-dir", filepath.Join(dir, "checks")}, arguments...)
+	cmd := exec.CommandContext(ctx, s.node, arguments...)
+	cmd.WaitDelay = 5 * time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	visited := signIn(ctx, io.TeeReader(stdout, &said))
+	err = cmd.Wait()
+	programtest.Write(t, filepath.Join(dir, "output.txt"), []byte(said.String()))
+	if exit := (*exec.ExitError)(nil); visited != nil || ctx.Err() != nil || (err != nil && !errors.As(err, &exit)) {
+		t.Fatalf("%s: %v, %v, %v\n%s", cmd, err, visited, ctx.Err(), &said)
+	}
+	results, err := readResultsOf(filepath.Join(dir, "checks"), authorizationFolder(), requirements{scored: []string{"authorization-server-metadata-endpoint", "authorization-code-grant"}})
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, &said)
+	}
+	return results
+}
+
+// signIn reads the suite's output to its end. When the suite waits for its callback, it
+// goes to the URL that came before.
+func signIn(ctx context.Context, output io.Reader) (err error) {
+	link, url := regexp.MustCompile(`^http\S+/authorize\?\S+$`), ""
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		if link.MatchString(lines.Text()) {
+			url = lines.Text()
+		}
+		if strings.HasPrefix(lines.Text(), "Callback server started") {
+			_, err = webuser.New(webuser.Ada()).Visit(ctx, url, "")
+		}
+	}
+	return err
+}

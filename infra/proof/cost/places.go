@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// place is where a box may run, with what a wake there needs. The starts are assumptions:
+// nobody has measured them on AWS.
+type place struct {
+	name  string
+	start time.Duration // until the first result
+	box   func(p meter.Prices, awake time.Duration) float64
+}
+
+// Prices that no function or task of Dormouse has today, in US dollars. Sources: the price
+// list of Lambda (2026-09-19, us-east-1, arm64) and of Bedrock AgentCore Runtime V2.
+const (
+	newTenantGB  = 0.000133333   // a new environment of a tenant, for each GB
+	agentCPU     = 0.1276 / 3600 // a second of a processor that is used
+	agentGB      = 0.0169 / 3600 // a second of a GB that is held
+	agentHeldGB  = 0.25          // assumed of a runner with one Node server
+	agentUsedCPU = 1.0           // seconds, assumed of a wake
+)
+
+func places(h meter.Habits) []place {
+	lambda := func(mb float64, cold bool) func(meter.Prices, time.Duration) float64 {
+		return func(p meter.Prices, awake time.Duration) float64 {
+			usd := p.Cost(meter.Units{Invocations: 1, GBSeconds: awake.Seconds() * mb / 1024})
+			if cold {
+				usd += newTenantGB * mb / 1024
+			}
+			return usd
+		}
+	}
+	return []place{
+		{fmt.Sprintf("Fargate, %v vCPU, %.0f MB", h.Box.VCPUs, h.Box.MemoryMB), h.BoxStart, func(p meter.Prices, awake time.Duration) float64 {
+			return p.Cost(meter.Task(awake.Seconds(), h.Box))
+		}},
+		{"Lambda 512 MB, a new environment", 1800 * time.Millisecond, lambda(512, true)},
+		{"Lambda 512 MB, the same environment", 400 * time.Millisecond, lambda(512, false)},
+		{"Lambda 1 GB, a new environment", time.Second, lambda(1024, true)},
+		{"AgentCore V2, ¼ GB held, 1 s of a processor", 2 * time.Second, func(_ meter.Prices, awake time.Duration) float64 {
+			return agentUsedCPU*agentCPU + awake.Seconds()*agentHeldGB*agentGB
+		}},
+	}
+}
+
+// idles are the idle times of the table.
+func idles() []time.Duration {
+	return []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 2 * time.Minute}
+}
+
+// places prints what a million calls cost that each wake a box: the box by its idle time,
+// and the functions, API Gateway and the store, which wait for its start.
+func (t tables) places() error {
+	wake, err := t.find("tools/call, that wakes a box")
+	if err != nil {
+		return err
+	}
+	t.say("\nA million calls that each wake a box, without logs. Its start is assumed, as is what AgentCore bills; a box of Lambda or AgentCore has no address. The functions wait for the start.\n")
+	cells := []string{"place", "start", "functions and store"}
+	for _, idle := range idles() {
+		cells = append(cells, "box, idle "+idle.String())
+	}
+	t.head(cells...)
+	for _, p := range places(t.habits) {
+		h := t.habits
+		h.BoxStart = p.start
+		u := wake.Units(h).Times(1e6)
+		u.LogGB = 0
+		row := []any{p.name, p.start, t.prices.Cost(u)}
+		for _, idle := range idles() {
+			row = append(row, p.box(t.prices, p.start+idle)*1e6)
+		}
+		t.row(row...)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// F-18: what a box costs by the time it is awake, within a tenth of the figures by which
+// the places were compared.
+func TestABoxCostsByItsPlace(t *testing.T) {
+	want := map[string][]float64{ // for a million, by idle time
+		"Fargate": {248, 248, 372, 620}, "Lambda 512 MB, a new": {112, 179, 479, 879}, "Lambda 512 MB, the same": {36, 103, 403, 803},
+		"Lambda 1 GB": {214, 348, 948, 1748}, "AgentCore": {44, 55, 108, 179},
+	}
+	for _, p := range places(meter.Usual()) {
+		for name, figures := range want {
+			if !strings.HasPrefix(p.name, name) {
+				continue
+			}
+			for i, idle := range idles() {
+				if got := p.box(meter.Published(), p.start+idle) * 1e6; math.Abs(got-figures[i]) > figures[i]/10 {
+					t.Errorf("%s, idle %s: $%.0f, want about $%.0f", p.name, idle, got, figures[i])
+				}
+			}
+			delete(want, name)
+			break
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("places without a price: %v", want)
+	}
+}
+
+func TestTheTableOfPlacesHasTheirCosts(t *testing.T) {
+	text, err := printed(t, counted())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range places(meter.Usual()) {
+		if !strings.Contains(text, "| "+p.name+" | "+p.start.String()+" |") {
+			t.Errorf("%s is not in the tables:\n%s", p.name, text)
+		}
+	}
+}
