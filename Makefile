@@ -81,9 +81,14 @@ LEFT_OUT := shared/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/sta
 test-short: need-go
 	@$(call each,go test -short -timeout 5m -skip '$(EMULATED_TESTS)' $$(go list ./... | grep -vE '/($(subst $(space),|,$(EMULATED_PACKAGES)))$$'))
 
+# A program with the race detector sleeps for a second before it exits, unless it is told
+# not to. Tests wait more than they compute, so more of them run at a time than there are
+# processors.
+TEST := GORACE=atexit_sleep_ms=0 go test -race
+
 .PHONY: test-unit
 test-unit: need-race ## Run the unit tests with the race detector (fewer simulated worlds)
-	@$(call each,go test -race -timeout 20m ./...)
+	@$(call each,$(TEST) -p 4 -timeout 20m ./...)
 
 # Without the race detector, which makes them ten times as long.
 .PHONY: test-worlds
@@ -93,7 +98,7 @@ test-worlds:
 WORLDS ?= 1000
 .PHONY: worlds
 worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every frame
-	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|PushOnce|PauseAnything|Clocks|Neighbours|CutAtEveryFrame)$$' ./shared/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
+	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|Neighbours|CutAtEveryFrame)$$' ./shared/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or
@@ -105,11 +110,19 @@ test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' go test -race -count=1 -timeout 20m -tags e2e -run '$(E2E)' $$packages
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' $(TEST) -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@cd infra/proof && go test -count=1 -v -tags clients ./clients/...
+
+.PHONY: test-browser
+test-browser: need-go need-node build ## Sign in with a real browser (Chromium on the PATH, or DORMOUSE_TEST_BROWSER)
+	@cd infra/proof && go test -count=1 -v -tags clients,browser -run '^TestABrowserSignsIn$$' ./clients
+
+.PHONY: test-idp
+test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak, which Maven fetches once (160 MB), with every client
+	@cd infra/proof && go test -count=1 -v -tags clients,keycloak -run '^TestRealClientsSignInWithKeycloak$$' -timeout 20m ./clients
 
 # Cargo builds the Rust client once, which takes minutes. PAGE= leaves docs/clients.md as it is.
 PAGE ?= 1
@@ -133,7 +146,7 @@ lint: need-go $(STAMP) ## Run the linters
 
 .PHONY: vet
 vet: need-go
-	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)conformance$(,)servers$(,)image ./...)
+	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image ./...)
 	@go vet -tags aws ./functions/...
 
 .PHONY: fmt
@@ -168,6 +181,12 @@ bench: need-go build ## Measure Dormouse beside what users would pick instead (P
 .PHONY: bench-native
 bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, and with what sleeping servers are answered: medians and their ratio
 	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/native | grep -v '^{'
+
+# Needs root on Linux: a cgroup limits the box to the processor share of a Lambda function.
+.PHONY: bench-wake
+bench-wake: need-go need-node build ## Measure wakes at the processor shares of 512 MB and 1 GB beside plain starts (ROUNDS=30)
+	@cd infra/proof && go build -o '$(CURDIR)/bin/wake' ./wake
+	@bin/wake -rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS))
 
 # What benchstat compares: make bench-go > new.txt && benchstat infra/proof/bench/baseline.txt new.txt
 COUNT ?= 6
@@ -207,7 +226,7 @@ $(STAMP): | need-go
 	@touch '$@'
 
 # What must be on this machine, said in a sentence before something else fails.
-.PHONY: need-go need-race need-node need-python need-cargo need-servers
+.PHONY: need-go need-race need-node need-python need-cargo need-mvn need-servers
 need-go:
 	@command -v go >/dev/null || { echo 'go is not on the PATH: install Go 1.26 or newer, see https://go.dev/dl' >&2; exit 1; }
 
@@ -223,6 +242,9 @@ need-python:
 
 need-cargo:
 	@command -v cargo >/dev/null || { echo 'cargo is not on the PATH: install Rust 1.90 or newer, see https://rustup.rs' >&2; exit 1; }
+
+need-mvn:
+	@for program in mvn java; do command -v $$program >/dev/null || { echo "$$program is not on the PATH: install Maven and a JDK of 17 or newer" >&2; exit 1; }; done
 
 # Only the servers.json that comes with Dormouse needs Node.
 need-servers:
@@ -243,7 +265,7 @@ SAM        := $(TOOLS)/sam/aws-sam-cli-1.170.0-cfn-lint-1.58.0/bin/sam
 export SAM_CLI_TELEMETRY ?= 0
 
 # What sam build calls (BuildMethod: makefile in template.yaml).
-build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction: build-%Function: need-go
+build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction: build-%Function: need-go
 	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/$$(tr A-Z a-z <<<'$*')
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 
@@ -307,11 +329,15 @@ $(CRANE): | need-go
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage or ImageTag then names it. LOCKS is a folder of locks, such
 # as cache/locks of a machine where the servers were installed: boxes install the same bytes.
+# BAKE= leaves the servers of SERVERS out of the image.
+SERVERS ?= servers.json
+BAKE    ?= 1
 .PHONY: image
-image: runner-aws need-python $(CRANE) ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG LOCKS=FOLDER; password of user AWS on stdin)
+image: runner-aws bin/dormouse need-python $(CRANE) ## Push the image of the boxes, with the servers of servers.json installed, without Docker (IMAGE=REPOSITORY:TAG LOCKS=FOLDER BAKE=; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
-	@LOCKS='$(LOCKS)' infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
+	@$(if $(BAKE),bin/dormouse image --servers '$(SERVERS)' --out bin/baked --platform linux/$(AWS_GOARCH) </dev/null >&2)
+	@LOCKS='$(LOCKS)' BAKED='$(if $(BAKE),bin/baked)' infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
 
 .PHONY: test-image
-test-image: need-python $(CRANE) ## Push images of boxes to a registry in memory, and look at them
+test-image: runner-aws need-python need-node $(CRANE) build ## Push images of boxes to a registry in memory, and look at them
 	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags image ./infra/image
