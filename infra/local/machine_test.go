@@ -49,6 +49,19 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	return m
 }
 
+func TestAMachineWhoseStoreCannotBeOpenedSaysSo(t *testing.T) {
+	m := configured(t, func(c *Config) {
+		c.Store = "sqlite:" + filepath.Join(filepath.Dir(c.Servers), "other.db")
+		if err := os.WriteFile(strings.TrimPrefix(c.Store, "sqlite:"), []byte("a text, and no database at all"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a session store") {
+		t.Errorf("the error is %v", err)
+	}
+	m.stop(t.Context())
+}
+
 // unstarted returns a machine with only the parts that its WebSocket APIs need. It is not
 // started.
 func unstarted(t *testing.T, cfg Config) *machine {

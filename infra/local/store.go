@@ -67,7 +67,11 @@ func LookAtStore(name string) (made bool, err error) {
 // DynamoDB table with getenv.
 func OpenStore(name string, getenv func(string) string, limits host.Limits) (session.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
-		return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
+		s, err := sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
+		if err != nil {
+			return nil, err // the nil *Store would make an interface that is not nil
+		}
+		return s, nil
 	}
 	where, ok := strings.CutPrefix(name, dynamodb)
 	if !ok {
