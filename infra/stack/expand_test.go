@@ -18,7 +18,7 @@ import (
 // packages returns the packages to install. Only this function pins their versions.
 func packages() []string { return []string{"aws-sam-cli==1.170.0", "cfn-lint==1.58.0"} }
 
-const howToGetSAM = `these tests run the SAM command and cfn-lint, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
+const howToGetSAM = `these tests run the SAM command, cfn-lint and ministack, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
 
 type sam struct{ python string }
 
@@ -26,15 +26,16 @@ type sam struct{ python string }
 // first one.
 func tools(t *testing.T) sam {
 	t.Helper()
-	dir, err := install(t.Context())
+	dir, err := install(t.Context(), "sam", packages())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, howToGetSAM)
 	}
 	return sam{filepath.Join(dir, "bin", "python")}
 }
 
-func install(ctx context.Context) (string, error) {
-	all, err := filepath.Abs(root(".tools", "sam"))
+// install returns a folder below .tools/NAME with these packages of PyPI.
+func install(ctx context.Context, name string, packages []string) (string, error) {
+	all, err := filepath.Abs(root(".tools", name))
 	if err != nil {
 		return "", err
 	}
@@ -49,7 +50,7 @@ func install(ctx context.Context) (string, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	dir := filepath.Join(all, strings.ReplaceAll(strings.Join(packages(), "-"), "==", "-"))
+	dir := filepath.Join(all, strings.ReplaceAll(strings.Join(packages, "-"), "==", "-"))
 	stamp := filepath.Join(dir, ".installed")
 	if _, err := os.Stat(stamp); err == nil {
 		return dir, nil
@@ -59,7 +60,7 @@ func install(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	pip := append([]string{filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"}, packages()...)
+	pip := append([]string{filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"}, packages...)
 	for _, command := range [][]string{{"python3", "-m", "venv", dir}, pip} {
 		if out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)

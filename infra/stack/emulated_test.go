@@ -1,0 +1,313 @@
+package stack_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// notEmulated returns the types of resources that ministack does not know. The
+// test replaces a resource of such a type by one that does nothing.
+func notEmulated() []string {
+	return []string{
+		"AWS::ApiGatewayV2::RouteResponse", "AWS::Budgets::Budget", "AWS::ECS::ClusterCapacityProviderAssociations",
+	}
+}
+
+// An emulator that others wrote creates the template that CloudFormation gets, updates it
+// with every option, and deletes it.
+func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
+	e := emulate(t)
+	before := map[string][]string{}
+	e.do(&before, "left")
+
+	created := e.change("create")
+	e.resolved(created)
+	e.used(created)
+	e.change("update", "BoxFunctions=on", "BoxPlace=lambda", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com", "MonthlyBudget=5",
+		"HttpConcurrency=10", "RelayConcurrency=5", "SecretsPath=mine", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
+	e.change("update", "Boxes=off")
+	e.do(nil, "delete")
+
+	after := map[string][]string{}
+	e.do(&after, "left")
+	for kind, all := range after {
+		added := slices.DeleteFunc(all, func(one string) bool { return slices.Contains(before[kind], one) })
+		want := 0
+		if kind == "tables" || kind == "buckets" {
+			want = 1 // and the bucket of the test, as sam's stays
+		}
+		if kind == "buckets" {
+			want = 2
+		}
+		if len(added) != want {
+			t.Errorf("%s that are left: %q, want %d", kind, added, want)
+		}
+	}
+}
+
+// emulator is a ministack that judges each request by the policies of its caller.
+type emulator struct {
+	t        *testing.T
+	python   string
+	endpoint string
+	template string // the file
+}
+
+func emulate(t *testing.T) *emulator {
+	t.Helper()
+	dir, err := install(t.Context(), "ministack", []string{"ministack==1.5.33", "boto3==1.43.106"})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, howToGetSAM)
+	}
+	e := &emulator{t: t, python: filepath.Join(dir, "bin", "python"), template: filepath.Join(t.TempDir(), "template.json")}
+	cmd := exec.CommandContext(t.Context(), e.python, "-m", "ministack") //nolint:gosec // installed above
+	cmd.Env = append(os.Environ(), "AUTH=true", "GATEWAY_PORT=0", "BIND_HOST=127.0.0.1", "LAMBDA_EXECUTOR=local", "TMPDIR="+t.TempDir(), "PYTHONUNBUFFERED=1")
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(os.Interrupt) }, 10*time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(said)
+	for e.endpoint == "" && lines.Scan() {
+		if _, at, found := strings.Cut(lines.Text(), "Running on "); found {
+			e.endpoint, _, _ = strings.Cut(at, " ")
+		}
+	}
+	if e.endpoint == "" {
+		t.Fatal("ministack ended at once")
+	}
+	ended := make(chan struct{})
+	go func() { // else it stands still once the pipe is full
+		defer close(ended)
+		for lines.Scan() {
+			continue
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		<-ended
+		_ = cmd.Wait() // how it ended says nothing of the stack
+	})
+	e.write()
+	return e
+}
+
+// write writes the template without what the emulator does not know.
+func (e *emulator) write() {
+	e.t.Helper()
+	expand(e.t)
+	var template object
+	if err := json.Unmarshal(expanded.raw, &template); err != nil {
+		e.t.Fatal(err)
+	}
+	replaced := map[string]bool{}
+	for name, value := range template["Resources"].(object) {
+		resource, _ := value.(object)
+		kind, _ := resource["Type"].(string)
+		if slices.Contains(notEmulated(), kind) {
+			replaced[kind] = true
+			resource["Type"], resource["Properties"] = "AWS::CloudFormation::WaitConditionHandle", object{}
+		}
+		// It knows alarms of one metric only.
+		if properties, _ := resource["Properties"].(object); kind == "AWS::CloudWatch::Alarm" && properties["Metrics"] != nil {
+			delete(properties, "Metrics")
+			maps.Copy(properties, object{"Namespace": name, "MetricName": name, "Statistic": "Sum", "Period": 300})
+		}
+	}
+	if len(replaced) != len(notEmulated()) {
+		e.t.Errorf("the template has %v of the types that are not emulated", slices.Collect(maps.Keys(replaced)))
+	}
+	text, err := json.Marshal(template)
+	if err == nil {
+		err = os.WriteFile(e.template, text, 0o600)
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// do makes a step of testdata/emulate.py, and decodes what it prints.
+func (e *emulator) do(into any, args ...string) {
+	e.t.Helper()
+	said := run(e.t, e.python, append([]string{filepath.Join("testdata", "emulate.py"), e.endpoint}, args...)...)
+	if into == nil {
+		return
+	}
+	if err := json.Unmarshal(said, into); err != nil {
+		e.t.Fatalf("%s: %v", said, err)
+	}
+}
+
+// made is a stack after a change.
+type made struct {
+	Status    string
+	Failed    []string
+	Outputs   map[string]string
+	Resources map[string]string // by logical name
+}
+
+// change creates or updates the stack, with these parameters and the others by default.
+func (e *emulator) change(step string, parameters ...string) made {
+	e.t.Helper()
+	var m made
+	e.do(&m, append([]string{step, e.template}, parameters...)...)
+	if want := strings.ToUpper(step) + "_COMPLETE"; m.Status != want || len(m.Failed) > 0 {
+		e.t.Fatalf("%s %v: the stack is %s, %q", step, parameters, m.Status, m.Failed)
+	}
+	return m
+}
+
+// unresolved reports whether a value has a rest of the template's language.
+func unresolved(text string) bool {
+	return slices.ContainsFunc([]string{"${", "{{resolve", `"Ref"`, "Fn::"}, func(rest string) bool { return strings.Contains(text, rest) })
+}
+
+// resolved checks that outputs, environments and policies name what was created.
+func (e *emulator) resolved(m made) {
+	e.t.Helper()
+	for name, value := range m.Outputs {
+		if unresolved(value) || value == "" {
+			e.t.Errorf("output %s is %q", name, value)
+		}
+	}
+	environments := map[string]map[string]string{}
+	e.do(&environments, "functions")
+	if len(environments) != 5 {
+		e.t.Errorf("there are %d functions", len(environments))
+	}
+	for function, environment := range environments {
+		for name, value := range environment {
+			if unresolved(value) {
+				e.t.Errorf("%s of %s is %q", name, function, value)
+			}
+		}
+		if got, want := environment["DORMOUSE_STORE"], "dynamodb:"+m.Resources["Table"]; got != want {
+			e.t.Errorf("%s works with %s, not with %s", function, got, want)
+		}
+	}
+	policies := map[string][]struct{ Resource any }{}
+	e.do(&policies, "policies")
+	for role, statements := range policies {
+		if len(statements) == 0 {
+			e.t.Errorf("the role %s may do nothing", role)
+		}
+		for _, s := range statements {
+			for _, arn := range flat(s.Resource) {
+				if unresolved(arn) || !e.known(arn, m) {
+					e.t.Errorf("the role %s may use %q, which is nothing of the stack", role, arn)
+				}
+			}
+		}
+	}
+}
+
+func flat(resource any) []string {
+	if one, ok := resource.(string); ok {
+		return []string{one}
+	}
+	var all []string
+	for _, one := range resource.([]any) {
+		all = append(all, flat(one)...)
+	}
+	return all
+}
+
+// known reports whether an ARN of a policy has the name of a resource, or one that begins
+// with the stack's name.
+func (*emulator) known(arn string, m made) bool {
+	if arn == "*" {
+		return true
+	}
+	for _, name := range m.Resources {
+		if _, last, cut := strings.Cut(name, ":::"); cut {
+			name = last
+		}
+		if name != "" && strings.Contains(arn, name) {
+			return true
+		}
+	}
+	return slices.ContainsFunc([]string{":task-definition/dormouse-box-", ":parameter/dormouse/", ":secret:dormouse/", ":function:dormouse-", "/dormouse/"}, func(own string) bool {
+		return strings.Contains(arn, own)
+	})
+}
+
+// used has the drivers of the functions work with what was created. The emulator judges
+// the calls of roles by their policies.
+func (e *emulator) used(m made) {
+	e.t.Helper()
+	ctx := e.t.Context()
+	table := func(role string) session.Store {
+		place := dynamostore.Place{Table: m.Resources["Table"], Region: "us-east-1", Endpoint: e.endpoint}
+		return dynamostore.New(place.Client(e.as(role), nil), place.Table, dynamostore.Options{})
+	}
+	http, relay := table("dormouse-HttpRole"), table("dormouse-RelayRole")
+	s := session.Session{ID: session.NewID(), Server: "echo", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
+	if err := http.Create(ctx, s); err != nil {
+		e.t.Errorf("http cannot create a session: %v", err)
+	}
+	if all, err := http.List(ctx, "default", "", 10); err != nil || len(all) != 1 {
+		e.t.Errorf("http lists %v, %v", all, err)
+	}
+	if _, err := http.Due(ctx); err != nil {
+		e.t.Errorf("http cannot look for what is due: %v", err)
+	}
+	if _, err := relay.Due(ctx); err == nil {
+		e.t.Error("relay may look for what is due")
+	}
+
+	environments := map[string]map[string]string{}
+	e.do(&environments, "functions")
+	c, err := ecs.ParsePlace(environments["dormouse-http"]["DORMOUSE_FLEET"])
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	// It judges RunTask without the condition's cluster, so no role may use it.
+	c.Endpoint, c.Credentials = e.endpoint, owner()
+	boxes, err := ecs.New(c)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := boxes.Run(ctx, fleet.Task{ClientToken: "first", Box: "default/echo", Server: "echo", Env: map[string]string{"DORMOUSE_RELAY_URL": "wss://relay"}}); err != nil {
+		e.t.Errorf("a box cannot be started: %v", err)
+	}
+	tasks, err := boxes.Tasks(ctx)
+	if err != nil || len(tasks) != 1 {
+		e.t.Errorf("tasks: %+v, %v", tasks, err)
+	}
+}
+
+func owner() aws.CredentialsProvider {
+	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+	})
+}
+
+// as returns credentials of a role, by the beginning of its name.
+func (e *emulator) as(role string) aws.CredentialsProvider {
+	e.t.Helper()
+	var c struct{ Key, Secret, Token string }
+	e.do(&c, "credentials", role)
+	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: c.Key, SecretAccessKey: c.Secret, SessionToken: c.Token}, nil
+	})
+}

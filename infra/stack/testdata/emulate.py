@@ -1,0 +1,129 @@
+"""One step of a stack's life on an emulator of AWS. Prints what came of it as JSON.
+
+Arguments: the endpoint, a step, and what the step takes:
+  create TEMPLATE NAME=VALUE...   update TEMPLATE NAME=VALUE...   delete
+  functions    the functions with their environments
+  policies     all statements of all roles
+  credentials ROLE    of a session of that role, by the beginning of its name
+  left         what is there, by service
+"""
+
+import io
+import json
+import sys
+import time
+import zipfile
+
+import boto3
+
+endpoint, step, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
+STACK = "dormouse"
+
+
+def client(service):
+    return boto3.client(service, endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
+
+
+def pages(service, operation, member, **arguments):
+    c = client(service)
+    if c.can_paginate(operation):
+        for page in c.get_paginator(operation).paginate(**arguments):
+            yield from page[member]
+    else:
+        yield from getattr(c, operation)(**arguments)[member]
+
+
+def code():
+    """Puts what sam package would have uploaded where the template looks for it."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("bootstrap", "#!/bin/sh\n")
+    s3 = client("s3")
+    s3.create_bucket(Bucket="bucket")
+    s3.put_object(Bucket="bucket", Key="code", Body=archive.getvalue())
+
+
+def change(operation):
+    if operation == "create":
+        code()
+    with open(rest[0], "rb") as file:
+        client("s3").put_object(Bucket="bucket", Key="template", Body=file.read())
+    cloudformation = client("cloudformation")
+    parameters = [dict(zip(("ParameterKey", "ParameterValue"), pair.split("=", 1))) for pair in rest[1:]]
+    begun = len(events()) if operation == "update" else 0
+    getattr(cloudformation, operation + "_stack")(
+        StackName=STACK, TemplateURL=endpoint + "/bucket/template", Capabilities=["CAPABILITY_IAM"], Parameters=parameters)
+    return settled(begun)
+
+
+def events():
+    try:
+        return list(reversed(client("cloudformation").describe_stack_events(StackName=STACK)["StackEvents"]))
+    except Exception:
+        return []
+
+
+def settled(begun):
+    """Waits for the end, and returns it with what failed on the way."""
+    while True:
+        stack = client("cloudformation").describe_stacks(StackName=STACK)["Stacks"][0]
+        if not stack["StackStatus"].endswith("IN_PROGRESS"):
+            break
+        time.sleep(0.1)
+    return {
+        "status": stack["StackStatus"],
+        "failed": [f'{e["LogicalResourceId"]}: {e.get("ResourceStatusReason")}' for e in events()[begun:] if "FAILED" in e["ResourceStatus"]],
+        "outputs": {o["OutputKey"]: o["OutputValue"] for o in stack.get("Outputs", [])},
+        "resources": {r["LogicalResourceId"]: r["PhysicalResourceId"] for r in pages("cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=STACK)},
+    }
+
+
+def delete():
+    client("cloudformation").delete_stack(StackName=STACK)
+    while any(s["StackStatus"] != "DELETE_COMPLETE" for s in client("cloudformation").list_stacks()["StackSummaries"]):
+        time.sleep(0.1)
+
+
+def functions():
+    return {f["FunctionName"]: f.get("Environment", {}).get("Variables", {}) for f in pages("lambda", "list_functions", "Functions")}
+
+
+def policies():
+    iam, all_ = client("iam"), {}
+    for role in pages("iam", "list_roles", "Roles"):
+        name, statements = role["RoleName"], []
+        for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+            statements += iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]["Statement"]
+        for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+            version = iam.get_policy(PolicyArn=policy["PolicyArn"])["Policy"]["DefaultVersionId"]
+            statements += iam.get_policy_version(PolicyArn=policy["PolicyArn"], VersionId=version)["PolicyVersion"]["Document"]["Statement"]
+        all_[name] = statements
+    return all_
+
+
+def credentials():
+    role = next(r for r in pages("iam", "list_roles", "Roles") if r["RoleName"].startswith(rest[0]))
+    got = client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName="test")["Credentials"]
+    return {"key": got["AccessKeyId"], "secret": got["SecretAccessKey"], "token": got["SessionToken"]}
+
+
+def left():
+    kinds = {
+        "tables": ("dynamodb", "list_tables", "TableNames"), "functions": ("lambda", "list_functions", "Functions"),
+        "roles": ("iam", "list_roles", "Roles"), "logs": ("logs", "describe_log_groups", "logGroups"),
+        "secrets": ("secretsmanager", "list_secrets", "SecretList"), "clusters": ("ecs", "list_clusters", "clusterArns"),
+        "repositories": ("ecr", "describe_repositories", "repositories"), "rest apis": ("apigateway", "get_rest_apis", "items"),
+        "websocket apis": ("apigatewayv2", "get_apis", "Items"), "rules": ("events", "list_rules", "Rules"),
+        "schedule groups": ("scheduler", "list_schedule_groups", "ScheduleGroups"), "topics": ("sns", "list_topics", "Topics"),
+        "alarms": ("cloudwatch", "describe_alarms", "MetricAlarms"), "dashboards": ("cloudwatch", "list_dashboards", "DashboardEntries"),
+        "buckets": ("s3", "list_buckets", "Buckets"),
+        "networks": ("ec2", "describe_vpcs", "Vpcs"),
+    }
+    return {kind: sorted(x if isinstance(x, str) else json.dumps(x, default=str) for x in pages(*of)) for kind, of in kinds.items()}
+
+
+steps = {
+    "create": lambda: change("create"), "update": lambda: change("update"), "delete": delete,
+    "functions": functions, "policies": policies, "credentials": credentials, "left": left,
+}
+json.dump(steps[step](), sys.stdout, default=str)
