@@ -112,6 +112,11 @@ test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
 	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' $(TEST) -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
+# The programs of the releases in infra/stack/releases.txt are built once, into .tools.
+.PHONY: test-upgrade
+test-upgrade: need-go build ## Run functions and runners of earlier releases beside those of this one, on one table
+	@go test -count=1 -parallel 6 -timeout 20m -tags e2e,upgrade -run '^TestUpgrade' ./infra/dormouse
+
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@cd infra/proof && go test -count=1 -v -tags clients ./clients/...
@@ -146,7 +151,7 @@ lint: need-go $(STAMP) ## Run the linters
 
 .PHONY: vet
 vet: need-go
-	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image ./...)
+	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)upgrade ./...)
 	@go vet -tags aws ./functions/...
 
 .PHONY: fmt

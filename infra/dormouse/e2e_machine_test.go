@@ -144,6 +144,12 @@ func (m *machine) in(t *testing.T) *machine {
 func (m *machine) start(flags ...string) {
 	m.t.Helper()
 	m.run(append([]string{"--json", "--log-format=json"}, flags...)...)
+	m.ready()
+}
+
+// ready returns when all servers of the file are announced.
+func (m *machine) ready() {
+	m.t.Helper()
 	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
 		if e.Kind == "ready" {
 			m.urls[e.Name], m.ws[e.Name] = e.URL, e.SocketURL

@@ -44,6 +44,7 @@ type runCommand struct {
 	SocketIdle time.Duration `hidden:"" help:"How long a WebSocket connection may be silent until it is closed."`
 	SocketLife time.Duration `hidden:"" help:"The age at which a WebSocket connection is closed."`
 	Cold       bool          `hidden:"" help:"Build new handlers for each message."`
+	Runner     string        `hidden:"" help:"The program of a box, instead of this one."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
 }
 
@@ -75,6 +76,10 @@ func (c *runCommand) Run(t *terminal) error {
 	if err != nil {
 		return fmt.Errorf("where this program is: %w", err)
 	}
+	runner := []string{bin, "runner"}
+	if c.Runner != "" {
+		runner = []string{c.Runner}
+	}
 	store, more, err := useTable(ctx, c.Store)
 	if err != nil {
 		return err
@@ -87,7 +92,7 @@ func (c *runCommand) Run(t *terminal) error {
 		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
-		Runner: []string{bin, "runner"}, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
+		Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
 	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
