@@ -11,7 +11,7 @@ import (
 // openVault opens what callers have at third parties, by the servers file. The error names
 // the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
-	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, Log: f.Log}
+	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
 	if f.Access != nil {
 		c.PublicURL = f.Access.PublicURL
 	}

@@ -69,6 +69,9 @@ type Config struct {
 	// Login is where users sign in. nil: at Settings.Issuer, or with any name if that is
 	// the public URL itself.
 	Login Login
+	// SignedIn gets what the identity provider has given to a user who signed in for a
+	// server; nil: nobody needs it.
+	SignedIn func(ctx context.Context, who session.Identity, server string, t Token) error
 	// Client makes requests to the issuers. nil: one with limits.
 	Client *http.Client
 	// Documents gets client ID metadata documents. nil: a client that connects only to
@@ -88,6 +91,7 @@ type Broker struct {
 	store     Store
 	keys      Keys
 	login     Login
+	signedIn  func(ctx context.Context, who session.Identity, server string, t Token) error
 	companies map[string]company // by issuer
 	routes    map[string]route
 	log       *slog.Logger
@@ -134,7 +138,7 @@ func New(c Config) (*Broker, error) {
 	}
 	sealers := seals{}
 	b := &Broker{
-		seals: sealers, targets: targets{settings: s}, store: c.Store, keys: c.Keys, login: c.Login, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+		seals: sealers, targets: targets{settings: s}, store: c.Store, keys: c.Keys, login: c.Login, signedIn: c.SignedIn, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		clients: clients{
 			seals: sealers, list: s.Clients, secrets: append([][]byte{c.Secret}, c.Others...),
 			documents: documents{store: c.Store, web: cmp.Or(c.Documents, newPublicClient()), hosts: s.ClientHosts},

@@ -21,9 +21,23 @@ type Login interface {
 	// URL returns where to send a browser so that its user signs in and comes back to
 	// the address of the redirect, with the state.
 	URL(ctx context.Context, a Attempt, redirect string) (string, error)
-	// Claims returns the claims of the user who came back. query is that of the request
-	// to the redirect. Errors: Unauthenticated; Unavailable.
-	Claims(ctx context.Context, a Attempt, redirect string, query url.Values) (map[string]any, error)
+	// User returns the user who came back. query is that of the request to the redirect.
+	// Errors: Unauthenticated; Unavailable.
+	User(ctx context.Context, a Attempt, redirect string, query url.Values) (User, error)
+}
+
+// User is a user who has signed in.
+type User struct {
+	Claims map[string]any
+	Token  Token
+}
+
+// Token is what a provider has given to a user who signed in there. Access is "" if there
+// is nothing to act with.
+type Token struct {
+	Access  string
+	Refresh string    // "" for none
+	Until   time.Time // when Access ends; zero if that is not known
 }
 
 // Attempt has the random values of one sign-in.
@@ -99,10 +113,10 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) error {
 		return bad("invalid_request", "this sign-in has expired, or was started in another browser; go back to your client and start again")
 	}
 	b.setCookie(w, flowCookie(state), "", 0)
-	claims, err := b.login.Claims(r.Context(), f.Attempt, b.redirect(), q)
+	user, err := b.login.User(r.Context(), f.Attempt, b.redirect(), q)
 	var c code
 	if err == nil {
-		c, err = b.identify(f.Request, claims)
+		c, err = b.identify(f.Request, user.Claims)
 	}
 	if why := session.CodeOf(err); why == session.Unauthenticated || why == session.Forbidden {
 		b.log.WarnContext(r.Context(), "a sign-in was refused", "server", f.Request.Server, "error", err)
@@ -114,6 +128,12 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err != nil {
 		return err
+	}
+	if b.signedIn != nil && user.Token.Access != "" {
+		who := session.Identity{Tenant: c.Tenant, Principal: c.Principal}
+		if err := b.signedIn(r.Context(), who, f.Request.Server, user.Token); err != nil {
+			b.log.WarnContext(r.Context(), "what the identity provider gave to a user was not kept; the user is asked again when it is needed", "server", f.Request.Server, "error", err)
+		}
 	}
 	if f.Back != "" {
 		b.arrived(w, r, c, b.settings.PublicURL+f.Back)
@@ -200,11 +220,11 @@ func (a anyName) URL(_ context.Context, at Attempt, _ string) (string, error) {
 	return a.b.settings.PublicURL + "/login?" + url.Values{"state": {at.State}}.Encode(), nil
 }
 
-// Claims implements [Login].
-func (a anyName) Claims(_ context.Context, _ Attempt, _ string, q url.Values) (map[string]any, error) {
+// User implements [Login].
+func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (User, error) {
 	var u namedUser
 	if !a.b.open(forName, q.Get("code"), &u) || time.Now().Unix() > u.Until {
-		return nil, session.Errorf(session.Unauthenticated, "the sign-in is over; start again")
+		return User{}, session.Errorf(session.Unauthenticated, "the sign-in is over; start again")
 	}
 	claims := map[string]any{"sub": u.Name, "name": u.Name, "email": u.Name + "@localhost", "email_verified": true}
 	if len(u.Groups) > 0 {
@@ -214,7 +234,7 @@ func (a anyName) Claims(_ context.Context, _ Attempt, _ string, q url.Values) (m
 		}
 		claims["groups"] = groups
 	}
-	return claims, nil
+	return User{Claims: claims}, nil
 }
 
 // serve shows the page that asks for a name, and takes the name.

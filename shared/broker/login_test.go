@@ -16,8 +16,8 @@ func (fixed) URL(_ context.Context, a broker.Attempt, redirect string) (string, 
 	return redirect + "?" + url.Values{"state": {a.State}, "code": {"x"}}.Encode(), nil
 }
 
-func (f fixed) Claims(context.Context, broker.Attempt, string, url.Values) (map[string]any, error) {
-	return f, nil
+func (f fixed) User(context.Context, broker.Attempt, string, url.Values) (broker.User, error) {
+	return broker.User{Claims: f}, nil
 }
 
 func anys(texts []string) []any {

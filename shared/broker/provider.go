@@ -143,41 +143,41 @@ func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
 	return nil
 }
 
-// Claims implements [Login]. It takes those of the ID token, and adds those of the
+// User implements [Login]. It takes the claims of the ID token, and adds those of the
 // provider's user endpoint that are wanted and missing.
-func (p *provider) Claims(ctx context.Context, a Attempt, redirect string, q url.Values) (map[string]any, error) {
+func (p *provider) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	found, extra, err := p.discover(ctx)
 	if err != nil {
-		return nil, err
+		return User{}, err
 	}
 	if err := checkAnswer(q, p.settings.Issuer, extra.SendsIss); err != nil {
-		return nil, err
+		return User{}, err
 	}
 	ctx = oidc.ClientContext(ctx, p.client)
 	c := p.config(found, extra, redirect)
 	token, err := c.Exchange(ctx, q.Get("code"), oauth2.VerifierOption(a.Verifier))
 	if err != nil {
-		return nil, exchangeFailed(err)
+		return User{}, exchangeFailed(err)
 	}
 	raw, ok := token.Extra("id_token").(string)
 	if !ok || len(raw) > maxField*4 {
-		return nil, notSignedIn("it gave no ID token")
+		return User{}, notSignedIn("it gave no ID token")
 	}
 	id, err := found.VerifierContext(ctx, &oidc.Config{ClientID: p.settings.ClientID, SupportedSigningAlgs: p.settings.Algorithms}).Verify(ctx, raw)
 	if err != nil {
-		return nil, notSignedIn("its ID token is not good").Because(err)
+		return User{}, notSignedIn("its ID token is not good").Because(err)
 	}
 	if id.Nonce != a.Nonce || id.Subject == "" {
-		return nil, notSignedIn("its ID token is of another sign-in, or of nobody")
+		return User{}, notSignedIn("its ID token is of another sign-in, or of nobody")
 	}
 	claims := map[string]any{}
 	if err := id.Claims(&claims); err != nil {
-		return nil, notSignedIn("its ID token cannot be read")
+		return User{}, notSignedIn("its ID token cannot be read")
 	}
 	if extra.Claims != "" && p.settings.Wants(claims) {
 		err = addClaims(ctx, found, token, claims)
 	}
-	return claims, err
+	return User{claims, Token{token.AccessToken, token.RefreshToken, token.Expiry}}, err
 }
 
 // addClaims adds the claims of the provider's user endpoint that the ID token lacks.
@@ -254,19 +254,19 @@ func (g *github) URL(_ context.Context, a Attempt, redirect string) (string, err
 	return c.AuthCodeURL(a.State, oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// Claims implements [Login].
-func (g *github) Claims(ctx context.Context, a Attempt, redirect string, q url.Values) (map[string]any, error) {
+// User implements [Login].
+func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	// GitHub announces no iss, and sends the one of its own metadata if any.
 	if err := checkAnswer(url.Values{"code": q["code"], "error": q["error"]}, "", false); err != nil {
-		return nil, err
+		return User{}, err
 	}
 	if iss := q.Get("iss"); iss != "" && originOf(iss) != originOf(g.at.authorize) {
-		return nil, notSignedIn("the answer is of another provider")
+		return User{}, notSignedIn("the answer is of another provider")
 	}
 	c := g.config(redirect)
 	token, err := c.Exchange(context.WithValue(ctx, oauth2.HTTPClient, g.client), q.Get("code"), oauth2.VerifierOption(a.Verifier))
 	if err != nil {
-		return nil, exchangeFailed(err)
+		return User{}, exchangeFailed(err)
 	}
 	var user struct {
 		ID    int64  `json:"id"`
@@ -274,10 +274,10 @@ func (g *github) Claims(ctx context.Context, a Attempt, redirect string, q url.V
 		Name  string `json:"name"`
 	}
 	if err := g.get(ctx, g.at.user, token.AccessToken, &user); err != nil {
-		return nil, err
+		return User{}, err
 	}
 	if user.ID <= 0 {
-		return nil, notSignedIn("it does not say who you are")
+		return User{}, notSignedIn("it does not say who you are")
 	}
 	claims := map[string]any{"sub": strconv.FormatInt(user.ID, 10), "login": user.Login, "name": user.Name}
 	var emails []struct {
@@ -288,7 +288,7 @@ func (g *github) Claims(ctx context.Context, a Attempt, redirect string, q url.V
 	granted, _ := token.Extra("scope").(string)
 	if strings.Contains(granted, "email") || granted == "" && g.settings.LoginScopes == nil {
 		if err := g.get(ctx, g.at.emails, token.AccessToken, &emails); err != nil {
-			return nil, err
+			return User{}, err
 		}
 	}
 	for _, e := range emails {
@@ -296,7 +296,7 @@ func (g *github) Claims(ctx context.Context, a Attempt, redirect string, q url.V
 			claims["email"], claims["email_verified"] = e.Email, true
 		}
 	}
-	return claims, nil
+	return User{Claims: claims}, nil
 }
 
 // get reads JSON from GitHub's API.

@@ -33,6 +33,9 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 	var titles []string
 	for _, m := range missing {
 		title := v.title(m.Provider)
+		if m.why != "" {
+			return session.Errorf(session.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&session.Unconnected{})
+		}
 		titles = append(titles, title)
 		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
 		of.ID = v.askID(of, m.rev)

@@ -1,7 +1,8 @@
-// Package upstream keeps what the users of servers have at third parties: API keys, and
-// tokens of OAuth providers. A server in a box acts with them in the name of its user. In
-// the servers file, `${principal:NAME}` in the environment of a server stands for what the
-// calling principal has at the third party NAME.
+// Package upstream keeps what the users of servers have at third parties: API keys, tokens
+// of OAuth providers, and tokens that their identity provider gives in exchange. A server in
+// a box acts with them in the name of its user. In the servers file, `${principal:NAME}` in
+// the environment of a server stands for what the calling principal has at the third party
+// NAME.
 //
 // A [Vault] reads them for a call, and renews those that end. It keeps nothing between
 // calls: of all functions that need a new token at once, one asks the third party, and

@@ -58,12 +58,18 @@ func ticketForm(v visit, csrf, publicURL string) string {
 }
 
 // providerForm has the buttons for one provider.
-func providerForm(v visit, name, title string, p Provider, there bool, csrf string) string {
+func providerForm(v visit, name, title, why string, p Provider, there bool, csrf string) string {
 	fields, button := "", "Connect"
 	if there {
 		button = "Connect anew"
 	}
-	if !p.oauth() {
+	switch {
+	case p.Exchange != nil:
+		fields, button = text("Signing in gives this access."), "Sign in again"
+		if why != "" {
+			fields = text(why)
+		}
+	case !p.oauth():
 		fields = `<p><label>API key or token <input name="secret" type="password" autocomplete="off"></label></p>`
 		if p.Help != "" {
 			fields = text(p.Help) + fields

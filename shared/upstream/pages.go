@@ -212,25 +212,31 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	if err := v.isAsked(); err != nil {
 		return err
 	}
-	return p.list(w, r, v, csrf)
+	has, missing, err := p.Vault.Get(r.Context(), who.Tenant, who.Principal, v.providers)
+	if err != nil && session.CodeOf(err) != session.Unavailable { // the user may connect anew
+		return err
+	}
+	if name := v.providers[0]; v.asked != nil && len(has) > 0 && p.Vault.providers[name].Exchange != nil {
+		return p.done(w, r, v, name) // the user has signed in for it
+	}
+	p.list(w, v, has, missing, csrf)
+	return nil
 }
 
 // list shows the providers of a visit.
-func (p *Pages) list(w http.ResponseWriter, r *http.Request, v visit, csrf string) error {
-	has, _, err := p.Vault.Get(r.Context(), v.who.Tenant, v.who.Principal, v.providers)
-	if session.CodeOf(err) == session.Unavailable {
-		has, err = nil, nil // the user may connect anew
-	}
-	if err != nil {
-		return err
-	}
+func (p *Pages) list(w http.ResponseWriter, v visit, has map[string]session.Secret, missing []Missing, csrf string) {
 	body := text("The server " + v.server + " acts for " + v.who.Principal + " at:")
 	for _, name := range v.providers {
 		_, there := has[name]
-		body += providerForm(v, name, p.Vault.title(name), p.Vault.providers[name], there, csrf)
+		why := ""
+		for _, m := range missing {
+			if m.Provider == name && m.why != "" {
+				why = "There is no access: " + m.why + "."
+			}
+		}
+		body += providerForm(v, name, p.Vault.title(name), why, p.Vault.providers[name], there, csrf)
 	}
 	page(w, p.plain, http.StatusOK, "Connect", body)
-	return nil
 }
 
 // answer takes a form of the page.
@@ -283,6 +289,10 @@ func (p *Pages) act(w http.ResponseWriter, r *http.Request, v visit, name string
 		return nil
 	case provider.oauth():
 		return p.leave(w, r, v, name)
+	case provider.Exchange != nil && p.SignIn != nil:
+		return p.SignIn.Visit(w, r, v.server, v.path())
+	case provider.Exchange != nil:
+		return bad("Nobody signs in here, so there is nothing to exchange. Ask who runs this endpoint.")
 	}
 	err := p.Vault.Put(r.Context(), v.who.Tenant, v.who.Principal, name, strings.TrimSpace(f.Get("secret")))
 	if session.CodeOf(err) == session.Invalid {

@@ -65,6 +65,9 @@ func TestRowsHoldOnDynamoDB(t *testing.T) {
 		"a55TenCallsWithAnExpiredTokenRefreshOnce": a55TenCallsWithAnExpiredTokenRefreshOnce,
 		"a55ARefusedRefreshAsksTheUserOnce":        a55ARefusedRefreshAsksTheUserOnce,
 		"secretsAreSetListedAndRemoved":            secretsAreSetListedAndRemoved,
+		"theSignInIsExchangedOnceForManyCalls":     theSignInIsExchangedOnceForManyCalls,
+		"withoutASignInNothingIsExchanged":         withoutASignInNothingIsExchanged,
+		"aRefusalOfTheExchangeIsTold":              aRefusalOfTheExchangeIsTold,
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys := dynamostore.Keys{ID: "local", Secret: "local"}
@@ -368,6 +371,21 @@ func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
 		s.expire("ada", time.Now().Add(until))
 		if got := s.values("ada")["github"]; got != want {
 			t.Errorf("%s before its end the token is %s", until, got)
+		}
+	}
+}
+
+// Keycloak's tokens end after a minute, and others may end at once: one answer is enough for
+// a call.
+func TestATokenWithAShortLifeIsRenewedOnceACall(t *testing.T) {
+	for _, lives := range []int{1, 30, 60} {
+		s := newSite(t, nil)
+		s.third.set(func() { s.third.lives = lives })
+		s.connect("ada")
+		s.expire("ada", time.Now().Add(-time.Second))
+		before := s.third.count("refresh_token")
+		if got := s.values("ada")["github"]; got == "" || s.third.count("refresh_token") > before+1 {
+			t.Errorf("%d s: %q, %d refreshes", lives, got, s.third.count("refresh_token")-before)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Provider is a third party, by its section of x-dormouse.connect. With Authorize, its
-// users connect it by OAuth. Without, they give an API key.
+// users connect it by OAuth. With Exchange, they have it by signing in here. Without both,
+// they give an API key.
 type Provider struct {
 	Title string `json:"title"` // its name on pages; "" for the name in the file
 	Help  string `json:"help"`  // where users get an API key, for the page
@@ -26,6 +27,7 @@ type Provider struct {
 	Scopes       []string          `json:"scopes"`
 	Params       map[string]string `json:"params"` // further parameters for the authorization endpoint
 	Issuer       string            `json:"issuer"` // the iss that its answers must have, if they have one
+	Exchange     *Exchange         `json:"exchange"`
 }
 
 // ReadProviders reads the section x-dormouse.connect, nil for none. The error names the
@@ -64,7 +66,15 @@ func (p Provider) check() error {
 		}
 	}
 	switch {
-	case (p.Authorize == "") != (p.Token == ""):
+	case p.Exchange != nil && p.Authorize != "":
+		return errors.New("authorize and exchange exclude each other; leave one of them out")
+	case p.Exchange != nil && p.Token == "":
+		return errors.New("exchange needs token: set it to the token endpoint of the identity provider where users sign in")
+	case p.Exchange != nil && p.Exchange.Audience == "" && p.Exchange.Resource == "" && len(p.Scopes) == 0:
+		return errors.New("exchange says nothing of the token that is wanted; set audience or resource in it, or scopes beside it")
+	case p.Exchange != nil && p.ClientID == "":
+		return errors.New("client_id is not set; take the one with which users sign in here")
+	case p.Exchange == nil && (p.Authorize == "") != (p.Token == ""):
 		return errors.New("authorize and token go together; set both, or neither for an API key")
 	case p.oauth() && p.ClientID == "":
 		return errors.New("client_id is not set; register this endpoint at the third party")

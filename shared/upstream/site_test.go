@@ -30,8 +30,9 @@ import (
 // at is the public URL of a site.
 const at = "http://127.0.0.1:8787"
 
-// site is an endpoint with one server, "issues", which acts for its users at "github", by
-// OAuth, and at "notes", by an API key. New handlers serve each request, as functions that
+// site is an endpoint with the server "issues", which acts for its users at "github", by
+// OAuth, and at "notes", by an API key, and with the server "deals", which acts for them at
+// "crm", by an exchange of their sign-in at the third party. New handlers serve each request, as functions that
 // have just started.
 type site struct {
 	t       *testing.T
@@ -41,7 +42,7 @@ type site struct {
 	others  [][]byte
 	box     *asleep
 	log     *lines
-	signIn  upstream.SignIn // nil: users show a ticket
+	signIn  upstream.SignIn // nil: users show a ticket, and nothing is exchanged
 	told    []upstream.Asked
 	servers map[string][]string
 }
@@ -73,7 +74,7 @@ func newSite(t *testing.T, inner session.Store) *site {
 	}
 	return &site{
 		t: t, store: sessiontest.NewCounting(inner), third: newThird(t), secret: secret('a'), box: &asleep{}, log: &lines{},
-		servers: map[string][]string{"issues": {"github", "notes"}, "plain": nil},
+		servers: map[string][]string{"issues": {"github", "notes"}, "deals": {"crm"}, "plain": nil},
 	}
 }
 
@@ -85,6 +86,9 @@ func (s *site) vault() *upstream.Vault {
 		"github": map[string]any{
 			"title": "GitHub", "authorize": s.third.URL + "/authorize?x=1", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"repo", "user"},
 		},
+		"crm": map[string]any{
+			"title": "CRM", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"deals.read"}, "exchange": map[string]any{"audience": "crm-api", "resource": "https://crm.example"},
+		},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -93,7 +97,7 @@ func (s *site) vault() *upstream.Vault {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	v, err := upstream.New(upstream.Config{Store: s.store, Providers: providers, Secret: s.secret, Others: s.others, PublicURL: at, Log: s.logger()})
+	v, err := upstream.New(upstream.Config{Store: s.store, Providers: providers, Secret: s.secret, Others: s.others, PublicURL: at, SignsIn: s.signIn != nil, Log: s.logger()})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -169,6 +173,7 @@ type third struct {
 	asked    []url.Values  // of the token endpoint
 	refuses  bool          // refresh tokens
 	down     bool          // answers 503
+	says     string        // the error of an exchange, "" for none
 	slow     time.Duration // before each answer
 	lives    int           // expires_in
 	serial   int
@@ -206,6 +211,9 @@ func (p *third) serve(w http.ResponseWriter, r *http.Request) {
 	case p.refuses, r.PostForm.Get("client_secret") != "third-secret", r.PostForm.Get("grant_type") == "authorization_code" && challengeOf(r.PostForm.Get("code_verifier")) != p.verifier:
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = w.Write([]byte(`{"error":"invalid_grant"}`))
+	case p.says != "" && r.PostForm.Get("subject_token") != "":
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"error":"` + p.says + `"}`))
 	default:
 		p.serial++
 		n := string(rune('0' + p.serial))
@@ -249,10 +257,15 @@ func serve(h http.Handler, r *http.Request) (reply, []*http.Cookie) {
 	return reply{res.StatusCode, res.Header, w.Body.String()}, res.Cookies()
 }
 
-// call posts a message to the server as a principal.
+// call posts a message to the server issues as a principal.
 func (s *site) call(who, sessionID, body string, header map[string]string) reply {
 	s.t.Helper()
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, at+"/issues/mcp", strings.NewReader(body))
+	return s.callAt("issues", who, sessionID, body, header)
+}
+
+func (s *site) callAt(server, who, sessionID, body string, header map[string]string) reply {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, at+"/"+server+"/mcp", strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+who)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -443,12 +456,18 @@ func elicited(t *testing.T, body string) (urls, ids []string) {
 	return urls, ids
 }
 
-// expire makes the token of a principal end at a time.
+// expire makes the token of a principal at github end at a time. It was given an hour
+// before.
 func (s *site) expire(who string, until time.Time) {
 	s.t.Helper()
-	row, err := s.store.UpstreamToken(s.t.Context(), session.UpstreamTokenID("acme", who, "github"))
+	s.expireAt("github", who, until)
+}
+
+func (s *site) expireAt(provider, who string, until time.Time) {
+	s.t.Helper()
+	row, err := s.store.UpstreamToken(s.t.Context(), session.UpstreamTokenID("acme", who, provider))
 	if err == nil {
-		row.Until = until
+		row.Until, row.Changed = until, until.Add(-time.Hour)
 		err = s.store.SaveUpstreamToken(s.t.Context(), row)
 	}
 	if err != nil {

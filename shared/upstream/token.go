@@ -81,7 +81,7 @@ func readAnswer(status int, body []byte, now time.Time) (token, error) {
 	case a.Error == "temporarily_unavailable", a.Error == "slow_down", status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= http.StatusInternalServerError:
 		return token{}, session.Errorf(session.Unavailable, "the token endpoint cannot answer now").Because(fmt.Errorf("status %d", status))
 	case a.Error != "", status >= http.StatusBadRequest:
-		return token{}, session.Errorf(session.Unauthenticated, "the third party has refused").Because(fmt.Errorf("status %d, %q", status, plain(a.Error)))
+		return token{}, session.Errorf(session.Unauthenticated, "the third party has refused").Because(&denied{status, plain(a.Error)})
 	case err != nil, status != http.StatusOK, a.Access == "", len(a.Access)+len(a.Refresh) > MaxSecret, strings.ContainsRune(a.Access, 0):
 		return token{}, session.Errorf(session.Unavailable, "the token endpoint gave an answer that is none").Because(errors.New("no token in it"))
 	}
@@ -91,6 +91,15 @@ func readAnswer(status int, body []byte, now time.Time) (token, error) {
 	}
 	return t, nil
 }
+
+// denied is a refusal of a token endpoint.
+type denied struct {
+	status int
+	code   string // of RFC 6749, §5.2; "" for none
+}
+
+// Error implements error.
+func (d *denied) Error() string { return fmt.Sprintf("status %d, %q", d.status, d.code) }
 
 // longest bounds the life of a token that a third party names.
 const longest = 10 * 365 * 24 * time.Hour

@@ -26,6 +26,9 @@ type Config struct {
 	// PublicURL is where browsers reach this endpoint; "" if that is not known. Messages
 	// then have no URL.
 	PublicURL string
+	// SignsIn says that users sign in at this endpoint, so that there are tokens of theirs
+	// to exchange.
+	SignsIn bool
 	// Client makes requests to token endpoints. nil: one with limits.
 	Client *http.Client
 	Log    *slog.Logger // nil for none
@@ -39,6 +42,7 @@ type Vault struct {
 	asks      *session.Sealer
 	mark      []byte // key of the names of asks
 	publicURL string
+	signsIn   bool
 	client    *http.Client
 	log       *slog.Logger
 }
@@ -55,7 +59,7 @@ func New(c Config) (*Vault, error) {
 	}
 	mark := sha256.Sum256(append([]byte("dormouse upstream ask name v1\x00"), c.Secret...))
 	v := &Vault{
-		store: c.Store, providers: c.Providers, rows: rows, asks: asks, mark: mark[:], publicURL: c.PublicURL,
+		store: c.Store, providers: c.Providers, rows: rows, asks: asks, mark: mark[:], publicURL: c.PublicURL, signsIn: c.SignsIn,
 		client: c.Client, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 	}
 	if v.client == nil {
@@ -83,8 +87,10 @@ const MaxSecret = 16 << 10
 
 // held is what is sealed in a row.
 type held struct {
-	Value   string `json:"v"`
+	Value   string `json:"v,omitempty"`
 	Refresh string `json:"r,omitempty"`
+	// Refused says, in the place of a value, why none is given until the row's time.
+	Refused string `json:"n,omitempty"`
 }
 
 // place names a row.
@@ -95,28 +101,35 @@ func (p place) id() string { return session.UpstreamTokenID(p.tenant, p.principa
 // owner is the additional data of the seal.
 func (p place) owner() []byte { return fmt.Appendf(nil, "%q %q %q", p.tenant, p.principal, p.provider) }
 
+// row returns a new row without a secret.
+func (p place) row() session.UpstreamToken {
+	return session.UpstreamToken{ID: p.id(), Tenant: p.tenant, Principal: p.principal, Provider: p.provider, Created: time.Now()}
+}
+
 func placeOf(t session.UpstreamToken) place { return place{t.Tenant, t.Principal, t.Provider} }
 
 // Missing is what a principal has to connect.
 type Missing struct {
 	Provider string
-	rev      int64 // of the row that is of no use, 0 for none
+	rev      int64  // of the row that is of no use, 0 for none
+	why      string // why the user cannot connect it; "": the user can
 }
 
 // Get returns what a principal has at the providers, by name, and the providers where it
-// has nothing that is good. A token that has ended, or does so within [Early], is renewed
-// first. Cost: a read for each provider; two writes to renew a token.
+// has nothing that is good. A token that has ended, or does so within [Early] and half of its
+// life, is renewed first. Cost: a read for each provider; two writes to renew a token, and one read more to
+// exchange one.
 //
 // Errors: Unavailable.
 func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []string) (has map[string]session.Secret, missing []Missing, err error) {
 	for _, name := range providers {
 		at := place{tenant, principal, name}
-		s, rev, err := v.get(ctx, at)
+		s, lacks, err := v.get(ctx, at)
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case s == nil:
-			missing = append(missing, Missing{name, rev})
+			missing = append(missing, lacks)
 		default:
 			if has == nil {
 				has = map[string]session.Secret{}
@@ -136,64 +149,96 @@ func (v *Vault) Secrets(ctx context.Context, w session.Want) (map[string]session
 	return has, err
 }
 
-// get returns nil if there is nothing good; rev is then the revision of the row.
-func (v *Vault) get(ctx context.Context, at place) (*session.Secret, int64, error) {
+// get returns nil, and what is missing, if there is nothing good.
+func (v *Vault) get(ctx context.Context, at place) (*session.Secret, Missing, error) {
+	p := v.providers[at.provider]
+	if p.Exchange != nil {
+		return v.exchanged(ctx, at, p)
+	}
+	return v.good(ctx, at, v.refreshing(p))
+}
+
+// asking asks a third party for a new token. Errors: Unauthenticated if the user has to
+// connect it anew, Forbidden if that does not help, Unavailable.
+type asking func(ctx context.Context) (token, error)
+
+// renewal returns how to ask for a token in the place of a row's, without the user. It is
+// nil if that cannot be done. The row is zero if there is none.
+type renewal func(ctx context.Context, row session.UpstreamToken, h *held) (asking, error)
+
+// refreshing renews by refresh tokens.
+func (v *Vault) refreshing(p Provider) renewal {
+	return func(_ context.Context, row session.UpstreamToken, h *held) (asking, error) {
+		if h == nil || h.Refresh == "" || p.Token == "" || row.Until.IsZero() {
+			return nil, nil
+		}
+		return func(ctx context.Context) (token, error) {
+			t, err := v.refresh(ctx, p, h.Refresh)
+			t.Refresh = cmp.Or(t.Refresh, h.Refresh)
+			return t, err
+		}, nil
+	}
+}
+
+// good returns the secret of a row, which it renews if it ends soon. It returns nil if
+// there is none; what is missing has the revision of the row in either case.
+func (v *Vault) good(ctx context.Context, at place, renew renewal) (*session.Secret, Missing, error) {
 	for begun := time.Now(); ; {
 		row, h, err := v.read(ctx, at)
 		if err != nil {
-			return nil, 0, err
+			return nil, Missing{}, err
 		}
-		now := time.Now()
-		good := h != nil && (row.Until.IsZero() || now.Before(row.Until))
-		switch {
-		case good && (row.Until.IsZero() || now.Before(row.Until.Add(-Early))):
-			return v.secret(row, h), row.Rev, nil
-		case !v.renewable(at, row, h):
-			if good {
-				return v.secret(row, h), row.Rev, nil
-			}
-			return nil, row.Rev, nil
-		case now.Before(row.Busy):
-			if good {
-				return v.secret(row, h), row.Rev, nil
-			}
+		now, is := time.Now(), Missing{Provider: at.provider, rev: row.Rev}
+		ends := !row.Until.IsZero()
+		if h != nil && h.Refused != "" && now.Before(row.Until) {
+			is.why = h.Refused
+			return nil, is, nil
+		}
+		var has *session.Secret
+		if h != nil && h.Value != "" && (!ends || now.Before(row.Until)) {
+			has = &session.Secret{Value: h.Value, Until: row.Until}
+		}
+		if has != nil && (!ends || now.Before(renewAt(row)) || now.Before(row.Busy)) {
+			return has, is, nil
+		}
+		if now.Before(row.Busy) {
 			if now.Sub(begun) > busyFor {
-				return nil, 0, unavailable(at.provider)
+				return nil, is, unavailable(at.provider)
 			}
 			if err := rest(ctx, look); err != nil {
-				return nil, 0, err
+				return nil, is, err
 			}
 			continue
 		}
-		done, err := v.renew(ctx, row, h)
-		if good && session.CodeOf(err) == session.Unavailable {
-			return v.secret(row, h), row.Rev, nil
+		ask, err := renew(ctx, row, h)
+		if err == nil && ask == nil {
+			return has, is, nil
 		}
-		if err != nil {
-			return nil, 0, err
+		var got *session.Secret
+		if err == nil {
+			got, err = v.renew(ctx, at, row, ask)
 		}
-		if !done && now.Sub(begun) > busyFor {
-			return nil, 0, unavailable(at.provider)
+		switch {
+		case got != nil:
+			is.rev = row.Rev + 2 // claimed and stored
+			return got, is, nil
+		case has != nil && session.CodeOf(err) == session.Unavailable:
+			return has, is, nil
+		case err != nil:
+			return nil, is, err
+		case now.Sub(begun) > busyFor:
+			return nil, is, unavailable(at.provider)
 		}
 	}
 }
 
-func (v *Vault) secret(row session.UpstreamToken, h *held) *session.Secret {
-	return &session.Secret{Value: h.Value, Until: row.Until}
-}
-
-// renewable reports whether the third party can be asked for a new token without the
-// user.
-func (v *Vault) renewable(at place, row session.UpstreamToken, h *held) bool {
-	if h == nil {
-		return false
-	}
-	p := v.providers[at.provider]
-	return p.oauth() && h.Refresh != "" && !row.Until.IsZero()
+// renewAt is when a token is renewed: [Early] before its end, or after half of its life.
+func renewAt(row session.UpstreamToken) time.Time {
+	return row.Until.Add(-min(Early, row.Until.Sub(row.Changed)/2))
 }
 
 func unavailable(provider string) *session.Error {
-	return session.Errorf(session.Unavailable, "%s does not answer, and its token has expired; try again in a few minutes", provider)
+	return session.Errorf(session.Unavailable, "the token for %s cannot be renewed now, because its issuer does not answer; try again in a few minutes", provider)
 }
 
 // read returns the row of a place, zero if there is none, and what is sealed in it, nil
@@ -208,7 +253,7 @@ func (v *Vault) read(ctx context.Context, at place) (session.UpstreamToken, *hel
 	}
 	plain, ok, old := v.rows.OpenFor(at.owner(), row.Sealed)
 	var h held
-	if !ok || json.Unmarshal(plain, &h) != nil || h.Value == "" {
+	if !ok || json.Unmarshal(plain, &h) != nil || h.Value+h.Refused == "" {
 		return row, nil, nil
 	}
 	if old {
@@ -222,35 +267,64 @@ func (v *Vault) read(ctx context.Context, at place) (session.UpstreamToken, *hel
 	return row, &h, nil
 }
 
-// renew has the third party renew a token. Only one caller at a time does so: done is
-// false if another was first.
-func (v *Vault) renew(ctx context.Context, row session.UpstreamToken, h *held) (done bool, err error) {
+// renew asks for a token and stores it. Only one caller at a time does so. It returns nil
+// if another was first, or if there is no token, which the row then tells.
+func (v *Vault) renew(ctx context.Context, at place, row session.UpstreamToken, ask asking) (*session.Secret, error) {
 	row.Busy = time.Now().Add(busyFor)
-	if err := v.save(ctx, &row); err != nil {
-		return false, unlessTaken(err)
+	if err := v.claim(ctx, at, &row); err != nil {
+		return nil, unlessTaken(err)
 	}
 	// The token may be used up even if the client has gone, so this goes on.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), busyFor)
 	defer cancel()
-	p := v.providers[row.Provider]
-	got, err := v.refresh(ctx, p, h.Refresh)
+	t, err := ask(ctx)
 	row.Busy = time.Time{}
-	switch {
-	case session.CodeOf(err) == session.Unauthenticated:
+	var got *session.Secret
+	switch code := session.CodeOf(err); {
+	case code == session.Unauthenticated:
 		v.log.WarnContext(ctx, "a third party has refused to renew a token; its user is asked again", "provider", row.Provider, "tenant", row.Tenant, "error", err)
 		row.Sealed, row.Until = "", time.Time{}
+	case code == session.Forbidden:
+		v.log.WarnContext(ctx, "a token was not given", "provider", row.Provider, "tenant", row.Tenant, "error", err)
+		v.fill(&row, held{Refused: messageOf(err)}, time.Now().Add(refusedFor))
 	case err != nil:
 		v.log.WarnContext(ctx, "a token could not be renewed", "provider", row.Provider, "tenant", row.Tenant, "error", err)
 		row.Busy = time.Now().Add(againAfter)
 	default:
-		got.Refresh = cmp.Or(got.Refresh, h.Refresh)
-		v.fill(&row, got)
+		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
+		got = &session.Secret{Value: t.Value, Until: t.Until}
 	}
-	saved := unlessTaken(v.save(ctx, &row))
-	if saved == nil && session.CodeOf(err) == session.Unavailable {
-		return true, unavailable(row.Provider).Because(err)
+	saved := v.save(ctx, &row)
+	switch {
+	case saved != nil:
+		return nil, unlessTaken(saved)
+	case session.CodeOf(err) == session.Unavailable:
+		return nil, unavailable(row.Provider).Because(err)
 	}
-	return true, saved
+	return got, nil
+}
+
+// claim stores that one caller asks. Errors: Conflict and NotFound if another was first.
+func (v *Vault) claim(ctx context.Context, at place, row *session.UpstreamToken) error {
+	busy := row.Busy
+	if row.Rev == 0 {
+		*row = at.row()
+		row.Busy, row.Expires, row.Rev = busy, busy.Add(refusedFor), 1
+		return v.store.CreateUpstreamToken(ctx, *row)
+	}
+	if !row.Expires.IsZero() { // it must be there still when the answer comes
+		row.Expires = busy.Add(refusedFor)
+	}
+	return v.save(ctx, row)
+}
+
+// messageOf returns the text of an error for users.
+func messageOf(err error) string {
+	var e *session.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return ""
 }
 
 func (v *Vault) save(ctx context.Context, row *session.UpstreamToken) error {
@@ -269,15 +343,18 @@ func unlessTaken(err error) error {
 	return err
 }
 
-// fill puts a token into a row.
-func (v *Vault) fill(row *session.UpstreamToken, t token) {
-	plain, err := json.Marshal(held{t.Value, t.Refresh})
+// fill puts a secret into a row, until a time; zero if it does not end by itself.
+func (v *Vault) fill(row *session.UpstreamToken, h held, until time.Time) {
+	plain, err := json.Marshal(h)
 	if err != nil {
 		panic("upstream: " + err.Error()) // texts can always be marshalled
 	}
-	row.Sealed, row.Until, row.Changed, row.Expires = v.rows.SealFor(placeOf(*row).owner(), plain), t.Until, time.Now(), time.Time{}
-	if t.Refresh == "" {
-		row.Expires = t.Until
+	row.Sealed, row.Until, row.Changed, row.Expires = v.rows.SealFor(placeOf(*row).owner(), plain), until, time.Now(), time.Time{}
+	switch {
+	case h.Refresh == "":
+		row.Expires = until
+	case row.Provider == SignedIn:
+		row.Expires = time.Now().Add(signedInFor)
 	}
 }
 
@@ -297,12 +374,12 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		there := err == nil
 		switch {
 		case errors.Is(err, session.NotFound):
-			row = session.UpstreamToken{ID: at.id(), Tenant: at.tenant, Principal: at.principal, Provider: at.provider, Created: time.Now()}
+			row = at.row()
 		case err != nil:
 			return err
 		}
 		row.Busy = time.Time{}
-		v.fill(&row, t)
+		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
 		if there {
 			err = v.store.SaveUpstreamToken(ctx, row)
 		} else {
@@ -317,11 +394,16 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 	}
 }
 
-// Remove removes what a principal has at a provider. It reports whether there was
-// something.
+// Remove removes what a principal has at a provider, with the token that it was exchanged
+// for. It reports whether there was something.
 //
 // Errors: Unavailable.
 func (v *Vault) Remove(ctx context.Context, tenant, principal, provider string) (bool, error) {
+	if v.providers[provider].Exchange != nil {
+		if _, err := Remove(ctx, v.store, tenant, principal, SignedIn); err != nil {
+			return false, err
+		}
+	}
 	return Remove(ctx, v.store, tenant, principal, provider)
 }
 

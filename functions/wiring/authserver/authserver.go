@@ -76,7 +76,8 @@ func New(f *wiring.Function, change func(*broker.Config)) (*Pages, error) {
 	if f.Broker {
 		c := broker.Config{
 			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: auth.NewKeys(f.Store), Secret: f.Secret, Others: others, Log: f.Log,
-			Served: func(name string) bool { _, ok := f.Server(name); return ok },
+			Served:   func(name string) bool { _, ok := f.Server(name); return ok },
+			SignedIn: keepSignIn(f),
 		}
 		if change != nil {
 			change(&c)
@@ -89,6 +90,18 @@ func New(f *wiring.Function, change func(*broker.Config)) (*Pages, error) {
 	var err error
 	p.pages, err = upstream.NewPages(pagesOf(f, p.Broker, others))
 	return p, err
+}
+
+// keepSignIn returns what keeps the tokens of users who sign in for a server that
+// exchanges them.
+func keepSignIn(f *wiring.Function) func(context.Context, session.Identity, string, broker.Token) error {
+	return func(ctx context.Context, who session.Identity, server string, t broker.Token) error {
+		s, _ := f.Server(server)
+		if !f.Vault.Exchanges(s.Providers) {
+			return nil
+		}
+		return f.Vault.KeepSignIn(ctx, who.Tenant, who.Principal, t.Access, t.Refresh, t.Until)
+	}
 }
 
 // pagesOf returns the settings of the pages where users connect third parties.
