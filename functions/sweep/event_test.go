@@ -8,7 +8,6 @@ import (
 )
 
 func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
-	const request = `{"task":"lambda/t","clientToken":"t","box":"b","server":"s","env":{}}`
 	for name, c := range map[string]struct {
 		text        string
 		id          string
@@ -17,11 +16,6 @@ func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
 		"of the schedule": {`{"detail-type":"Scheduled Event","detail":{}}`, "", false, false},
 		"of this machine": {`{"detail-type":"Dormouse Task Stopped","detail":{"id":"process/1","state":"stopped"}}`, "process/1", true, true},
 		"of ECS":          {`{"detail-type":"ECS Task State Change","detail":{"group":"dormouse:YQ:Yg","startedBy":"t","lastStatus":"STOPPED"}}`, "ecs/t", true, true},
-		"of a box's invocation": {
-			`{"version":"1.0","requestContext":{"condition":"Success"},"requestPayload":` + request + `,"responsePayload":{"id":"lambda/t","box":"b","state":"stopped","runner":"r"}}`,
-			"lambda/t", true, true,
-		},
-		"of another invocation": {`{"version":"1.0","requestPayload":{"x":1},"responsePayload":null}`, "", false, true},
 	} {
 		var e event
 		if err := json.Unmarshal([]byte(c.text), &e); err != nil {

@@ -29,7 +29,7 @@ type guest struct {
 func (g *guest) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
 	end := i.End()
 	end.Started = time.Now()
-	err := g.run(ctx, i, deadline, &end)
+	err := g.run(ctx, i, deadline)
 	end.Stopped, end.Reason = time.Now(), "the runner exited with code 0"
 	if err != nil {
 		g.log.Error("the box ended", "error", err)
@@ -38,7 +38,7 @@ func (g *guest) host(ctx context.Context, i fleet.Invitation, deadline time.Time
 	return end
 }
 
-func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time, end *fleet.Status) error {
+func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time) error {
 	env := environment(maps.Clone(i.Env))
 	env["DORMOUSE_BOX_TASK"] = i.Task
 	a, err := readAssignment(env)
@@ -62,7 +62,6 @@ func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time,
 		return runner.Begun{Executor: p.box, Digest: p.server.Definition(), Idle: p.server.Idle, Longest: p.server.ToolTimeout}, nil
 	}
 	link = runner.New(c)
-	end.Runner = fleet.RunnerDigest(link.ID())
 	err = live(ctx, link, g.made.Load)
 	if p := g.made.Load(); p != nil {
 		p.remove()

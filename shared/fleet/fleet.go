@@ -10,8 +10,6 @@ package fleet
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"strings"
 	"time"
@@ -146,10 +144,6 @@ type Status struct {
 	Box         string `json:"box"`
 	Server      string `json:"server"`
 	State       State  `json:"state"`
-	// Runner is a digest of the id that the runner drew, in a report of its end by a place
-	// that does not list tasks; otherwise "". It tells the task from a second one of the
-	// same token. See [RunnerDigest].
-	Runner string `json:"runner,omitempty"`
 	// PID is the runner's process id if the fleet is this machine, else 0.
 	PID int `json:"pid,omitempty"`
 	// Started is when the runner was started, and Stopped when the last process of the
@@ -175,15 +169,8 @@ type Invitation struct {
 	Env         map[string]string `json:"env"`
 }
 
-// End returns the status with which the task reports its end, without its times, its
-// runner and how it ended.
+// End returns the status with which the task says that it has ended, without its times and
+// how it ended.
 func (i Invitation) End() Status {
 	return Status{ID: i.Task, ClientToken: i.ClientToken, Box: i.Box, Server: i.Server, State: Stopped}
-}
-
-// RunnerDigest returns the digest of a runner's id for [Status]. The id itself is a secret
-// between the runner and the host.
-func RunnerDigest(id string) string {
-	sum := sha256.Sum256([]byte("runner\x00" + id))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -26,6 +26,7 @@
 //	pull    box gen runner n                              ⇒ delivers, then pulled | fenced; again every 2 s
 //	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
 //	ask     box gen id round ticket notAfter inbox        ⇒ may; again every 5 s
+//	return  box gen ticket notAfter + payload             ⇒ nothing; the next deliver of the same id
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
 //	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
 //	bye     box gen runner link looks [idle]              ⇒ bye-ok | fenced; again every 2 s, 5 times
@@ -41,6 +42,7 @@
 //	welcome gen link [retire] [launch]  the hello link was taken; gen is the generation from now on
 //	fenced  link                 a newer runner runs this box: stop, exit
 //	nudge                        the inbox has something: pull
+//	look                         nothing: the host learns from its post whether the connection is open
 //	deliver id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again moved looks lens trace secrets + payload
 //	may     id round refused     the answer to ask
 //	pulled  n ids rounds         these ids were delivered for pull n
@@ -98,6 +100,11 @@
 // ackWithin (milliseconds) is set if the runner owes an end. A runner that has no ack
 // of the end by then sends taken with the ticket, unless inbox was set. It also sends
 // taken when the same id comes again.
+//
+// A runner whose time is almost over executes nothing new. It gives a deliver with
+// ackWithin back that did not come from an inbox: return has its ticket, its notAfter and
+// the message. The host then puts the message into the inbox, unless the request has a
+// mark or an end by then. Another generation gets it after this one's bye.
 //
 // # Suspended deliveries
 //

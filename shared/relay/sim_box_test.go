@@ -150,9 +150,6 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		steps = a.rng.IntN(100)
 	}
 	total := simWork(a)
-	if x.w.brief {
-		total = min(total, 5*time.Second)
-	}
 	for n := range steps {
 		if nap(c.ctx, total/time.Duration(steps+1)) != nil {
 			return
@@ -162,7 +159,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
 			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
-		case kind == 0 && n%128 < 5 && !x.w.brief:
+		case kind == 0 && n%128 < 5:
 			if !x.ask(a, c, label, n) {
 				return
 			}

@@ -183,16 +183,13 @@ func (p *simProc) stop(exit int, signal string) {
 	}
 	p.status.State, p.status.Stopped, p.status.ExitCode, p.status.Signal = fleet.Stopped, time.Now(), exit, signal
 	p.slept = exit == 0 && p.ctx.Err() == nil
-	if p.blind() && p.box != nil && !p.dead.Load() {
-		p.status.Runner = fleet.RunnerDigest(p.box.runner.ID())
-	}
 	w, status := p.w, p.status
 	a := w.actor(p.name + "/stopped")
 	times := 1
 	if a.chance(w.stoppedTwice) {
 		times = 2
 	}
-	if a.chance(w.stoppedLost) {
+	if a.chance(w.stoppedLost) || p.blind() {
 		times = 0
 	}
 	for n := range times {

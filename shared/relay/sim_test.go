@@ -136,7 +136,7 @@ type world struct {
 	memory   *sessiontest.Memory
 	config   relayhost.Config
 	idle     time.Duration // until a box sleeps
-	brief    bool          // requests take a few seconds at the most
+	drains   time.Duration // for how long a box may finish old requests before new ones go on
 	slowly   bool          // clients of sockets read large amounts slowly
 	operator *simOperator  // changes servers, nil for nobody
 	clock    *simClock     // the clock of hosts and runners, nil for the true one

@@ -1,13 +1,14 @@
 // Package lambda is the fleet whose boxes are invocations of Lambda functions. A task is
 // one asynchronous invocation, which holds its response open for the life of the box. The
-// package hides the requests to Lambda and the records with which it reports ends.
+// package hides the requests to Lambda.
 //
 // It makes no function, role or log group; the stack's template does. It keeps no state.
 //
 // # What Lambda promises
 //
-// Lambda neither lists nor stops invocations, and ends each after 15 minutes. An event may
-// come twice, or up to a minute late. The one-time token in the event lets one runner live;
+// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports
+// an end: a destination for the ends needs a right of the boxes' role. An event may come
+// twice, or up to a minute late. The one-time token in the event lets one runner live;
 // the host fences any other.
 //
 // # Tenants
@@ -234,33 +235,4 @@ func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byt
 		kind = fleet.ErrInvalid
 	}
 	return fmt.Errorf("%w: invoke the function %q: status %d %s: %s", kind, function, res.StatusCode, res.Header.Get("X-Amzn-Errortype"), answer)
-}
-
-// Report is a record that Lambda sends to the destination of an asynchronous invocation
-// when it has ended.
-type Report struct {
-	RequestContext struct {
-		Condition string `json:"condition"` // Success, RetriesExhausted or EventAgeExceeded
-	} `json:"requestContext"`
-	RequestPayload  json.RawMessage `json:"requestPayload"`
-	ResponsePayload json.RawMessage `json:"responsePayload"`
-}
-
-// Ended returns the status of the task that a report is about. ours is false for a report
-// about any other invocation, or no report. A task that ended without a word has no Runner
-// and the exit code -1.
-func (r Report) Ended() (s fleet.Status, ours bool) {
-	var i fleet.Invitation
-	if json.Unmarshal(r.RequestPayload, &i) != nil || fleet.PlaceOf(i.Task) != Place || i.Box == "" {
-		return fleet.Status{}, false
-	}
-	if json.Unmarshal(r.ResponsePayload, &s) == nil && s.ID == i.Task && s.Box == i.Box && s.State == fleet.Stopped && s.Runner != "" {
-		return s, true
-	}
-	s = i.End()
-	s.ExitCode, s.Stopped, s.Reason = -1, time.Now(), "the invocation ended without a word"
-	if c := r.RequestContext.Condition; c != "" && c != "Success" {
-		s.Reason += " (" + c + ")"
-	}
-	return s, true
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/google/go-cmp/cmp"
@@ -145,45 +144,5 @@ func TestAnswersOfLambdaAreErrorsOfAFleet(t *testing.T) {
 	s.Close()
 	if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("no answer: %v", err)
-	}
-}
-
-func TestReportsOfEndsAreRead(t *testing.T) {
-	const request = `{"task":"lambda/t","clientToken":"t","box":"b","server":"s","env":{}}`
-	for name, c := range map[string]struct {
-		report string
-		want   fleet.Status
-		ours   bool
-	}{
-		"an end": {
-			`{"requestContext":{"condition":"Success"},"requestPayload":` + request + `,"responsePayload":{"id":"lambda/t","clientToken":"t","box":"b","server":"s","state":"stopped","exitCode":3,"runner":"r"}}`,
-			fleet.Status{ID: "lambda/t", ClientToken: "t", Box: "b", Server: "s", State: fleet.Stopped, ExitCode: 3, Runner: "r"},
-			true,
-		},
-		"a crash": {
-			`{"requestContext":{"condition":"RetriesExhausted"},"requestPayload":` + request + `,"responsePayload":{"errorType":"Runtime.ExitError"}}`,
-			fleet.Status{ID: "lambda/t", ClientToken: "t", Box: "b", Server: "s", State: fleet.Stopped, ExitCode: -1, Reason: "the invocation ended without a word (RetriesExhausted)"},
-			true,
-		},
-		"the end of another box's task": {
-			`{"requestPayload":` + request + `,"responsePayload":{"id":"lambda/t","box":"c","state":"stopped","runner":"r"}}`,
-			fleet.Status{ID: "lambda/t", ClientToken: "t", Box: "b", Server: "s", State: fleet.Stopped, ExitCode: -1, Reason: "the invocation ended without a word"},
-			true,
-		},
-		"of another function": {`{"requestPayload":{"dormouseAlarm":{}},"responsePayload":null}`, fleet.Status{}, false},
-		"no report":           {`{"detail-type":"Scheduled Event"}`, fleet.Status{}, false},
-	} {
-		var r lambda.Report
-		if err := json.Unmarshal([]byte(c.report), &r); err != nil {
-			t.Fatal(err)
-		}
-		got, ours := r.Ended()
-		if ours != c.ours || got.ExitCode == -1 && time.Since(got.Stopped) > time.Minute {
-			t.Errorf("%s: ours %v, %+v", name, ours, got)
-		}
-		got.Stopped = time.Time{}
-		if d := cmp.Diff(c.want, got); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
 	}
 }

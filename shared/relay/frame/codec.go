@@ -36,6 +36,8 @@ func payloadOf(f Frame) []byte {
 		return f.Payload
 	case Status:
 		return f.Payload
+	case Return:
+		return f.Payload
 	case Deliver:
 		return f.Payload
 	case Answer:
@@ -113,6 +115,10 @@ func decode(kind Type, head, payload []byte) (Frame, error) {
 		f, err := read[Status](head)
 		f.Payload = payload
 		return f, err
+	case TypeReturn:
+		f, err := read[Return](head)
+		f.Payload = payload
+		return f, err
 	case TypeDeliver:
 		f, err := read[Deliver](head)
 		f.Payload = payload
@@ -155,6 +161,8 @@ func decodePlain(kind Type, head []byte) (Frame, error) {
 		return read[Fenced](head)
 	case TypeNudge:
 		return read[Nudge](head)
+	case TypeLook:
+		return read[Look](head)
 	case TypeMay:
 		return read[May](head)
 	case TypePulled:

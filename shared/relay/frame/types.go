@@ -61,6 +61,15 @@ type Ask struct {
 	Inbox    bool             `json:"inbox,omitempty"`
 }
 
+// Return gives a message back that the runner has not executed and will not execute,
+// because its time is almost over. The message is the payload.
+type Return struct {
+	Sender
+	Ticket   string `json:"ticket,omitempty"`
+	NotAfter int64  `json:"notAfter,omitempty"` // Unix milliseconds
+	Payload  []byte `json:"-"`
+}
+
 // Events is a batch of one session's events, whose bytes are the payload.
 type Events struct {
 	Sender
@@ -142,6 +151,9 @@ type Snapshot struct {
 	Object string `json:"object,omitempty"`
 }
 
+// InstallOwner begins the owners of installs, which are kept like workspaces.
+const InstallOwner = "install-"
+
 // Welcome answers a hello: the runner runs the box, in generation Gen.
 type Welcome struct {
 	Gen    session.Generation `json:"gen,omitempty"`
@@ -159,6 +171,9 @@ type Fenced struct {
 
 // Nudge says that the inbox has something.
 type Nudge struct{}
+
+// Look says nothing. The host learns from its post whether the connection is open.
+type Look struct{}
 
 // Deliver is a message to execute. Lens cuts the payload into the client's initialize
 // params and the message.
@@ -274,6 +289,9 @@ func (Taken) Kind() Type { return TypeTaken }
 func (Ask) Kind() Type { return TypeAsk }
 
 // Kind returns the type of the frame.
+func (Return) Kind() Type { return TypeReturn }
+
+// Kind returns the type of the frame.
 func (Events) Kind() Type { return TypeEvents }
 
 // Kind returns the type of the frame.
@@ -296,6 +314,9 @@ func (Fenced) Kind() Type { return TypeFenced }
 
 // Kind returns the type of the frame.
 func (Nudge) Kind() Type { return TypeNudge }
+
+// Kind returns the type of the frame.
+func (Look) Kind() Type { return TypeLook }
 
 // Kind returns the type of the frame.
 func (Deliver) Kind() Type { return TypeDeliver }

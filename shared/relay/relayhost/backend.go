@@ -25,6 +25,7 @@ const (
 	ackWithin = time.Second
 	// The time for a function that waits only until a request is accepted.
 	ackWithinBrief = 200 * time.Millisecond
+	lookForBye     = 2 * time.Second  // how long until Check looks whether a box sleeps that gave its request back
 	lookAfter      = 10 * time.Second // after a request was accepted, how long until Check looks again whether its box is alive
 )
 
@@ -163,6 +164,7 @@ type tender struct {
 	trying   bool               // the function has tried a PutItem; its item may still appear
 	inbox    bool               // an item was put
 	handed   bool               // the request was posted, or may be in the inbox
+	returned bool               // its box gave it back, and will soon be asleep
 	accepted bool
 	tries    int // resends, for the back-off
 }
@@ -248,6 +250,9 @@ func (t *tender) Check(ctx context.Context) (host.Status, error) {
 // pause is the time until the next Check. It is short while no runner is known to have
 // the request, and long once the request was accepted.
 func (t *tender) pause() time.Duration {
+	if t.returned {
+		return lookForBye
+	}
 	if t.accepted {
 		return lookAfter
 	}
@@ -331,12 +336,22 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 		if time.Now().After(it.NotAfter) {
 			return t.k.endItem(ctx, it, expired)
 		}
+		if !t.posted.IsZero() && !t.trying {
+			// Its box gave it back, so the box lives. Only a function that waits for the
+			// end may take that for an acceptance: nobody else wakes the next generation.
+			t.bound, t.returned = 0, true
+			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != session.WebSocket
+		}
 		return t.look(ctx)
 	}
+	t.returned = false
 	t.bound, t.accepted = it.Gen, true
 	b, err := t.k.Store.Box(ctx, t.d.Box)
-	if err != nil || !b.Over(it.Gen) {
+	if err != nil {
 		return err
+	}
+	if !b.Over(it.Gen) {
+		return losses{t.k.boxes}.missed(ctx, b)
 	}
 	released, err := t.k.overItem(ctx, b, it)
 	if err != nil || !released {

@@ -110,6 +110,8 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 		err = h.mark(ctx, f.Sender, f.Tickets)
 	case frame.Ask:
 		reply, err = h.ask(ctx, f)
+	case frame.Return:
+		err = h.returned(ctx, f)
 	case frame.Events:
 		reply, err = h.events(ctx, f)
 	case frame.Status:

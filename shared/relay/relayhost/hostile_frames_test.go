@@ -33,7 +33,7 @@ func TestHostileRunner(t *testing.T) {
 		rng = rand.New(rand.NewPCG(1, 2))
 	}
 	types := []frame.Type{
-		frame.TypeHello, frame.TypePull, frame.TypeTaken, frame.TypeAsk, frame.TypeEvents, frame.TypeStatus, frame.TypeBye, frame.TypePart, frame.TypeWhole,
+		frame.TypeHello, frame.TypePull, frame.TypeTaken, frame.TypeAsk, frame.TypeReturn, frame.TypeEvents, frame.TypeStatus, frame.TypeBye, frame.TypePart, frame.TypeWhole,
 		frame.Get, frame.Put, frame.Done, frame.Forget, frame.TypeDeliver, "unknown",
 	}
 	count := map[string]int{}

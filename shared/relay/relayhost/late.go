@@ -1,6 +1,7 @@
 package relayhost
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -14,6 +15,35 @@ import (
 // before it executes the message. The host then writes the taken mark, unless a function
 // has ended the request; that function has left a mark of its own. A deliver frame that is
 // not late is executed at once.
+
+// returned puts a message into the inbox that its runner gives back without having
+// executed it. A mark that the request has by now stays. returned reads the log after the
+// write: the request may have ended in the meantime, and nobody waits for the item then.
+func (h *Handler) returned(ctx context.Context, f frame.Return) error {
+	t, err := h.open(ctx, f.Sender, f.Ticket)
+	if err != nil {
+		return err
+	}
+	if t.Gen != f.Gen || len(t.Requests) == 0 || len(f.Payload) == 0 || len(f.Payload) > frame.MaxMessage {
+		return session.Errorf(session.Invalid, "a message of session %s with %d bytes was returned with a ticket that is not its own", t.Session, len(f.Payload))
+	}
+	notAfter := time.UnixMilli(f.NotAfter)
+	if latest := time.Now().Add(validity); notAfter.After(latest) {
+		notAfter = latest
+	}
+	it := session.Item{
+		Box: t.Box, ID: t.Stream, State: session.Waiting, Address: t.Address, Raw: bytes.Clone(f.Payload), NotAfter: notAfter, Created: time.Now(),
+	}
+	put, err := h.Store.PutItem(ctx, it)
+	if err != nil || !put {
+		return err
+	}
+	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	if err != nil || !tail.Final {
+		return err
+	}
+	return h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
+}
 
 // ask decides whether a runner may execute a late deliver frame. It writes the mark first
 // and then reads the record and the log. A function that ends the request either takes

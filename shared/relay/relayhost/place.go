@@ -52,23 +52,41 @@ const (
 	goneAfter = time.Minute
 )
 
-// compareUnlisted finds out whether a box is lost whose place does not list its tasks.
-// Any of these means that it is: the program that held the task has ended; the place's
-// Lifetime has passed since the last change of the record; the connection was closed twice,
-// goneAfter apart, and the runner has not come back.
-func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box, can fleet.Traits) error {
+// losses notes boxes whose generation ended without a bye.
+type losses struct{ boxes }
+
+// compareUnlisted finds out whether a box is lost, or its start was, whose place does not
+// list its tasks.
+func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 	switch {
 	case b.State == session.Starting && b.Changed.Before(w.Since):
 		b.Failure = programEnded()
 		return w.again(ctx, b)
 	case b.State != session.Awake:
 		return nil // a start that never completes becomes overdue
-	case b.Changed.Before(w.Since), can.Lifetime > 0 && longAgo(b.Changed, can.Lifetime+lifetimeSlack):
+	case b.Changed.Before(w.Since):
 		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	closed, err := w.closed(ctx, b)
+	return w.missed(ctx, b)
+}
+
+// missed finds out whether an awake box is lost whose place does not list its tasks. Either
+// of these means that it is: the place's Lifetime has passed since the last change of the
+// record; the connection was closed twice, goneAfter apart, and the runner has not come
+// back. The sweep calls missed, and each function that waits for a call of the box does: no
+// place of this kind reports the end of a task.
+func (x losses) missed(ctx context.Context, b session.Box) error {
+	can := x.Fleet.Traits(b.Place)
+	if can.Lists || b.State != session.Awake {
+		return nil
+	}
+	if can.Lifetime > 0 && longAgo(b.Changed, can.Lifetime+lifetimeSlack) {
+		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
+	}
+	err := x.post(ctx, b.Conn, frame.Look{})
+	closed := errors.Is(err, session.Closed)
 	switch {
-	case err != nil:
+	case err != nil && !closed:
 		return err
 	case !closed && b.Gone.IsZero():
 		return nil
@@ -79,39 +97,12 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box, can fleet.
 	case time.Since(b.Gone) < goneAfter:
 		return nil
 	case can.Stops:
-		if err := w.Fleet.Stop(ctx, b.Task, "its connection is gone"); err != nil {
+		if err := x.Fleet.Stop(ctx, b.Task, "its connection is gone"); err != nil {
 			return err
 		}
-		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
+		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	default:
-		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
+		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	return ignoreConflict(w.Store.SaveBox(ctx, b))
-}
-
-// closed reports whether the connection of an awake box is closed. It posts a nudge, which
-// a runner that lives answers by asking for its inbox.
-func (w *Sweeper) closed(ctx context.Context, b session.Box) (bool, error) {
-	err := w.post(ctx, b.Conn, frame.Nudge{})
-	if errors.Is(err, session.Closed) {
-		return true, nil
-	}
-	return false, err
-}
-
-// isFor reports whether the report t of a task's end concerns the present runner of b. A
-// place that does not list its tasks may start two for one token. The second one is fenced,
-// and the digest of its runner is another. A report without a runner comes from a task that
-// ended without a word. It counts if the box's connection is closed too.
-func (w *Sweeper) isFor(ctx context.Context, b session.Box, t fleet.Status) (bool, error) {
-	switch {
-	case !runs(b, t):
-		return false, nil
-	case b.State != session.Awake || w.Fleet.Traits(b.Place).Lists:
-		return true, nil
-	case t.Runner != "":
-		return t.Runner == fleet.RunnerDigest(b.Runner), nil
-	default:
-		return w.closed(ctx, b)
-	}
+	return ignoreConflict(x.Store.SaveBox(ctx, b))
 }

@@ -2,16 +2,19 @@ package relayhost_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // unlisted is a place that does not list its tasks. Connections in gone are closed.
@@ -137,29 +140,53 @@ func TestARunnerThatComesBackIsNotLost(t *testing.T) {
 	})
 }
 
-func TestAReportOfAnEndIsForOneRunner(t *testing.T) {
-	for name, c := range map[string]struct {
-		runner string
-		gone   bool
-		want   session.BoxState
-	}{
-		"of the box's runner":                    {fleet.RunnerDigest("r"), false, session.Asleep},
-		"of a second one that was fenced":        {fleet.RunnerDigest("r2"), true, session.Awake},
-		"without a word, and the connection is":  {"", false, session.Awake},
-		"without a word, the connection is gone": {"", true, session.Asleep},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f, store, config := unlistedWorld(t)
-			f.gone = c.gone
-			err := relayhost.NewSweeper(config).Stopped(t.Context(), fleet.Status{
-				ID: "x/" + relayhost.ClientToken(unlistedBox, 3), ClientToken: relayhost.ClientToken(unlistedBox, 3),
-				Box: string(unlistedBox), State: fleet.Stopped, ExitCode: 1, Runner: c.runner,
-			})
-			if s := stateOf(t, store); err != nil || s != c.want {
-				t.Errorf("the box is %s, want %s; %v", s, c.want, err)
-			}
-		})
+// mortal posts to the runner of an asylum until its connection is gone.
+type mortal struct {
+	*asylum
+	place *unlisted
+}
+
+func (m *mortal) Post(ctx context.Context, conn string, data []byte) error {
+	if m.place.gone {
+		return session.Closed
 	}
+	return m.asylum.Post(ctx, conn, data)
+}
+
+// No place of this kind reports the end of a task. A function that waits for a call looks
+// itself whether the connection of its box is open.
+func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		f := &unlisted{}
+		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
+		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
+		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
+		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.stream = a.posted(frame.TypeDeliver)[0].ID
+		if may, err := a.ask(); err != nil || may.Refused != "" { // the runner has it
+			t.Fatalf("%+v, %v", may, err)
+		}
+		if events, err := call.Next(t.Context(), time.Now().Add(5*time.Minute)); err != nil || len(events) > 0 {
+			t.Fatalf("a call of a box that lives ended with %v, %v", events, err)
+		}
+		f.gone = true
+		killed := time.Now()
+		events, err := call.Next(t.Context(), time.Now().Add(5*time.Minute))
+		if err != nil || len(events) != 1 || !strings.Contains(string(events[0].Raw), "is not known") {
+			t.Fatalf("%v, %v", events, err)
+		}
+		if took := time.Since(killed); took > 90*time.Second {
+			t.Errorf("the call ended after %s", took)
+		}
+	})
 }
 
 // The second attempt of a wake may go elsewhere, with its own time to start.

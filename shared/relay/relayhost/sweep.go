@@ -16,7 +16,7 @@ import (
 // both. Every step is idempotent. A step may race with other steps, with runners and
 // with waiting functions.
 type Sweeper struct {
-	boxes
+	losses
 	// Since is when the fleet began, if its tasks end with it, as on one machine. A start
 	// that was noted before and that the fleet does not list was lost: [Sweeper.Sweep]
 	// repeats it at once instead of after StartTimeout. Zero means that there is no such
@@ -25,7 +25,7 @@ type Sweeper struct {
 }
 
 // NewSweeper returns a Sweeper with the configuration c.
-func NewSweeper(c Config) *Sweeper { return &Sweeper{boxes: newBoxes(c)} }
+func NewSweeper(c Config) *Sweeper { return &Sweeper{losses: losses{newBoxes(c)}} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task
 // that the record does not name. A runner that sent bye, was fenced or lost its host has
@@ -67,8 +67,8 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		if can := w.Fleet.Traits(b.Place); !can.Lists {
-			errs = append(errs, w.compareUnlisted(ctx, b, can))
+		if !w.Fleet.Traits(b.Place).Lists {
+			errs = append(errs, w.compareUnlisted(ctx, b))
 		} else if listed {
 			errs = append(errs, w.compare(ctx, b, tasks))
 		}
@@ -138,9 +138,8 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	if err != nil {
 		return err
 	}
-	ours, err := w.isFor(ctx, b, t)
 	switch {
-	case !ours:
+	case !runs(b, t):
 	case b.State == session.Awake:
 		err = w.lost(ctx, b, stopFailure(t, false))
 	default:
@@ -172,13 +171,13 @@ func stopFailure(t fleet.Status, starting bool) session.Failure {
 
 // lost records that the generation of b ended without a bye. If another writer changed
 // the record in between, lost does nothing, and the caller's settle looks again.
-func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) error {
-	err := w.Store.SaveBox(ctx, lose(b, why, time.Now()))
+func (x losses) lost(ctx context.Context, b session.Box, why session.Failure) error {
+	err := x.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if errors.Is(err, session.Conflict) {
 		return nil
 	}
 	if err == nil {
-		w.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
+		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
 			"exit_code", why.Exit, "signal", why.Signal)
 	}
 	return err

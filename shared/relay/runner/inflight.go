@@ -60,6 +60,9 @@ func (in *inflight) deliver(f frame.Deliver) {
 		return
 	}
 	switch {
+	case in.draining:
+		in.giveBack(f)
+		return
 	case in.refuses():
 		return
 	case in.stage != up:
@@ -90,6 +93,16 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	case !d.ended:
 		in.sendTaken([]*delivery{d})
 	}
+}
+
+// giveBack returns a request that this runner will not execute any more, so that the host
+// knows that. An item of the inbox needs no return: the bye releases it.
+func (in *inflight) giveBack(f frame.Deliver) {
+	parts, ok := frame.Split(f.Payload, f.Lens)
+	if in.stage != up || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.gen || !in.links.linked() || in.late[f.ID] != nil {
+		return
+	}
+	in.transfers.sendSmall(frame.Return{Sender: in.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
 // run gives a message to the Executor. reported says that the runner asked the host for
