@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
 
 // Limits of kept installs.
@@ -118,11 +119,11 @@ func (k keeping) installsOf(where string, local bool, box string, gen int64, tem
 		return nil, nil //nolint:nilnil // nothing is kept, and nothing is wrong
 	case folder && filepath.IsAbs(path):
 		own.store = snapshot.NewFolder(path)
-		own.key = func(name string) string { return snapshot.Key(box, "install-"+name) }
+		own.key = func(name string) string { return snapshot.Key(box, frame.InstallOwner+name) }
 		return own, nil
 	case k.host != nil && (where == "" || where == "host"):
 		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		own.key = func(name string) string { return "install-" + name } // the host knows which box asks
+		own.key = func(name string) string { return frame.InstallOwner + name } // the host knows which box asks
 		return own, nil
 	}
 	return nil, errors.New("DORMOUSE_INSTALLS: want off, host with DORMOUSE_SNAPSHOTS=host, or folder: and an absolute path")

@@ -70,6 +70,9 @@ type Box struct {
 	// work in a wake: the mean of about the last ten wakes.
 	Began time.Time     `json:",omitzero"`
 	Busy  time.Duration `json:",omitempty"`
+	// Installed is the definition of the server whose install was last kept, "" for none.
+	// A start with that definition need not install anything while the install is kept.
+	Installed string `json:",omitempty"`
 	// Gone is when the sweep first found Conn closed. The next hello clears it. Only a
 	// place that does not list its tasks needs it.
 	Gone time.Time `json:",omitzero"`

@@ -2,6 +2,7 @@ package relayhost
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
@@ -39,7 +40,9 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	case frame.Put:
 		reply.Object, reply.URL, reply.Header, err = h.Snapshots.Room(ctx, b.ID, f.Owner, b.Gen, f.Size, f.Sum)
 	case frame.Done:
-		err = h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object)
+		if err = h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object); err == nil && strings.HasPrefix(f.Owner, frame.InstallOwner) {
+			err = h.installed(ctx, f)
+		}
 	default: // Forget
 		if err = h.Snapshots.Forget(ctx, b.ID, f.Owner, b.Gen); err == nil {
 			err = h.Store.DeleteItem(ctx, b.ID, leftover(session.ID(f.Owner)), 0)
@@ -53,6 +56,23 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 		return nil, err // the runner asks again
 	}
 	return reply, nil
+}
+
+// installed notes in the record of a box that the install of its server is kept. The
+// choice of the place for the next start reads it.
+func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
+	if h.Definition == nil {
+		return nil
+	}
+	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
+		definition := h.Definition(b.Server)
+		if b.Runner != f.Runner || b.Installed == definition {
+			return b, known
+		}
+		b.Installed = definition
+		return b, write
+	})
+	return err
 }
 
 // leftover returns the id of an item for a session that has ended and whose snapshot must

@@ -118,6 +118,28 @@ func TestRunnerSavesAndGetsASnapshotByURLs(t *testing.T) {
 	}
 }
 
+func TestABoxIsKnownByTheDefinitionWhoseInstallIsKept(t *testing.T) {
+	a := newAsylum(t)
+	a.keeping()
+	a.config.Definition = func(server string) string { return "definition of " + server }
+	installed := func() string {
+		b, err := a.store.Box(t.Context(), asylumBox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Installed
+	}
+	a.saves("s1", "a workspace")
+	if got := installed(); got != "" {
+		t.Errorf("a workspace counts as the install of %s", got)
+	}
+	a.saves("install-npx-4711", "an install")
+	if got := installed(); got != "definition of s" {
+		t.Errorf("the install that is kept is that of %q", got)
+	}
+	a.asks(frametest.Frame{Type: frame.Get, N: 9, Owner: "install-npx-4711"})
+}
+
 func TestSnapshotThatWasPutAndNotDoneIsNone(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
