@@ -113,7 +113,7 @@ func printQuotas(out io.Writer, all []tenantQuotas) error {
 		return fmt.Sprintf(format, n)
 	}
 	return table(out, func(say func(string, ...any)) {
-		say("TENANT\tSERVER\tUSD OF MONTH\tLIMIT\tGB\tLIMIT\tCALLS TODAY\tLIMIT\tRATES\n")
+		say("TENANT\tSERVER OR PRINCIPAL\tUSD OF MONTH\tLIMIT\tGB\tLIMIT\tCALLS TODAY\tLIMIT\tRATES\n")
 		for _, q := range all {
 			servers := []string{""}
 			servers = append(servers, slices.Sorted(maps.Keys(q.Limits.Servers))...)
@@ -126,6 +126,14 @@ func printQuotas(out io.Writer, all []tenantQuotas) error {
 					float64(q.Used.Nanos[server])/1e9, most("%.2f", limits.MonthUSD),
 					float64(q.Used.Bytes[server])/(1<<30), most("%g", limits.MonthGB),
 					q.Used.Calls[server], most("%.0f", float64(limits.Day)), cmp.Or(ratesOf(limits), "–"))
+			}
+			usd, gb := most("%.2f", q.Limits.PrincipalUSD), most("%g", q.Limits.PrincipalGB)
+			if q.Limits.PrincipalUSD > 0 || q.Limits.PrincipalGB > 0 {
+				say("%s\teach principal\t–\t%s\t–\t%s\t–\t–\t–\n", q.Tenant, usd, gb)
+			}
+			for _, principal := range slices.Sorted(maps.Keys(q.Used.Principals)) {
+				share := q.Used.Principals[principal]
+				say("%s\t%s\t%.4f\t%s\t%.3f\t%s\t–\t–\t–\n", q.Tenant, principal, float64(share.Nanos)/1e9, usd, float64(share.Bytes)/(1<<30), gb)
 			}
 		}
 	})
@@ -161,7 +169,7 @@ func ratesOf(l quota.Limits) (text string) {
 
 type setQuotasCommand struct {
 	Tenant  string   `arg:"" help:"The tenant. Others keep the limits of the servers file."`
-	Change  []string `arg:"" name:"limit" help:"KEY=VALUE, as under x-dormouse.limits: month_usd=20, day=5000, principal=60/m, and for a server tools.NAME=5/m. off removes a limit, file gives that of the servers file back."`
+	Change  []string `arg:"" name:"limit" help:"KEY=VALUE, as under x-dormouse.limits: month_usd=20, principal_month_usd=2, day=5000, principal=60/m, and for a server tools.NAME=5/m. off removes a limit, file gives that of the servers file back."`
 	Server  string   `help:"Name of a server: limits of its callers only."`
 	Servers string   `default:"servers.json" type:"path" help:"As for show. Limits hold only where the servers file has x-dormouse.limits; {} is enough."`
 	keyStore

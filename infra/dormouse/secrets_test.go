@@ -2,8 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
 func TestSecretsAreSetListedAndRemoved(t *testing.T) {
@@ -28,5 +36,58 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 		if got := out.String(); code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "canary") {
 			t.Errorf("secrets %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
 		}
+	}
+}
+
+// The list is read in pages. It says what ends, and what the third party has refused. A
+// sign-in that is kept for exchanges is in it, and can be removed.
+func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
+	data := t.TempDir()
+	store, err := sqlitestore.Open(filepath.Join(data, local.StoreFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(principal, provider, sealed string, until time.Time) {
+		t.Helper()
+		if err := store.CreateUpstreamToken(t.Context(), session.UpstreamToken{
+			ID: session.UpstreamTokenID("default", principal, provider), Tenant: "default", Principal: principal, Provider: provider, Sealed: sealed, Until: until, Created: noon(), Changed: noon(),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 230 {
+		add(fmt.Sprint("user-", n), "notes", "sealed-canary", time.Time{})
+	}
+	end := noon().Add(time.Hour)
+	add("ada", "crm", "sealed-canary", end)
+	add("ada", "github", "", time.Time{})
+	add("ada", "@sign-in", "sealed-canary", end)
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	run := func(line string, want int) string {
+		t.Helper()
+		var out bytes.Buffer
+		if code := execute(strings.Fields("secrets "+line+" --data "+data), &terminal{out: &out, err: &out, now: noon}); code != want || strings.Contains(out.String(), "canary") {
+			t.Errorf("secrets %s: exit code %d, %s", line, code, out.String())
+		}
+		return out.String()
+	}
+	var all []secretLine
+	if err := json.Unmarshal([]byte(run("list --json", exitDone)), &all); err != nil || len(all) != 233 {
+		t.Errorf("%d lines, %v", len(all), err)
+	}
+	printed := run("list --principal ada", exitDone)
+	for _, want := range []string{
+		"crm       default  ada        2026-11-22  2026-11-22T13:00:00Z", "github    default  ada        2026-11-22  refused", "@sign-in  default  ada        2026-11-22  2026-11-22T13:00:00Z",
+	} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("the list has no line %q:\n%s", want, printed)
+		}
+	}
+	run("remove --principal ada @sign-in", exitDone)
+	run("remove --principal ada @sign-in", exitFailed)
+	if printed := run("list --principal ada", exitDone); strings.Contains(printed, "@sign-in") {
+		t.Error(printed)
 	}
 }

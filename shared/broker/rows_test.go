@@ -93,7 +93,7 @@ func rows() map[string][]string {
 		"Q-8":  {endpoints + "TestAFloodGetsAStatusAndCostsLittle", endpoints + "TestARequestOfAFloodTakesAFifthOfAnEcho", quotas + "TestTenTimesTheRateIsAFlood"},
 		"Q-9":  {endpoints + "TestATenantAtItsLimitCostsAnotherNothing", endpoints + "BenchmarkATenantBesideAnother"},
 		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestALongCallKeepsItsPlace"},
-		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", endpoints + "TestAtTheCapResultsCanStillBeRead"},
+		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", quotas + "TestACapOfAPrincipalStopsItWithinACentForEachInstance", endpoints + "TestACapOfAPrincipalIsAToolError", endpoints + "TestAtTheCapResultsCanStillBeRead"},
 		"Q-12": {endpoints + "TestTheAccountAgreesWithTheBill"},
 		"Q-13": {quotas + "TestAClockThatIsWrongDoesNotRaiseALimit"},
 		"Q-14": {quotas + "TestALimitHoldsHalfwayWhileTheStoreIsDown", quotas + "TestACapRefusesWorkAfterTenMinutesWithoutAFigure", quotas + "TestUseIsNeitherLostNorCountedTwiceInTrouble"},

@@ -102,7 +102,7 @@ func (x *exchange) spent() []slog.Attr {
 		return attrs
 	}
 	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
-		Over: session.OverREST, Tenant: x.caller.Tenant, Server: x.caller.Server.Name, Session: x.session,
+		Over: session.OverREST, Tenant: x.caller.Tenant, Principal: x.caller.Principal, Server: x.caller.Server.Name, Session: x.session,
 		Poll: x.r.Method == http.MethodGet, In: int(max(0, x.r.ContentLength)), Out: x.sent.bytes,
 		Took: time.Since(x.begun), Code: session.CodeOf(x.err),
 	}))...)
@@ -119,7 +119,7 @@ func (x *turn) spent(ctx context.Context) []slog.Attr {
 		over = session.OverEvent
 	}
 	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
-		Over: over, Tenant: x.tenant, Server: x.server, Session: x.session, Conn: x.conn,
+		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session, Conn: x.conn,
 		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: session.CodeOf(x.err),
 	}))...)
 }

@@ -24,6 +24,8 @@ const (
 	nanos       = 1e9 // of a dollar
 	flushTime   = 2 * time.Second
 	maxServers  = 1000 // that an account tells apart
+	// maxPrincipals is how many principals with caps an account tells apart in a month.
+	maxPrincipals = 1000
 )
 
 // Used is what a tenant has used, of all servers ("") and by the name of a server.
@@ -33,7 +35,17 @@ type Used struct {
 	Bytes map[string]int64 `json:"bytes,omitempty"` // in the month
 	Day   string           `json:"day,omitempty"`   // YYYY-MM-DD, UTC
 	Calls map[string]int64 `json:"calls,omitempty"` // on the day
+	// Principals is what each principal has used in the month, if principals have caps.
+	Principals map[string]Share `json:"principals,omitempty"`
 }
+
+// Share is what a principal has used in a month.
+type Share struct {
+	Nanos int64 `json:"nanos,omitempty"` // of a dollar
+	Bytes int64 `json:"bytes,omitempty"`
+}
+
+func (s Share) plus(more Share) Share { return Share{s.Nanos + more.Nanos, s.Bytes + more.Bytes} }
 
 // accountRow is the stored form of a tenant's account.
 type accountRow struct {
@@ -62,7 +74,16 @@ type account struct {
 // pending is what was used and is not in the row yet.
 type pending struct {
 	nanos, bytes, calls map[string]int64
+	principals          map[string]Share
 	tasks               []string
+}
+
+// addTo adds to what a principal has used.
+func (p *pending) addTo(principal string, more Share) {
+	if p.principals == nil {
+		p.principals = map[string]Share{}
+	}
+	p.principals[principal] = p.principals[principal].plus(more)
 }
 
 func (p *pending) add(to *map[string]int64, server string, n int64) {
@@ -100,7 +121,7 @@ func (u Used) at(t time.Time) Used {
 	now := Used{Month: month(t), Day: day(t)}
 	// A month or day behind t is one that another instance has begun.
 	if u.Month >= now.Month {
-		now.Month, now.Nanos, now.Bytes = u.Month, u.Nanos, u.Bytes
+		now.Month, now.Nanos, now.Bytes, now.Principals = u.Month, u.Nanos, u.Bytes, u.Principals
 	}
 	if u.Day >= now.Day {
 		now.Day, now.Calls = u.Day, u.Calls
@@ -108,7 +129,7 @@ func (u Used) at(t time.Time) Used {
 	return now
 }
 
-// plus returns the sum of both.
+// plus returns the sum of both, but for the principals.
 func (u Used) plus(p pending) Used {
 	u.Nanos, u.Bytes, u.Calls = sum(u.Nanos, p.nanos), sum(u.Bytes, p.bytes), sum(u.Calls, p.calls)
 	return u
@@ -126,6 +147,29 @@ func sum(a, b map[string]int64) map[string]int64 {
 		}
 	}
 	return all
+}
+
+// shares adds what principals have used. Those beyond maxPrincipals count for their tenant
+// only.
+func shares(a, b map[string]Share) map[string]Share {
+	if len(b) == 0 {
+		return a
+	}
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]Share{}
+	}
+	for name, more := range b {
+		if _, known := all[name]; known || len(all) < maxPrincipals {
+			all[name] = all[name].plus(more)
+		}
+	}
+	return all
+}
+
+// shareOf returns what a principal has used in the month of a time.
+func (a *account) shareOf(principal string, now time.Time) Share {
+	return a.row.Used.at(now).Principals[principal].plus(a.pending.principals[principal])
 }
 
 // look reads the account if its figure is too old. While the store is down it keeps the
@@ -171,6 +215,7 @@ func (l *Limiter) flush(ctx context.Context, a *account) error {
 	for tries := range maxTries {
 		row, now := a.row, time.Now()
 		row.Used = row.Used.at(now).plus(a.pending)
+		row.Used.Principals = shares(row.Used.Principals, a.pending.principals)
 		row.Tasks = append(slices.Clone(row.Tasks), a.pending.tasks...)
 		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
 		row.Writer = session.NewNonce()
@@ -229,6 +274,12 @@ func (a *account) close() bool {
 	if nearly(a.limits.Limits, "") {
 		return true
 	}
+	for principal := range a.pending.principals {
+		share := a.shareOf(principal, time.Now())
+		if over(share.Nanos, a.limits.PrincipalUSD*nanos) || over(share.Bytes, a.limits.PrincipalGB*gigabyte) {
+			return true
+		}
+	}
 	for server, of := range a.limits.Servers {
 		if nearly(of, server) {
 			return true
@@ -242,14 +293,23 @@ const gigabyte = 1 << 30
 // spent is a cap that is used up.
 type spent struct {
 	kind   string // see session.Limited
+	scope  string // the same: principal or tenant
 	cap    float64
 	server string // "" for all servers
 	until  time.Time
 }
 
-// spent returns the cap that refuses work of a server, the narrowest first.
-func (a *account) spent(server string, calls int64) *spent {
+// spent returns the cap that refuses work of a principal on a server, the narrowest first.
+func (a *account) spent(principal, server string, calls int64) *spent {
 	now := time.Now()
+	if l := a.limits.Limits; l.capsPrincipals() {
+		switch share := a.shareOf(principal, now); {
+		case l.PrincipalUSD > 0 && float64(share.Nanos) >= l.PrincipalUSD*nanos:
+			return &spent{"spend", "principal", l.PrincipalUSD, "", nextMonth(now)}
+		case l.PrincipalGB > 0 && float64(share.Bytes) >= l.PrincipalGB*gigabyte:
+			return &spent{"bytes", "principal", l.PrincipalGB, "", nextMonth(now)}
+		}
+	}
 	used := a.row.Used.at(now).plus(a.pending)
 	for _, of := range []string{server, ""} {
 		limits := a.limits.Limits
@@ -258,11 +318,11 @@ func (a *account) spent(server string, calls int64) *spent {
 		}
 		switch {
 		case limits.MonthUSD > 0 && float64(used.Nanos[of]) >= limits.MonthUSD*nanos:
-			return &spent{"spend", limits.MonthUSD, of, nextMonth(now)}
+			return &spent{"spend", "tenant", limits.MonthUSD, of, nextMonth(now)}
 		case limits.MonthGB > 0 && float64(used.Bytes[of]) >= limits.MonthGB*gigabyte:
-			return &spent{"bytes", limits.MonthGB, of, nextMonth(now)}
+			return &spent{"bytes", "tenant", limits.MonthGB, of, nextMonth(now)}
 		case limits.Day > 0 && calls > 0 && used.Calls[of]+calls > int64(limits.Day):
-			return &spent{"day", float64(limits.Day), of, nextDay(now)}
+			return &spent{"day", "tenant", float64(limits.Day), of, nextDay(now)}
 		}
 	}
 	return nil
@@ -270,7 +330,7 @@ func (a *account) spent(server string, calls int64) *spent {
 
 // capped reports whether money of a server is capped.
 func (a *account) capped(server string) bool {
-	return a.limits.MonthUSD > 0 || a.limits.Servers[server].MonthUSD > 0
+	return a.limits.MonthUSD > 0 || a.limits.PrincipalUSD > 0 || a.limits.Servers[server].MonthUSD > 0
 }
 
 // blind reports whether the store has given no figure for so long that caps cannot be

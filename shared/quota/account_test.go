@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func TestACapOfMoneyStopsWithinACentForEachInstance(t *testing.T) { // Q-11
 				last = err
 				refused++
 			} else {
-				l.Charge("acme", "files", costing(0.001), 10)
+				l.Charge("acme", "", "files", costing(0.001), 10)
 				spent += 0.001
 			}
 			time.Sleep(time.Second)
@@ -83,7 +84,7 @@ func TestColdInstancesWriteWhatTheySpend(t *testing.T) { // Q-11
 		calls := 0
 		for ; passes(t, w.instance(), work("echo")) && calls < 200; calls++ {
 			l := w.instance()
-			l.Charge("acme", "files", costing(0.02), 10)
+			l.Charge("acme", "", "files", costing(0.02), 10)
 		}
 		if calls != 50 {
 			t.Errorf("%d calls of 2 cents passed", calls)
@@ -98,7 +99,7 @@ func TestWhatIsSpentCostsFewWrites(t *testing.T) {
 			if !passes(t, l, work("echo")) {
 				t.Fatal("refused")
 			}
-			l.Charge("acme", "files", costing(0.00001), 100)
+			l.Charge("acme", "", "files", costing(0.00001), 100)
 			time.Sleep(10 * time.Millisecond)
 		}
 		c := w.count.Counts()
@@ -115,7 +116,7 @@ func TestBytesAndCallsOfADayAreLimitedForAServer(t *testing.T) {
 			if !passes(t, l, work("echo")) {
 				t.Fatal("refused")
 			}
-			l.Charge("acme", "files", meter.Units{}, 1000)
+			l.Charge("acme", "", "files", meter.Units{}, 1000)
 		}
 		limit := limited(t, admit(t, l, work("echo")))
 		if limit == nil || limit.Kind != "day" || limit.After > 24*time.Hour {
@@ -133,9 +134,122 @@ func TestBytesAndCallsOfADayAreLimitedForAServer(t *testing.T) {
 		if !passes(t, l, work("echo")) {
 			t.Error("the day does not begin anew")
 		}
-		l.Charge("acme", "weather", meter.Units{}, 1<<30)
+		l.Charge("acme", "", "weather", meter.Units{}, 1<<30)
 		if limit := limited(t, admit(t, l, work("echo"))); limit == nil || limit.Kind != "bytes" {
 			t.Errorf("%v", limit)
+		}
+	})
+}
+
+// Four instances, as for the cap of a tenant. Everybody else goes on.
+func TestACapOfAPrincipalStopsItWithinACentForEachInstance(t *testing.T) { // Q-11
+	inTime(t, `{"principal_month_usd": 0.5, "month_usd": 100}`, "", func(t *testing.T, w *world) {
+		time.Sleep(time.Until(time.Date(2000, 1, 20, 0, 0, 0, 0, time.UTC)))
+		const instances = 4
+		var all []*quota.Limiter
+		for range instances {
+			all = append(all, w.instance())
+		}
+		spent, refused := 0.0, 0
+		var last error
+		for i := 0; refused < 10*instances; i++ {
+			l := all[i%instances]
+			if !passes(t, l, by("bob", "acme")) {
+				t.Fatal("bob is refused")
+			}
+			l.Charge("acme", "bob", "files", costing(0.0001), 10)
+			if err := admit(t, l, work("echo")); err != nil {
+				last = err
+				refused++
+			} else {
+				l.Charge("acme", "ada", "files", costing(0.001), 10)
+				spent += 0.001
+			}
+			time.Sleep(time.Second)
+		}
+		if spent < 0.5 || spent > 0.5+instances*0.01 {
+			t.Errorf("stopped at $%.3f", spent)
+		}
+		limit := limited(t, last)
+		if limit.Kind != "spend" || limit.Scope != "principal" || !strings.Contains(last.Error(), "$0.50 a month for you is used up") ||
+			!strings.Contains(last.Error(), "2000-02-01 00:00 UTC") || !strings.Contains(last.Error(), "raises principal_month_usd (dormouse quotas set)") {
+			t.Error(last)
+		}
+		if !passes(t, all[0], by("ada", "other")) {
+			t.Error("ada of another tenant is refused")
+		}
+		if _, err := quota.Set(t.Context(), w.store, "acme", []byte(`{"principal_month_usd": 0.6}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(31 * time.Second)
+		if !passes(t, all[1], work("echo")) {
+			t.Error("a cap that the operator has raised is not")
+		}
+		time.Sleep(limit.After)
+		if r, err := quota.Show(t.Context(), w.store, "acme"); !passes(t, all[1], work("echo")) || err != nil || len(r.Used.Principals) != 0 {
+			t.Error("the month does not begin anew", r.Used, err)
+		}
+	})
+}
+
+func TestBytesOfAPrincipalAreLimited(t *testing.T) {
+	inTime(t, `{"principal_month_gb": 1}`, "", func(t *testing.T, w *world) {
+		w.instance().Charge("acme", "ada", "files", meter.Units{}, 1<<30-1)
+		l := w.instance()
+		if !passes(t, l, work("echo")) {
+			t.Fatal("refused below the cap")
+		}
+		l.Charge("acme", "ada", "weather", meter.Units{}, 1)
+		err := admit(t, w.instance(), work())
+		if limit := limited(t, err); limit == nil || limit.Kind != "bytes" || limit.Scope != "principal" || !strings.Contains(err.Error(), "principal_month_gb") {
+			t.Errorf("%v", err)
+		}
+		if !passes(t, w.instance(), by("bob", "acme")) {
+			t.Error("bob is refused")
+		}
+		r, err := quota.Show(t.Context(), w.store, "acme")
+		if err != nil || r.Used.Principals["ada"] != (quota.Share{Bytes: 1 << 30}) || len(r.Used.Principals) != 1 {
+			t.Errorf("%+v, %v", r.Used, err)
+		}
+	})
+}
+
+// What each principal has used is in the account of its tenant.
+func TestCapsOfPrincipalsCostTheStoreNothing(t *testing.T) {
+	costs := func(limits string) (c sessiontest.Counts) {
+		inTime(t, limits, "", func(t *testing.T, w *world) {
+			l := w.instance()
+			for i := range 1000 {
+				who := by([]string{"ada", "bob", "eve"}[i%3], "acme")
+				if !passes(t, l, who) {
+					t.Fatal("refused")
+				}
+				l.Charge("acme", who.Principal, "files", costing(0.00001), 100)
+				time.Sleep(10 * time.Millisecond)
+			}
+			c = w.count.Counts()
+		})
+		return c
+	}
+	without, with := costs(`{"month_usd": 100}`), costs(`{"month_usd": 100, "principal_month_usd": 50, "principal_month_gb": 5}`)
+	if without.Reads != with.Reads || without.Writes != with.Writes {
+		t.Errorf("%+v, without caps of principals %+v", with, without)
+	}
+}
+
+// The account tells a thousand principals apart. What more of them use counts for their
+// tenant.
+func TestAnAccountWithManyPrincipalsStaysSmall(t *testing.T) {
+	inTime(t, `{"principal_month_gb": 1, "month_gb": 1}`, "", func(t *testing.T, w *world) {
+		l := w.instance()
+		for i := range 3000 {
+			l.Charge("acme", fmt.Sprint("user-", i), "files", meter.Units{}, 1<<18)
+		}
+		time.Sleep(time.Minute)
+		l.Charge("acme", "user-0", "files", meter.Units{}, 1)
+		r, err := quota.Show(t.Context(), w.store, "acme")
+		if err != nil || len(r.Used.Principals) != 1000 || r.Used.Bytes[""] != 3000<<18+1 {
+			t.Errorf("%d principals, %d bytes, %v", len(r.Used.Principals), r.Used.Bytes[""], err)
 		}
 	})
 }
@@ -160,11 +274,11 @@ func TestUseIsNeitherLostNorCountedTwiceInTrouble(t *testing.T) { // Q-14
 		l := w.instance()
 		w.store.Set("SaveValue", sessiontest.Faults{Lost: 0.3, Unanswered: 0.3})
 		for range 500 {
-			l.Charge("acme", "files", costing(0.02), 10)
+			l.Charge("acme", "", "files", costing(0.02), 10)
 			time.Sleep(5 * time.Second)
 		}
 		w.store.Set("SaveValue", sessiontest.Faults{})
-		l.Charge("acme", "files", costing(0.02), 10)
+		l.Charge("acme", "", "files", costing(0.02), 10)
 		if got := w.spentOf("acme"); math.Abs(got-501*0.02) > 1e-6 {
 			t.Errorf("$%v, want $%v", got, 501*0.02)
 		}

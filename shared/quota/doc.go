@@ -31,6 +31,10 @@
 // invocation from 90 percent of a cap on. The cap may so be exceeded by a cent for each
 // instance, and by the boxes that run at that time.
 //
+// Caps of principals are kept in the account of their tenant, so they cost no read and no
+// write more. They count the requests of the principal. The account tells a thousand
+// principals apart in a month.
+//
 // # Trouble with the store
 //
 // Rates go on with half of the limit in each instance. Caps of money refuse work once the

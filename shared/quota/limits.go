@@ -38,7 +38,14 @@ type Limits struct {
 	// of the bill, and gigabytes (2^30) of requests and answers.
 	MonthUSD float64 `json:"month_usd,omitempty"`
 	MonthGB  float64 `json:"month_gb,omitempty"`
+	// PrincipalUSD and PrincipalGB are the same for each principal of a tenant. They count
+	// what the principal's own requests cost, and not boxes, which several may share.
+	PrincipalUSD float64 `json:"principal_month_usd,omitempty"`
+	PrincipalGB  float64 `json:"principal_month_gb,omitempty"`
 }
+
+// capsPrincipals reports whether there are caps for each principal.
+func (l Limits) capsPrincipals() bool { return l.PrincipalUSD > 0 || l.PrincipalGB > 0 }
 
 // Settings are the limits of a servers file, or those that an operator has set for a
 // tenant.
@@ -48,7 +55,7 @@ type Settings struct {
 }
 
 // Names of the keys of Limits that count for all servers only, or for one server only.
-func onlyOfAll() []string { return []string{"boxes"} }
+func onlyOfAll() []string { return []string{"boxes", "principal_month_usd", "principal_month_gb"} }
 func onlyOfOne() []string { return []string{"server", "tools", "weights"} }
 
 // MaxSettings bounds the JSON of limits of a tenant, in bytes.
@@ -161,8 +168,8 @@ func (o object) settings() (Settings, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Servers)) {
 		of := s.Servers[name]
-		if of.Boxes != 0 {
-			return Settings{}, fmt.Errorf("limits of server %q: %s: put this under x-dormouse of the file", name, strings.Join(onlyOfAll(), ", "))
+		if of.Boxes != 0 || of.capsPrincipals() {
+			return Settings{}, fmt.Errorf("limits of server %q: %s: put these under x-dormouse of the file", name, strings.Join(onlyOfAll(), ", "))
 		}
 		if err := of.check(); err != nil {
 			return Settings{}, fmt.Errorf("limits of server %q: %w", name, err)
@@ -180,7 +187,7 @@ func (l Limits) check() error {
 	if l.Concurrent > maxSlots {
 		return fmt.Errorf("concurrent is %d; want at most %d", l.Concurrent, maxSlots)
 	}
-	for key, n := range map[string]float64{"month_usd": l.MonthUSD, "month_gb": l.MonthGB} {
+	for key, n := range map[string]float64{"month_usd": l.MonthUSD, "month_gb": l.MonthGB, "principal_month_usd": l.PrincipalUSD, "principal_month_gb": l.PrincipalGB} {
 		if !(n >= 0 && n <= 1e9) || n > 0 && n < 1e-6 {
 			return fmt.Errorf("%s is %v; want a number above 0, or null for no limit", key, n)
 		}

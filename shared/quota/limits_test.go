@@ -55,6 +55,8 @@ func TestSettingsOfAServersFile(t *testing.T) {
 		`{"day": 1.5}`:                       "day",
 		`{"weights": {"a": 1}, "boxes": 2}`:  "under x-dormouse of a server",
 		`{"month_gb": 1e300}`:                "month_gb",
+		`{"principal_month_usd": -1}`:        "principal_month_usd",
+		`{"principal_month_gb": "1"}`:        "principal_month_gb",
 		`{"tenant": "60/m burst 5 or more"}`: "is not a rate",
 	} {
 		if _, _, err := quota.Read(quota.Sections{File: []byte(file)}); err == nil || !strings.Contains(err.Error(), says) {

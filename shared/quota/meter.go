@@ -27,18 +27,23 @@ func (c charging) Spent(a session.Account) []any {
 	}
 	for i := 1; i < len(attrs); i += 2 {
 		if u, ok := attrs[i].(meter.Units); ok {
-			c.limiter.Charge(a.Tenant, a.Server, u, a.In+a.Out)
+			c.limiter.Charge(a.Tenant, a.Principal, a.Server, u, a.In+a.Out)
 		}
 	}
 	return attrs
 }
 
-// Charge adds use to the account of a tenant. bytes are those of requests and answers. An
-// error of the store leaves the use for the next charge.
-func (l *Limiter) Charge(tenant, server string, u meter.Units, bytes int) {
+// Charge adds use to the account of a tenant, and of a principal if principals have caps;
+// "" for none. bytes are those of requests and answers. An error of the store leaves the use
+// for the next charge.
+func (l *Limiter) Charge(tenant, principal, server string, u meter.Units, bytes int) {
 	l.charge(tenant, func(a *account) {
-		a.pending.add(&a.pending.nanos, server, int64(math.Round(l.prices.Cost(u)*nanos)))
+		cost := int64(math.Round(l.prices.Cost(u) * nanos))
+		a.pending.add(&a.pending.nanos, server, cost)
 		a.pending.add(&a.pending.bytes, server, int64(bytes))
+		if principal != "" && a.limits.capsPrincipals() {
+			a.pending.addTo(principal, Share{cost, int64(bytes)})
+		}
 	})
 }
 

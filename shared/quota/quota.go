@@ -156,7 +156,7 @@ func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err e
 	}, nil
 }
 
-// afford checks the caps of a tenant, and returns its limits.
+// afford checks the caps of a tenant and of a principal, and returns the tenant's limits.
 func (l *Limiter) afford(ctx context.Context, w session.Work) (Settings, error) {
 	a := l.account(w.Tenant)
 	if err := a.turn.take(ctx); err != nil {
@@ -168,7 +168,7 @@ func (l *Limiter) afford(ctx context.Context, w session.Work) (Settings, error) 
 		return Settings{}, refuse("spend", "tenant", time.Minute,
 			"%s takes no work now: what its tenant has spent could not be read for %s; try again in some minutes, or tell the operator", w.Server, figureLost)
 	}
-	if s := a.spent(w.Server, a.limits.weigh(w)); s != nil {
+	if s := a.spent(w.Principal, w.Server, a.limits.weigh(w)); s != nil {
 		return Settings{}, s.error(w)
 	}
 	return a.limits, nil
@@ -214,12 +214,15 @@ func (s *spent) error(w session.Work) error {
 		"bytes": fmt.Sprintf("the %g GB of this month", s.cap),
 		"day":   fmt.Sprintf("the %.0f calls of today", s.cap),
 	}[s.kind]
-	at := "all servers"
-	if s.server != "" {
-		at = s.server
+	whose := "all servers of tenant " + w.Tenant
+	switch {
+	case s.scope == "principal":
+		whose, key = "you", "principal_"+key
+	case s.server != "":
+		whose = s.server + " of tenant " + w.Tenant
 	}
-	return refuse(s.kind, "tenant", time.Until(s.until),
-		"%s for %s of tenant %s is used up: calls go on at %s, or as soon as the operator raises %s (dormouse quotas set)", what, at, w.Tenant, until, key)
+	return refuse(s.kind, s.scope, time.Until(s.until),
+		"%s for %s is used up: calls go on at %s, or as soon as the operator raises %s (dormouse quotas set)", what, whose, until, key)
 }
 
 // Flooding returns Busy for a caller that goes on at ten times a rate after it was

@@ -546,7 +546,7 @@ func TestANativeServerCannotReachTheRowsOfLimits(t *testing.T) { // Q-16
 	inTime(t, `{"principal": "60/m burst 1", "day": 5}`, "", func(t *testing.T, w *world) {
 		l := w.instance()
 		passes(t, l, work("echo"))
-		l.Charge("acme", "files", meter.Units{Requests: 1e6}, 1)
+		l.Charge("acme", "", "files", meter.Units{Requests: 1e6}, 1)
 		before, err := quota.Show(t.Context(), w.store, "acme")
 		if err != nil || before.Used.Nanos[""] == 0 {
 			t.Fatalf("%+v, %v", before, err)

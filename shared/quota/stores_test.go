@@ -65,7 +65,7 @@ func TestLimitsHoldOnTheRealStores(t *testing.T) { // Q-3, Q-6, Q-10, Q-11, Q-16
 						if passes(t, l, by([]string{"ada", "bob"}[who], "acme")) {
 							passed[who].Add(1)
 						}
-						l.Charge("acme", "files", costing(0.02), 1)
+						l.Charge("acme", "", "files", costing(0.02), 1)
 					}
 				})
 			}

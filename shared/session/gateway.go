@@ -28,15 +28,17 @@ type Clients interface {
 
 // Account describes one invocation of a function: its caller, and what it transferred.
 type Account struct {
-	Over    Gateway
-	Tenant  string // "" if the caller was refused
-	Server  string // name of a configured server, or ""
-	Session ID
-	Conn    string        // WebSocket connection of the message, or ""
-	Poll    bool          // the request brought no message; it only asked for events
-	In, Out int           // bytes of the request's body and of the response's
-	Took    time.Duration // of the invocation
-	Code    Code          // of the error that the client got, or ""
+	Over   Gateway
+	Tenant string // "" if the caller was refused
+	// Principal is the caller; "" for frames and events, which no caller sent.
+	Principal string
+	Server    string // name of a configured server, or ""
+	Session   ID
+	Conn      string        // WebSocket connection of the message, or ""
+	Poll      bool          // the request brought no message; it only asked for events
+	In, Out   int           // bytes of the request's body and of the response's
+	Took      time.Duration // of the invocation
+	Code      Code          // of the error that the client got, or ""
 }
 
 // Gateway is the service that invoked a function. Each has its own price.

@@ -373,11 +373,33 @@ func TestAtTheCapResultsCanStillBeRead(t *testing.T) { // Q-11
 	})
 }
 
+// A principal at its cap gets a tool error that says what to do, and others go on. Each
+// request meets a function that has just started.
+func TestACapOfAPrincipalIsAToolError(t *testing.T) { // Q-11
+	inMarket(t, `{"principal_month_gb": 0.00001}`, func(t *testing.T, m *market) { // 10,737 bytes
+		ada, bob := m.open("2025-11-25"), m.open("2025-11-25", "Authorization", "bob")
+		long := strings.Replace(callEcho, `"arguments":{}`, `"arguments":{"x":"`+strings.Repeat("x", 11_000)+`"}`, 1)
+		if !m.sold(ada.post(callEcho)) || !m.sold(bob.post(callEcho)) {
+			t.Fatal("refused below the cap")
+		}
+		ada.post(long)
+		res := ada.post(callEcho)
+		for _, part := range []string{`"isError":true`, `"kind":"bytes"`, `"scope":"principal"`, "for you is used up", "raises principal_month_gb"} {
+			if res.Code != http.StatusOK || !strings.Contains(res.Body.String(), part) {
+				t.Errorf("%d %s has no %s", res.Code, res.Body, part)
+			}
+		}
+		if !m.sold(bob.post(callEcho)) {
+			t.Error("bob is refused")
+		}
+	})
+}
+
 // spend lets the tenant spend an amount.
 func (m *market) spend(usd float64) error {
 	f := m.function()
 	one := meter.Published().Cost(meter.Units{Requests: 1})
-	f.Quotas.Charge("acme", "shop", meter.Units{Requests: usd / one}, 0)
+	f.Quotas.Charge("acme", "", "shop", meter.Units{Requests: usd / one}, 0)
 	r, err := quota.Show(m.t.Context(), m.store, "acme")
 	if err == nil && float64(r.Used.Nanos[""]) < usd*1e9-1e6 {
 		err = fmt.Errorf("%+v", r)
