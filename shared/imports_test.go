@@ -54,7 +54,8 @@ func arrows() []arrow {
 		{"shared/nearest", nil},
 		{"shared/catalog", append(core, "shared/allow", "shared/nearest")}, // the reader checks rules where they stand in the file
 		{"shared/auth", core},
-		{"shared/api", append(core, "shared/auth", "shared/catalog", "shared/meter")},
+		{"shared/pushed", []string{"shared/catalog", "shared/session"}},
+		{"shared/api", append(core, "shared/auth", "shared/catalog", "shared/meter", "shared/pushed")},
 		{"shared/oauth", append(core, "shared/allow")},
 		{"shared/broker", append(core, "shared/oauth")},
 		{"shared/upstream", core},

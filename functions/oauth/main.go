@@ -3,19 +3,18 @@
 package main
 
 import (
+	"context"
+
+	"github.com/aws/aws-lambda-go/events"
+
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 )
 
 func main() {
-	f, err := boot.Open()
-	if err != nil {
-		boot.Fail(err)
-	}
-	h, err := authserver.Handler(f.Function)
-	if err != nil {
-		boot.Fail(err)
-	}
-	boot.Start(lambdafront.HTTP(h))
+	boot.Serve(func(f *boot.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
+		h, err := authserver.Handler(f.Function)
+		return lambdafront.HTTP(h), err
+	})
 }

@@ -12,31 +12,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
+type (
+	event  = events.APIGatewayWebsocketProxyRequest
+	answer = events.APIGatewayProxyResponse
+)
+
 func main() {
-	f, err := boot.Open()
-	if err != nil {
-		boot.Fail(err)
-	}
-	h := relayhost.NewHandler(f.RelayWithBucket())
-	boot.Start(func(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (events.APIGatewayProxyResponse, error) {
-		if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
-			return events.APIGatewayProxyResponse{StatusCode: 401}, nil
-		}
-		// $connect proves nothing about the owner of a connection, and $disconnect is only
-		// a hint. The hello names the owner.
-		if e.RequestContext.RouteKey != "$default" {
-			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
-		}
-		ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
-		reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
-		if err != nil {
-			return events.APIGatewayProxyResponse{StatusCode: 500}, nil
-		}
-		return events.APIGatewayProxyResponse{StatusCode: 200, Body: string(reply)}, nil
+	boot.Serve(func(f *boot.Function) (func(context.Context, event) (answer, error), error) {
+		h := relayhost.NewHandler(f.RelayWithBucket())
+		return func(ctx context.Context, e event) (answer, error) {
+			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
+				return answer{StatusCode: 401}, nil
+			}
+			// $connect proves nothing about the owner of a connection, and $disconnect is only
+			// a hint. The hello names the owner.
+			if e.RequestContext.RouteKey != "$default" {
+				return answer{StatusCode: 200}, nil
+			}
+			ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
+			reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
+			if err != nil {
+				return answer{StatusCode: 500}, nil
+			}
+			return answer{StatusCode: 200, Body: string(reply)}, nil
+		}, nil
 	})
 }
 
-func headers(e events.APIGatewayWebsocketProxyRequest) http.Header {
+func headers(e event) http.Header {
 	h := http.Header{}
 	for name, value := range e.Headers {
 		h.Set(name, value)

@@ -30,52 +30,47 @@ type event struct {
 
 // HTTP runs the function behind the REST API. Alarms invoke the same function.
 func HTTP(servers native.Servers) {
-	f, a, err := open()
-	if err != nil {
-		boot.Fail(err)
-	}
-	h, err := endpoints.NewHTTP(f.Function, servers, a, nil, nil)
-	if err != nil {
-		boot.Fail(err)
-	}
-	serve := lambdafront.HTTP(h.Handler)
-	boot.Start(func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
-		if e.Alarm != nil {
-			return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)
+	boot.Serve(func(f *boot.Function) (func(context.Context, event) (*events.APIGatewayProxyStreamingResponse, error), error) {
+		a, err := alarms.Open(f)
+		if err != nil {
+			return nil, err
 		}
-		return serve(ctx, e.APIGatewayProxyRequest)
+		h, err := endpoints.NewHTTP(f.Function, servers, a, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		serve := lambdafront.HTTP(h.Handler)
+		return func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
+			if e.Alarm != nil {
+				return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)
+			}
+			return serve(ctx, e.APIGatewayProxyRequest)
+		}, nil
 	})
 }
 
 // Socket runs the function behind the WebSocket API for clients.
 func Socket(servers native.Servers) {
-	f, a, err := open()
-	if err != nil {
-		boot.Fail(err)
-	}
-	// A connection gets no message before this invocation has ended, so another
-	// invocation pushes.
-	s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
-		payload, err := lambdafront.PushEvent(id)
+	boot.Serve(func(f *boot.Function) (func(context.Context, lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error), error) {
+		a, err := alarms.Open(f)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return f.InvokeSelf(ctx, payload)
-	}, nil)
-	if err != nil {
-		boot.Fail(err)
-	}
-	serve := lambdafront.Socket(s)
-	boot.Start(func(ctx context.Context, e lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error) {
-		return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return serve(ctx, e) })
+		// A connection gets no message before this invocation has ended, so another
+		// invocation pushes.
+		s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
+			payload, err := lambdafront.PushEvent(id)
+			if err != nil {
+				return err
+			}
+			return f.InvokeSelf(ctx, payload)
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+		serve := lambdafront.Socket(s)
+		return func(ctx context.Context, e lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error) {
+			return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return serve(ctx, e) })
+		}, nil
 	})
-}
-
-func open() (*boot.Function, endpoints.Alarms, error) {
-	f, err := boot.Open()
-	if err != nil {
-		return nil, endpoints.Alarms{}, err
-	}
-	a, err := alarms.Open(f)
-	return f, a, err
 }

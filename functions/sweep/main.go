@@ -15,28 +15,26 @@ import (
 )
 
 func main() {
-	f, err := boot.Open()
-	if err != nil {
-		boot.Fail(err)
-	}
-	a, err := alarms.Open(f)
-	if err != nil {
-		boot.Fail(err)
-	}
-	natives := endpoints.Janitor(f.Function, a)
-	c := f.RelayWithBucket()
-	c.Elsewhere = natives.Owns
-	w := relayhost.NewSweeper(c)
-	boot.Start(boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e event) error {
-		t, ours, stops, err := e.task()
-		if !stops {
-			return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
+	boot.Serve(func(f *boot.Function) (func(context.Context, event) (any, error), error) {
+		a, err := alarms.Open(f)
+		if err != nil {
+			return nil, err
 		}
-		// ECS also reports tasks that are about to stop.
-		if err != nil || !ours || t.State != fleet.Stopped {
-			return err
-		}
-		f.Stopped(t)
-		return w.Stopped(ctx, t)
-	})))
+		natives := endpoints.Janitor(f.Function, a)
+		c := f.RelayWithBucket()
+		c.Elsewhere = natives.Owns
+		w := relayhost.NewSweeper(c)
+		return boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e event) error {
+			t, ours, stops, err := e.task()
+			if !stops {
+				return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
+			}
+			// ECS also reports tasks that are about to stop.
+			if err != nil || !ours || t.State != fleet.Stopped {
+				return err
+			}
+			f.Stopped(t)
+			return w.Stopped(ctx, t)
+		})), nil
+	})
 }

@@ -43,6 +43,7 @@ type Settings struct {
 	WaitingCalls int             // most calls that may wait for a box that is not awake; 0: any number
 	BoxProcesses string          // most processes of a box at a time, as text for the runner; "": the runner's own limit
 	ShowErrors   bool            // see front.Options.ShowErrors
+	Pushed       bool            // the servers file may come from the store, where operators push it
 	Metrics      string          // CloudWatch namespace for metrics in log lines; "" for none
 }
 

@@ -70,7 +70,7 @@ func (p placed) open(ctx context.Context) (*client, error) {
 		return nil, err
 	}
 	pipes := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server := &http.Server{Handler: local.Stored(store, p.folder())} //nolint:gosec // this program is its only client
+	server := &http.Server{Handler: local.Stored(store, p.Store, p.folder())} //nolint:gosec // this program is its only client
 	go func() { _ = server.Serve(pipes) }()
 	return &client{
 		http: &http.Client{Transport: &http.Transport{DialContext: pipes.dial}}, base: "http://local", where: cmp.Or(p.Store, p.folder()),

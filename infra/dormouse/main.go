@@ -31,6 +31,8 @@ type operating struct {
 	End      endCommand      `cmd:"" help:"End a session for good."`
 	Keys     keysCommand     `cmd:"" help:"Make, show, replace and revoke API keys."`
 	Bill     billCommand     `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
+	Reload   reloadCommand   `cmd:"" help:"Make dormouse run read its servers file at once."`
+	Push     pushCommand     `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`
 }
 
 type commands struct {
@@ -46,7 +48,6 @@ type commands struct {
 	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties, for servers that act in their names."`
 	Grants  grantsCommand  `cmd:"" help:"List and revoke what users have allowed to clients by signing in."`
 
-	Reload reloadCommand `cmd:"" help:"Make dormouse run read its servers file at once."`
 	Check  checkCommand  `cmd:"" help:"Show all mistakes in a servers file, without starting a server."`
 	Image  imageCommand  `cmd:"" help:"Install the servers of a servers file for the image of the boxes, and measure a start of each."`
 	Doctor doctorCommand `cmd:"" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`

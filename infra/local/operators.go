@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
@@ -163,9 +164,9 @@ func billOf(b bill.Bill, since time.Time) api.Bill {
 
 // Stored returns the API of a data folder, with the store of this name, while no Run uses
 // the folder. Its caller may do everything. The caller of Stored closes the store.
-func Stored(store session.Store, data string) http.Handler {
+func Stored(store session.Store, name, data string) http.Handler {
 	return api.New(api.Options{
-		Info: api.Info{Place: api.PlaceStore}, Store: store,
+		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),
 		Caller: func(*http.Request, auth.Right) (api.Caller, error) {
 			return api.Caller{Principal: "the operator of this machine", Servers: []string{session.EveryServer}}, nil
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/pushed"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -25,8 +26,11 @@ func (m missing) Error() string { return string(m) }
 // codeNotHere is the code of a missing.
 const codeNotHere = "not_here"
 
-// maxBody bounds the body of a request, in bytes.
-const maxBody = 64 << 10
+// maxBody bounds the body of a request, in bytes. A servers file in JSON may have more.
+const (
+	maxBody  = 64 << 10
+	maxPlain = pushed.MaxFile * 3 / 2
+)
 
 // Caller is who sends a request.
 type Caller struct {
@@ -62,6 +66,8 @@ type Options struct {
 	Output func(ctx context.Context, of Outputs, emit func(Output) error) error
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
+	// Pushed says that functions take the servers file from the store.
+	Pushed bool
 	// Bill returns what was used since a time; the zero time is the beginning.
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
@@ -110,6 +116,7 @@ func (h *handler) routes() []route {
 	return []route{
 		{"GET", "{$}", auth.ToSee, (*exchange).info},
 		{"GET", "servers", auth.ToSee, (*exchange).servers},
+		{"PUT", "servers", auth.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
 		{"GET", "servers/{server}/tools", auth.ToSee, (*exchange).tools},
 		{"POST", "servers/{server}/stop", auth.ToAct, (*exchange).stopServer},
 		{"GET", "processes", auth.ToSee, (*exchange).processes},
@@ -144,7 +151,11 @@ func (rt route) handler(h *handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		x := &exchange{h: h, w: w, r: r}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		limit := int64(maxBody)
+		if rt.method == http.MethodPut {
+			limit = maxPlain
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
 		answer, err := x.serve(rt)
 		switch {
 		case err != nil:
@@ -265,7 +276,7 @@ func (x *exchange) body(into any) error {
 	case err == nil, errors.Is(err, io.EOF):
 		return nil
 	case errors.As(err, &large):
-		return session.Errorf(session.TooLarge, "the body has over %d bytes", maxBody)
+		return session.Errorf(session.TooLarge, "the body has over %d bytes", large.Limit)
 	default:
 		return session.Errorf(session.Invalid, "the body is not the JSON object that this route takes: %v", err)
 	}

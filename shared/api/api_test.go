@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/pushed"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -42,6 +43,7 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 		"viewer":   {Tenant: "acme", Principal: "vic", Servers: []string{"*"}, Role: session.RoleViewer},
 		"operator": {Tenant: "acme", Principal: "olga", Servers: []string{"*"}, Role: session.RoleOperator},
 		"narrow":   {Tenant: "acme", Principal: "nora", Servers: []string{"two"}, Role: session.RoleOperator},
+		"owner":    {Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: session.RoleOperator},
 		"stranger": {Tenant: "other", Principal: "sam", Servers: []string{"*"}, Role: session.RoleOperator},
 	} {
 		if p.keys[name], _, err = auth.Create(t.Context(), p.store, g); err != nil {
@@ -416,6 +418,49 @@ func TestReloadIsForKeysOfAllServers(t *testing.T) {
 	}
 	if status, text := newPlace(t).ask("operator", "POST", "/api/v1/reload", "", nil); status != http.StatusNotImplemented || code(text) != "not_here" {
 		t.Errorf("on a stack: %d %s", status, text)
+	}
+}
+
+// The servers file says what runs for all tenants, so only the owner of the stack pushes it.
+func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
+	takes := func(o *api.Options) { o.Pushed = true }
+	p := newPlace(t, takes)
+	push := func(text string) string {
+		body, err := json.Marshal(api.Push{Name: "servers.json", Text: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	const file = `{"mcpServers":{"one":{"command":"a"},"three":{"command":"c"}}}`
+	for _, as := range []string{"user", "viewer", "narrow", "operator", "stranger"} {
+		if status, text := p.ask(as, "PUT", "/api/v1/servers", push(file), nil); status != http.StatusForbidden {
+			t.Errorf("as %s: %d %s", as, status, text)
+		}
+	}
+	var got api.Pushed
+	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(file), &got); status != http.StatusOK || got.Version != 1 || got.Changes != "+ three  - two" {
+		t.Errorf("%d %s", status, text)
+	}
+	if f, err := pushed.Load(t.Context(), p.store); err != nil || string(f.Text) != file || f.By != "olaf" || f.Version != 1 {
+		t.Errorf("stored is %+v, %v", f, err)
+	}
+	for name, text := range map[string]string{
+		"a mistake": `{"mcpServers":{"one":{"command":1}}}`, "a variable": `{"mcpServers":{"one":{"command":"a","env":{"A":"${HOME}"}}}}`,
+		"a secret": `{"mcpServers":{"one":{"command":"a","env":{"TOKEN":"abc"}}}}`, "nothing": "",
+	} {
+		if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(text), nil); status != http.StatusBadRequest || strings.Contains(text, "abc") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(strings.Repeat(" ", pushed.MaxFile)+file), nil); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("too large: %d %s", status, text)
+	}
+	if status, text := p.ask("owner", "PUT", "/api/v1/servers", `{"name":"servers.json","withdraw":true}`, &got); status != http.StatusOK || got.Version != 2 {
+		t.Errorf("withdrawn: %d %s", status, text)
+	}
+	if status, text := newPlace(t).ask("owner", "PUT", "/api/v1/servers", push(file), nil); status != http.StatusNotImplemented || code(text) != "not_here" {
+		t.Errorf("on a machine: %d %s", status, text)
 	}
 }
 

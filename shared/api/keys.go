@@ -61,7 +61,7 @@ func (x keyring) create() (any, error) {
 		return nil, err
 	}
 	g := auth.Grant{
-		Tenant: cmp.Or(asked.Tenant, x.caller.Tenant, "default"), Principal: asked.Principal, Servers: asked.Servers, Props: asked.Props,
+		Tenant: cmp.Or(asked.Tenant, x.caller.Tenant, ownTenant), Principal: asked.Principal, Servers: asked.Servers, Props: asked.Props,
 		Life: time.Duration(asked.Seconds) * time.Second, Role: session.Role(asked.Role),
 	}
 	if asked.Role == roleUser {

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/pushed"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 const (
 	noServersFile missing = "no servers file is read here, because dormouse run is not up; start it, or use --url"
-	noReload      missing = "the servers file is not read again here; that of a stack is part of its functions, so deploy the stack again"
+	noReload      missing = "the servers file is not read again here; that of a stack changes by dormouse push"
+	noPush        missing = "no servers file is kept here: dormouse run reads its own whenever it changes, and dormouse push is for stacks"
 )
 
 // mostLooked is for how many sessions servers looks up the newest message. Of further
@@ -72,6 +74,44 @@ func (x *exchange) reload() (any, error) {
 		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
 	}
 	return x.h.Reload(), nil
+}
+
+// owned has the routes for the owner of a place.
+type owned struct{ *exchange }
+
+// push puts a servers file into the store, from which functions take it. It decides what
+// runs for all tenants, so the caller must be the owner of the place.
+func (x owned) push() (any, error) {
+	switch {
+	case !x.h.Pushed:
+		return nil, noPush
+	case !slices.Contains(x.caller.Servers, session.EveryServer), x.caller.Tenant != "" && x.caller.Tenant != ownTenant:
+		return nil, session.Errorf(session.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
+	}
+	var asked Push
+	if err := x.body(&asked); err != nil {
+		return nil, err
+	}
+	f := pushed.File{Name: asked.Name, Text: []byte(asked.Text), By: x.caller.Principal, At: time.Now().UTC()}
+	if asked.Withdraw {
+		f.Text = nil
+	}
+	if asked.Withdraw == (asked.Text != "") {
+		return nil, session.Errorf(session.Invalid, "a push has a text, or withdraw")
+	}
+	next, changes := (*catalog.Catalog)(nil), ""
+	if !asked.Withdraw {
+		var err error
+		if next, err = f.Check(); err != nil {
+			return nil, err
+		}
+	}
+	if next != nil && x.h.Servers != nil {
+		_, differs := next.After(x.h.Servers(), f.At)
+		changes = differs.String()
+	}
+	f, err := pushed.Save(x.r.Context(), x.h.Store, f)
+	return Pushed{Version: f.Version, Changes: changes}, err
 }
 
 // summary returns a line for each server of the file, in its order, the rejected ones

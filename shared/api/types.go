@@ -163,6 +163,22 @@ type Stopped struct {
 	Boxes []string `json:"boxes"` // TENANT/SERVER
 }
 
+// ownTenant is the tenant of whoever owns a place.
+const ownTenant = "default"
+
+// Push is a servers file for all functions of a stack.
+type Push struct {
+	Name     string `json:"name"`               // of the file, for messages
+	Text     string `json:"text,omitempty"`     // at most pushed.MaxFile bytes
+	Withdraw bool   `json:"withdraw,omitempty"` // in place of a text: functions use the file that was deployed with them
+}
+
+// Pushed is the result of a push. Functions take the file within 30 seconds.
+type Pushed struct {
+	Version int64  `json:"version"`
+	Changes string `json:"changes,omitempty"` // how the file differs from the one that is served, "" if this place serves none
+}
+
 // Reloaded is the result of reading the servers file at once.
 type Reloaded struct {
 	Changes string `json:"changes"` // in one line, "" for none

@@ -56,18 +56,20 @@ const (
 // Function holds what a main package builds its handlers from.
 type Function struct{ *wiring.Function }
 
-// Open reads the environment and opens the store. Its errors name the variable.
-func Open() (*Function, error) {
-	s := wiring.Settings{RelayURL: os.Getenv(EnvRelayURL), BoxProcesses: os.Getenv(EnvBoxProcesses), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"), Metrics: metricsSpace()}
+// opened is what a process has for all servers files that it serves one after the other.
+type opened struct {
+	settings wiring.Settings // without what depends on the servers file
+	parts    wiring.Parts    // likewise
+}
+
+// open reads the environment and opens the store. Its errors name the variable.
+func open() (*opened, error) {
+	o := &opened{settings: wiring.Settings{
+		RelayURL: os.Getenv(EnvRelayURL), BoxProcesses: os.Getenv(EnvBoxProcesses), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"),
+		Metrics: metricsSpace(), Pushed: os.Getenv(EnvLocal) == "" && os.Getenv(envSAMLocal) != "true",
+	}}
+	s := &o.settings
 	err := s.Read(os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	if os.Getenv(EnvLocal) != "" {
-		s.Servers, err = catalog.LoadAccepted(os.Getenv(EnvServers))
-	} else {
-		s.Servers, _, err = catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -79,30 +81,48 @@ func Open() (*Function, error) {
 			return nil, fmt.Errorf("%s is not hexadecimal: %w", EnvOtherSecret, err)
 		}
 	}
-	if err := access(&s); err != nil {
-		return nil, err
-	}
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		s.Hosts = strings.Split(hosts, ",")
 	}
 	if origins := os.Getenv(EnvOrigins); origins != "" {
 		s.Origins = strings.Split(origins, ",")
 	}
-	p, err := parts(s)
+	o.parts, err = parts(*s)
+	return o, err
+}
+
+// own reads the servers file that was deployed with the function.
+func own() (*catalog.Catalog, error) {
+	if os.Getenv(EnvLocal) != "" {
+		return catalog.LoadAccepted(os.Getenv(EnvServers))
+	}
+	c, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
+	return c, err
+}
+
+// function builds what handlers are made from, for a servers file.
+func (o *opened) function(servers *catalog.Catalog) (*Function, error) {
+	s, p := o.settings, o.parts
+	s.Servers = servers
+	if err := access(&s); err != nil {
+		return nil, err
+	}
+	boxes, lag, err := openFleet(servers)
 	if err != nil {
 		return nil, err
 	}
+	p.Fleet, p.ListLag, p.Place = boxes, lag, boxes.Choose
 	f, err := wiring.New(s, p)
 	if err != nil {
 		return nil, fmt.Errorf("%s, %s or %s: %w", EnvSecret, EnvOtherSecret, EnvAccess, err)
 	}
-	for _, r := range s.Servers.Rejected() {
+	for _, r := range servers.Rejected() {
 		f.Log.Error("server is off", "error", r.String())
 	}
 	return &Function{f}, nil
 }
 
-// parts opens the services that the environment names.
+// parts opens the services that the environment names, but the fleet.
 func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	p = wiring.Parts{
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
@@ -111,11 +131,6 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}
-	boxes, lag, err := openFleet(s.Servers)
-	if err != nil {
-		return p, err
-	}
-	p.Fleet, p.ListLag, p.Place = boxes, lag, boxes.Choose
 	kept := bucket.Config{Place: bucket.Place{Region: os.Getenv(envRegion)}, Credentials: credentials(), Domain: os.Getenv(envDomain)}
 	if err := p.KeepIn(os.Getenv(EnvSnapshots), keptFolder, kept); err != nil {
 		return p, fmt.Errorf("%s: %w", EnvSnapshots, err)

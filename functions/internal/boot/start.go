@@ -9,16 +9,37 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 )
 
-// Start takes invocations until the process is stopped. With [EnvCheck] it returns at
-// once, because the function has shown that it can start.
-func Start[E, R any](handle func(context.Context, E) (R, error)) {
+// Serve takes invocations until the process is stopped. build makes the handler of a
+// servers file. Serve calls it at the start, and again within [Renewed] of an operator's
+// push. With [EnvCheck] it returns at once, because the function has shown that it can
+// start.
+func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error), error)) {
+	o, err := open()
+	if err != nil {
+		Fail(err)
+	}
+	servers, err := own()
+	if err != nil {
+		Fail(err)
+	}
+	h, err := newLatest(o, servers, build)
+	if err != nil {
+		Fail(err)
+	}
 	if os.Getenv(EnvCheck) != "" {
 		return
 	}
 	if err := profile.Serve(os.Getenv(profile.Environment), os.Getenv(envFunction)); err != nil {
 		Fail(err)
 	}
-	lambda.Start(handle)
+	lambda.Start(func(ctx context.Context, event E) (R, error) {
+		handle, err := h.get(ctx)
+		if err != nil {
+			var none R
+			return none, err
+		}
+		return handle(ctx, event)
+	})
 }
 
 // Quiet returns a handler with an empty answer.

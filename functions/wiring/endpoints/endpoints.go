@@ -101,7 +101,7 @@ func Operators(f *wiring.Function, b host.Backend) api.Options {
 		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
 		},
-		Log: f.Log, Meter: f.Meter,
+		Pushed: f.Pushed, Log: f.Log, Meter: f.Meter,
 	}
 }
 

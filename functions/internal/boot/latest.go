@@ -1,0 +1,83 @@
+package boot
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/pushed"
+)
+
+// Renewed is how long a process serves a servers file before it looks for a newer one. It
+// looks only when an invocation comes, with one read.
+const Renewed = 30 * time.Second
+
+// latest keeps the handler of the newest servers file: the one that was pushed last, or the
+// function's own if there is none. It is safe for concurrent use.
+type latest[H any] struct {
+	opened *opened
+	own    *catalog.Catalog
+	build  func(*Function) (H, error)
+
+	mu      sync.Mutex
+	now     H
+	version int64     // of the pushed file that now serves, 0 for the function's own
+	looked  time.Time // zero until the first look has succeeded
+}
+
+func newLatest[H any](o *opened, own *catalog.Catalog, build func(*Function) (H, error)) (*latest[H], error) {
+	l := &latest[H]{opened: o, own: own, build: build}
+	return l, l.serve(own)
+}
+
+// serve makes the handler of a servers file.
+func (l *latest[H]) serve(servers *catalog.Catalog) error {
+	f, err := l.opened.function(servers)
+	if err != nil {
+		return err
+	}
+	h, err := l.build(f)
+	if err == nil {
+		l.now = h
+	}
+	return err
+}
+
+// get returns the handler. A file that this function cannot serve leaves the one before it
+// in place, and the log says so. Until the first look succeeds nothing is served, because
+// the function's own file may let in whom the pushed one does not. Errors: Unavailable.
+func (l *latest[H]) get(ctx context.Context) (H, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.opened.settings.Pushed || !l.looked.IsZero() && time.Since(l.looked) < Renewed {
+		return l.now, nil
+	}
+	first := l.looked.IsZero()
+	f, err := pushed.Load(ctx, l.opened.parts.Store)
+	if err != nil && first {
+		return l.now, err
+	}
+	l.looked = time.Now()
+	switch {
+	case err != nil:
+		l.opened.parts.Log.Warn("the pushed servers file could not be read; the one before it is served", "error", err)
+		return l.now, nil
+	case f.Version == l.version:
+		return l.now, nil
+	}
+	l.version = f.Version
+	servers := l.own
+	if len(f.Text) > 0 {
+		servers, err = f.Catalog()
+	}
+	if err == nil {
+		err = l.serve(servers)
+	}
+	if err != nil {
+		l.opened.parts.Log.Error("the pushed servers file cannot be served; the one before it still is", "version", f.Version, "error", err)
+		return l.now, nil
+	}
+	l.opened.parts.Log.Info("servers file taken", "version", f.Version, "by", f.By)
+	return l.now, nil
+}

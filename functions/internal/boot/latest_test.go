@@ -1,0 +1,162 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/pushed"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// instance is a function process whose handler is the list of its servers.
+type instance struct {
+	t      *testing.T
+	store  *sessiontest.Counting
+	latest *latest[string]
+	log    *bytes.Buffer
+}
+
+// begin returns a process with a servers file of its own that names "own".
+func begin(t *testing.T, store session.Store) *instance {
+	t.Helper()
+	p := &instance{t: t, store: sessiontest.NewCounting(store), log: &bytes.Buffer{}}
+	own, _, err := catalog.Parse([]byte(`{"mcpServers":{"own":{"command":"x"}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &opened{
+		settings: wiring.Settings{Secret: bytes.Repeat([]byte("s"), 32), Pushed: true},
+		parts:    wiring.Parts{Store: p.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewTextHandler(p.log, nil))},
+	}
+	p.latest, err = newLatest(o, own, func(f *Function) (string, error) {
+		names := strings.Join(f.Servers.Names(), " ")
+		if names == "wrong" {
+			return "", errors.New("this program has no native server")
+		}
+		return names, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// serves checks which servers an invocation meets.
+func (p *instance) serves(want string) {
+	p.t.Helper()
+	if got, err := p.latest.get(p.t.Context()); err != nil || got != want {
+		p.t.Errorf("served is %q, %v; want %q", got, err, want)
+	}
+}
+
+func (p *instance) operations() int {
+	c := p.store.Counts()
+	return c.Reads + c.Writes + c.Waits
+}
+
+// push stores a file that names one server, or withdraws the file for "".
+func (p *instance) push(server string) {
+	p.t.Helper()
+	f := pushed.File{Name: "servers.json", By: "ada"}
+	if server != "" {
+		f.Text = []byte(`{"mcpServers":{"` + server + `":{"command":"x"}}}`)
+	}
+	if _, err := pushed.Save(p.t.Context(), p.store, f); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := begin(t, sessiontest.NewMemory())
+		p.serves("own")
+		for _, server := range []string{"first", "second", ""} {
+			p.push(server)
+			time.Sleep(Renewed)
+			if server == "" {
+				server = "own"
+			}
+			p.serves(server)
+		}
+	})
+}
+
+// The ceiling: one read for each thirty seconds with invocations, whatever their number,
+// and nothing without any.
+func TestTheServersFileCostsOneReadEveryThirtySeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := begin(t, sessiontest.NewMemory())
+		p.push("one")
+		p.store.Reset()
+		for range 100 { // for five minutes, 20 calls at each moment
+			for range 20 {
+				p.serves("one")
+			}
+			time.Sleep(3 * time.Second)
+		}
+		if got := p.operations(); got != 10 {
+			t.Errorf("2,000 invocations in five minutes cost %d operations, want 10", got)
+		}
+		time.Sleep(24 * time.Hour)
+		if got := p.operations(); got != 10 {
+			t.Errorf("a day of silence cost %d operations", got-10)
+		}
+	})
+}
+
+func TestAFileThatCannotBeServedLeavesTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := begin(t, sessiontest.NewMemory())
+		p.push("good")
+		p.serves("good")
+		p.push("wrong")
+		time.Sleep(Renewed)
+		p.serves("good")
+		if !strings.Contains(p.log.String(), "cannot be served") || !strings.Contains(p.log.String(), "version=2") {
+			t.Errorf("the log says %s", p.log)
+		}
+		p.push("better")
+		time.Sleep(Renewed)
+		p.serves("better")
+	})
+}
+
+func TestAStoreThatFailsServesTheLastFileAndNeverAnOlderOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		p := begin(t, failing{sessiontest.NewMemory(), &down})
+		if got, err := p.latest.get(t.Context()); !errors.Is(err, session.Unavailable) {
+			t.Errorf("before the first look %q is served, %v", got, err)
+		}
+		down = false
+		p.push("one")
+		p.serves("one")
+		down = true
+		time.Sleep(Renewed)
+		p.serves("one")
+	})
+}
+
+// failing is a store that does not answer while down is true.
+type failing struct {
+	session.Store
+	down *bool
+}
+
+// LoadValue implements session.Store.
+func (f failing) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
+	if *f.down {
+		return session.Value{}, session.Errorf(session.Unavailable, "the store does not answer")
+	}
+	return f.Store.LoadValue(ctx, k)
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+)
+
+type pushCommand struct {
+	placed
+	printing
+	File     string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
+	Withdraw bool   `help:"Take back what was pushed: functions use the file that was deployed with them."`
+}
+
+// Run pushes the file, and says what changes.
+func (c *pushCommand) Run(t *terminal) error {
+	push := api.Push{Name: filepath.Base(c.File), Withdraw: c.Withdraw}
+	if !c.Withdraw {
+		text, err := os.ReadFile(c.File)
+		if err != nil {
+			return err
+		}
+		push.Text = string(text)
+	}
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		var pushed api.Pushed
+		if err := to.call(ctx, "PUT", "servers", push, &pushed); err != nil {
+			return err
+		}
+		return c.show(t, pushed, func() error {
+			if pushed.Changes != "" {
+				_, _ = fmt.Fprintln(t.out, pushed.Changes)
+			}
+			_, err := fmt.Fprintf(t.out, "Version %d of the servers file is in the table. Functions take it within 30 seconds.\n", pushed.Version)
+			return err
+		})
+	})
+}
