@@ -130,7 +130,7 @@ func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
 		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/fleet/lambda", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
-		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay/relayhost", "functions/..."}},
+		{"github.com/aws/smithy-go", []string{"shared/dynamostore"}},
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},

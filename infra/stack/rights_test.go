@@ -24,9 +24,6 @@ func services() map[string]struct {
 	dir     string // the package that owns it
 	actions func(operation string) []string
 } {
-	named := func(service string) func(string) []string {
-		return func(operation string) []string { return []string{service + ":" + operation} }
-	}
 	return map[string]struct {
 		dir     string
 		actions func(operation string) []string
@@ -38,13 +35,6 @@ func services() map[string]struct {
 			}
 			return []string{"dynamodb:" + operation}
 		}},
-		"ecs": {"shared/fleet/ecs", func(operation string) []string {
-			if operation == "RunTask" || operation == "RegisterTaskDefinition" {
-				return []string{"ecs:" + operation, "iam:PassRole"} // of the execution role
-			}
-			return named("ecs")(operation)
-		}},
-		"apigatewaymanagementapi": {"shared/relay/relayhost", func(string) []string { return []string{"execute-api:ManageConnections"} }},
 	}
 }
 
@@ -76,6 +66,15 @@ func sources(t *testing.T) map[string]*ast.File {
 // the SDK.
 func ofBucket() map[string]string {
 	return map[string]string{"MethodGet": "s3:GetObject", "MethodPut": "s3:PutObject", "MethodDelete": "s3:DeleteObject"}
+}
+
+// ofECS returns the rights that each request of package ecs needs. It uses HTTP without the
+// SDK.
+func ofECS() map[string][]string {
+	return map[string][]string{
+		"RunTask": {"ecs:RunTask", "iam:PassRole"}, "RegisterTaskDefinition": {"ecs:RegisterTaskDefinition", "iam:PassRole"}, // of the execution role
+		"ListTasks": {"ecs:ListTasks"}, "DescribeTasks": {"ecs:DescribeTasks"}, "StopTask": {"ecs:StopTask"},
+	}
 }
 
 // called lists the IAM actions that the code needs, from the SDK inputs that it
@@ -121,6 +120,10 @@ func called(t *testing.T) []string {
 				}
 			case *ast.BasicLit:
 				switch {
+				case n.Value == `"/@connections/"`:
+					actions = append(actions, "execute-api:ManageConnections")
+				case strings.HasPrefix(name, "shared/fleet/ecs/"):
+					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
 				case n.Value == `"/schedules/"`:
@@ -190,6 +193,12 @@ func granted(t *testing.T, s stack) map[string][]statement {
 func ofOwn() map[string][]string {
 	return map[string][]string{
 		"functions/internal/boot.(*Function).Invoke":      {"lambda:InvokeFunction"},
+		"shared/fleet/ecs.(*Fleet).run":                   ofECS()["RunTask"],
+		"shared/fleet/ecs.(*Fleet).register":              ofECS()["RegisterTaskDefinition"],
+		"shared/fleet/ecs.(*Fleet).list":                  ofECS()["ListTasks"],
+		"shared/fleet/ecs.(*Fleet).Tasks":                 ofECS()["DescribeTasks"],
+		"shared/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
+		"shared/relay/relayhost.(*Connections).send":      {"execute-api:ManageConnections"},
 		"shared/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},

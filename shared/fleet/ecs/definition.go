@@ -13,10 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
-	api "github.com/aws/aws-sdk-go-v2/service/ecs"
-	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -76,15 +73,13 @@ func fargate() []sizes {
 	}
 }
 
-func architectures() map[string]types.CPUArchitecture {
-	return map[string]types.CPUArchitecture{"arm64": types.CPUArchitectureArm64, "amd64": types.CPUArchitectureX8664}
-}
+func architectures() map[string]string { return map[string]string{"arm64": "ARM64", "amd64": "X86_64"} }
 
 // definition returns the task definition for a task. The name of its family has a digest
 // of its contents: equal definitions share a name, and a changed one gets another. So a
 // fleet need not know which definitions exist. The definition holds nothing that belongs
 // to a single task.
-func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, error) {
+func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	var shape Shape
 	if f.cfg.Shape != nil {
 		shape = f.cfg.Shape(t)
@@ -92,55 +87,47 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 	size := Size{CPUs: cmp.Or(shape.Size.CPUs, f.cfg.Size.CPUs), MemoryMB: cmp.Or(shape.Size.MemoryMB, f.cfg.Size.MemoryMB)}
 	size, err := size.Fargate()
 	if err != nil {
-		return nil, err
+		return definition{}, err
 	}
 	secrets, err := f.secrets(shape.Secrets)
 	if err != nil {
-		return nil, err
+		return definition{}, err
 	}
-	units := int32(size.CPUs * 1024)
-	def := &api.RegisterTaskDefinitionInput{
-		RequiresCompatibilities: []types.Compatibility{types.CompatibilityFargate},
-		NetworkMode:             types.NetworkModeAwsvpc,
-		Cpu:                     aws.String(strconv.Itoa(int(units))),
-		Memory:                  aws.String(strconv.Itoa(size.MemoryMB)),
-		ExecutionRoleArn:        &f.cfg.ExecutionRole,
-		RuntimePlatform: &types.RuntimePlatform{
-			CpuArchitecture: architectures()[f.cfg.Arch], OperatingSystemFamily: types.OSFamilyLinux,
-		},
-		ContainerDefinitions: []types.ContainerDefinition{{
-			Name: aws.String(container), Image: aws.String(cmp.Or(shape.Image, f.cfg.Image)), Essential: aws.Bool(true),
-			Cpu: units, Memory: aws.Int32(int32(size.MemoryMB)), StopTimeout: aws.Int32(stopTimeout), //nolint:gosec // at most 122880
-			LogConfiguration: f.logs(), Secrets: secrets,
-			LinuxParameters: &types.LinuxParameters{Capabilities: &types.KernelCapabilities{
-				// The runner does not need these capabilities. It keeps those with which
-				// it starts servers as other users.
-				Drop: []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"},
-			}},
-		}},
+	units := int(size.CPUs * 1024)
+	runner := contents{
+		Name: container, Image: cmp.Or(shape.Image, f.cfg.Image), Essential: true, CPU: units, Memory: size.MemoryMB, StopTimeout: stopTimeout,
+		Log: f.logs(), Secrets: secrets,
+	}
+	// The runner does not need these capabilities. It keeps those with which it starts
+	// servers as other users.
+	runner.Linux.Capabilities.Drop = []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"}
+	def := definition{
+		Compatible: []string{"FARGATE"}, NetworkMode: "awsvpc", CPU: strconv.Itoa(units), Memory: strconv.Itoa(size.MemoryMB),
+		ExecutionRole: f.cfg.ExecutionRole, Containers: []contents{runner},
+		Platform: map[string]string{"cpuArchitecture": architectures()[f.cfg.Arch], "operatingSystemFamily": "LINUX"},
 	}
 	encoded, err := json.Marshal(def)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the task definition cannot be written as JSON: %w", fleet.ErrInvalid, err)
+		return definition{}, fmt.Errorf("%w: the task definition cannot be written as JSON: %w", fleet.ErrInvalid, err)
 	}
 	sum := sha256.Sum256(encoded)
-	def.Family = aws.String(f.cfg.Family + "-" + hex.EncodeToString(sum[:8]))
+	def.Family = f.cfg.Family + "-" + hex.EncodeToString(sum[:8])
 	return def, nil
 }
 
 // secrets returns the places of a task's secrets, for ECS, in order.
-func (f *Fleet) secrets(named map[string]string) ([]types.Secret, error) {
+func (f *Fleet) secrets(named map[string]string) ([]secret, error) {
 	role, err := arn.Parse(f.cfg.ExecutionRole)
 	if err != nil && len(named) > 0 {
 		return nil, fmt.Errorf("%w: the execution role is not an ARN, which would name the account of the secrets: %w", fleet.ErrInvalid, err)
 	}
-	var all []types.Secret
+	var all []secret
 	for _, variable := range slices.Sorted(maps.Keys(named)) {
 		service, name, _ := strings.Cut(named[variable], ":")
 		from := arn.ARN{Partition: role.Partition, Service: service, Region: f.cfg.Region, AccountID: role.AccountID}
 		switch {
 		case arn.IsARN(name):
-			all = append(all, types.Secret{Name: &variable, ValueFrom: &name})
+			all = append(all, secret{variable, name})
 			continue
 		case service == "ssm":
 			from.Resource = "parameter/" + strings.TrimPrefix(name, "/")
@@ -149,16 +136,16 @@ func (f *Fleet) secrets(named map[string]string) ([]types.Secret, error) {
 		default:
 			return nil, fmt.Errorf("%w: the secret %s is in %q, which is neither ssm nor secretsmanager", fleet.ErrInvalid, variable, service)
 		}
-		all = append(all, types.Secret{Name: &variable, ValueFrom: aws.String(from.String())})
+		all = append(all, secret{variable, from.String()})
 	}
 	return all, nil
 }
 
-func (f *Fleet) logs() *types.LogConfiguration {
+func (f *Fleet) logs() *logging {
 	if f.cfg.LogGroup == "" {
 		return nil
 	}
-	return &types.LogConfiguration{LogDriver: types.LogDriverAwslogs, Options: map[string]string{
+	return &logging{"awslogs", map[string]string{
 		"awslogs-group": f.cfg.LogGroup, "awslogs-region": f.cfg.Region, "awslogs-stream-prefix": "box",
 		// If the log accepts no lines, the server must go on.
 		"mode": "non-blocking", "max-buffer-size": "4m",
@@ -168,9 +155,9 @@ func (f *Fleet) logs() *types.LogConfiguration {
 // register makes the definition, or one more revision of it. Equal revisions are harmless:
 // ECS uses the last one. To check first, the function would need the right to read every
 // task definition of the account.
-func (f *Fleet) register(ctx context.Context, def *api.RegisterTaskDefinitionInput) error {
-	if _, err := f.api.RegisterTaskDefinition(ctx, def); err != nil {
-		return fmt.Errorf("register its definition %s: %w", *def.Family, err)
+func (f *Fleet) register(ctx context.Context, def definition) error {
+	if err := f.api.ask(ctx, "RegisterTaskDefinition", def, &struct{}{}); err != nil {
+		return fmt.Errorf("register its definition %s: %w", def.Family, err)
 	}
 	return nil
 }

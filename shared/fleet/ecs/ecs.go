@@ -32,9 +32,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
-	api "github.com/aws/aws-sdk-go-v2/service/ecs"
-	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -65,7 +62,7 @@ type Config struct {
 	// Endpoint replaces the region's own endpoint; "" keeps that.
 	Endpoint string
 	// HTTPClient may be nil.
-	HTTPClient api.HTTPClient
+	HTTPClient Doer
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string
@@ -113,7 +110,7 @@ type Shape struct {
 // so two Fleets of one Config are interchangeable.
 type Fleet struct {
 	cfg Config
-	api *api.Client
+	api requests
 }
 
 var _ fleet.Fleet = (*Fleet)(nil)
@@ -124,14 +121,7 @@ func New(c Config) (*Fleet, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	o := api.Options{
-		Region: c.Region, Credentials: c.Credentials, HTTPClient: c.HTTPClient,
-		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = attempts, maxBackoff }),
-	}
-	if c.Endpoint != "" {
-		o.BaseEndpoint = &c.Endpoint
-	}
-	return &Fleet{cfg: c, api: api.New(o)}, nil
+	return &Fleet{cfg: c, api: newRequests(c)}, nil
 }
 
 func (c Config) check() error {
@@ -172,7 +162,7 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	in, err := f.request(t, *def.Family)
+	in, err := f.request(t, def.Family)
 	if err != nil {
 		return "", err
 	}
@@ -191,82 +181,73 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 
 // run starts one task. If the token already names a task, run succeeds and starts nothing,
 // even if the first request differed.
-func (f *Fleet) run(ctx context.Context, in *api.RunTaskInput) error {
-	out, err := f.api.RunTask(ctx, in)
-	var known *types.ConflictException
+func (f *Fleet) run(ctx context.Context, in runTask) error {
+	var out taken
+	var p *problem
+	err := f.api.ask(ctx, "RunTask", in, &out)
 	switch {
-	case errors.As(err, &known) && len(known.ResourceIds) > 0:
+	case errors.As(err, &p) && p.Code == "ConflictException" && len(p.Resources) > 0:
 		return nil
 	case err != nil:
 		return err
 	case len(out.Tasks) == 0:
-		return notPlaced(out.Failures)
+		return notPlaced(out)
 	}
 	return nil
 }
 
 // request returns the input for RunTask. It is the same for equal tasks.
-func (f *Fleet) request(t fleet.Task, family string) (*api.RunTaskInput, error) {
-	overrides, err := overrides(t)
+func (f *Fleet) request(t fleet.Task, family string) (runTask, error) {
+	overrides, err := overridesOf(t)
 	if err != nil {
-		return nil, err
+		return runTask{}, err
 	}
 	group := groupOf(t)
 	if len(group) > maxGroup {
-		return nil, fmt.Errorf("%w: the names of box and server are too long, %d characters of a task group that may have %d",
+		return runTask{}, fmt.Errorf("%w: the names of box and server are too long, %d characters of a task group that may have %d",
 			fleet.ErrInvalid, len(group), maxGroup)
 	}
-	in := &api.RunTaskInput{
-		Cluster: &f.cfg.Cluster, TaskDefinition: &family, ClientToken: &t.ClientToken, StartedBy: &t.ClientToken, Group: &group,
-		Count: aws.Int32(1), Overrides: overrides,
-		NetworkConfiguration: &types.NetworkConfiguration{AwsvpcConfiguration: &types.AwsVpcConfiguration{
-			Subnets: f.cfg.Subnets, SecurityGroups: f.cfg.SecurityGroups, AssignPublicIp: types.AssignPublicIpDisabled,
-		}},
+	in := runTask{
+		Cluster: f.cfg.Cluster, TaskDefinition: family, ClientToken: t.ClientToken, StartedBy: t.ClientToken, Group: group, Count: 1, Overrides: overrides,
 	}
+	vpc := &in.Network.VPC
+	vpc.Subnets, vpc.SecurityGroups, vpc.PublicIP = f.cfg.Subnets, f.cfg.SecurityGroups, "DISABLED"
 	if f.cfg.PublicIP {
-		in.NetworkConfiguration.AwsvpcConfiguration.AssignPublicIp = types.AssignPublicIpEnabled
+		vpc.PublicIP = "ENABLED"
 	}
 	if f.cfg.Spot {
-		in.CapacityProviderStrategy = []types.CapacityProviderStrategyItem{{CapacityProvider: aws.String("FARGATE_SPOT"), Weight: 1}}
+		in.Capacity = []capacity{{"FARGATE_SPOT", 1}}
 	} else {
-		in.LaunchType = types.LaunchTypeFargate
+		in.LaunchType = "FARGATE"
 	}
 	return in, nil
 }
 
 func taskID(token string) string { return Place + "/" + token }
 
-// overrides returns a task's own environment in sorted order, so that equal tasks make
+// overridesOf returns a task's own environment in sorted order, so that equal tasks make
 // equal requests.
-func overrides(t fleet.Task) (*types.TaskOverride, error) {
+func overridesOf(t fleet.Task) (overrides, error) {
 	if err := validate(t); err != nil {
-		return nil, err
+		return overrides{}, err
 	}
-	env := []types.KeyValuePair{{Name: aws.String(TaskEnv), Value: aws.String(taskID(t.ClientToken))}}
+	env := []variable{{TaskEnv, taskID(t.ClientToken)}}
 	for name, value := range t.Env {
 		if name != TaskEnv {
-			env = append(env, types.KeyValuePair{Name: &name, Value: &value})
+			env = append(env, variable{name, value})
 		}
 	}
-	slices.SortFunc(env, func(a, b types.KeyValuePair) int { return strings.Compare(*a.Name, *b.Name) })
-	type pair struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	}
-	pairs := make([]pair, len(env))
-	for i, e := range env {
-		pairs[i] = pair{*e.Name, *e.Value}
-	}
-	// This has the same length as the request that the SDK encodes.
-	encoded, err := json.Marshal(map[string]any{"containerOverrides": []any{map[string]any{"name": container, "environment": pairs}}})
+	slices.SortFunc(env, func(a, b variable) int { return strings.Compare(a.Name, b.Name) })
+	all := overrides{[]override{{container, env}}}
+	encoded, err := json.Marshal(all)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)
+		return overrides{}, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)
 	}
 	if len(encoded) > maxOverrides {
-		return nil, fmt.Errorf("%w: the environment takes %d characters, ECS allows %d: make the server's env and args shorter",
+		return overrides{}, fmt.Errorf("%w: the environment takes %d characters, ECS allows %d: make the server's env and args shorter",
 			fleet.ErrInvalid, len(encoded), maxOverrides)
 	}
-	return &types.TaskOverride{ContainerOverrides: []types.ContainerOverride{{Name: aws.String(container), Environment: env}}}, nil
+	return all, nil
 }
 
 func validate(t fleet.Task) error {

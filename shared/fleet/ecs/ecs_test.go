@@ -273,7 +273,7 @@ func familyOf(t *testing.T, f *fake) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return *def.Family
+	return def.Family
 }
 
 func TestAStartWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {

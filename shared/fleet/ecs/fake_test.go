@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// fake is the part of ECS that a Fleet uses. It stands behind the HTTP client of the SDK,
+// fake is the part of ECS that a Fleet uses. It stands behind the HTTP client of the fleet,
 // and requests and answers have the same bytes as those of the service (awsjson 1.1).
 // Tasks change their state when a test says so.
 type fake struct {

@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/aws/aws-sdk-go-v2/service/ecs"
-
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
@@ -37,8 +35,7 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	c := config(nil)
 	c.Endpoint, c.HTTPClient = endpoint, nil
 	name := "c" + strings.ToLower(regexp.MustCompile(`\W`).ReplaceAllString(t.Name(), ""))
-	client := api.New(api.Options{Region: c.Region, Credentials: c.Credentials, BaseEndpoint: &endpoint})
-	if _, err := client.CreateCluster(t.Context(), &api.CreateClusterInput{ClusterName: &name}); err != nil {
+	if err := newRequests(c).ask(t.Context(), "CreateCluster", map[string]string{"clusterName": name}, &struct{}{}); err != nil {
 		t.Fatal(err)
 	}
 	c.Cluster = name
@@ -52,9 +49,9 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 			t.Fatalf("id %q, %v", id, err)
 		}
 	}
-	families, err := client.ListTaskDefinitions(t.Context(), &api.ListTaskDefinitionsInput{})
-	if err != nil || len(families.TaskDefinitionArns) != 1 {
-		t.Errorf("definitions %+v, %v; want one", families, err)
+	var definitions struct{ TaskDefinitionArns []string }
+	if err := x.api.ask(t.Context(), "ListTaskDefinitions", struct{}{}, &definitions); err != nil || len(definitions.TaskDefinitionArns) != 1 {
+		t.Errorf("definitions %+v, %v; want one", definitions, err)
 	}
 	if err := x.Stop(t.Context(), "ecs/first", "idle"); err != nil {
 		t.Fatal(err)

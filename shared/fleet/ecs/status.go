@@ -5,13 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	api "github.com/aws/aws-sdk-go-v2/service/ecs"
-	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -33,7 +31,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	token := strings.TrimPrefix(id, Place+"/") // an earlier version made ids without the place
-	arns, err := f.list(ctx, &api.ListTasksInput{StartedBy: &token})
+	arns, err := f.list(ctx, listTasks{StartedBy: token})
 	if err != nil {
 		return err
 	}
@@ -41,7 +39,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
 	for _, arn := range arns {
-		_, err := f.api.StopTask(ctx, &api.StopTaskInput{Cluster: &f.cfg.Cluster, Task: &arn, Reason: &reason})
+		err := f.api.ask(ctx, "StopTask", stopTask{f.cfg.Cluster, arn, reason}, &struct{}{})
 		if err != nil && !refused(err) { // refused means that ECS has forgotten the task meanwhile
 			return classify("stop the task", err)
 		}
@@ -61,8 +59,8 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	var arns []string
 	// In this order, a task that stops between the two calls is on both lists. In the
 	// other order it could be on none.
-	for _, desired := range []types.DesiredStatus{types.DesiredStatusRunning, types.DesiredStatusStopped} {
-		some, err := f.list(ctx, &api.ListTasksInput{DesiredStatus: desired})
+	for _, desired := range []string{"RUNNING", "STOPPED"} {
+		some, err := f.list(ctx, listTasks{Desired: desired})
 		if err != nil {
 			return nil, err
 		}
@@ -71,16 +69,13 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	slices.Sort(arns)
 	var all []task
 	for some := range slices.Chunk(slices.Compact(arns), page) {
-		out, err := f.api.DescribeTasks(ctx, &api.DescribeTasksInput{Cluster: &f.cfg.Cluster, Tasks: some})
-		if err != nil {
+		var out taken
+		if err := f.api.ask(ctx, "DescribeTasks", describeTasks{f.cfg.Cluster, some}, &out); err != nil {
 			return nil, classify("describe tasks", err)
 		}
-		// ECS has forgotten the tasks in out.Failures since they were listed.
-		for _, t := range out.Tasks {
-			all = append(all, described(t))
-		}
+		all = append(all, out.Tasks...) // ECS has forgotten those in out.Failures since they were listed
 	}
-	slices.SortStableFunc(all, func(a, b task) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	slices.SortStableFunc(all, func(a, b task) int { return a.CreatedAt.Compare(b.CreatedAt.Time) })
 	list := make([]fleet.Status, 0, len(all))
 	for _, t := range all {
 		s, ours := t.status()
@@ -93,16 +88,16 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 }
 
 // list returns the ARNs of all tasks that match in, from all pages.
-func (f *Fleet) list(ctx context.Context, in *api.ListTasksInput) ([]string, error) {
-	in.Cluster, in.MaxResults = &f.cfg.Cluster, aws.Int32(page)
+func (f *Fleet) list(ctx context.Context, in listTasks) ([]string, error) {
+	in.Cluster, in.Most = f.cfg.Cluster, page
 	var arns []string
 	for {
-		out, err := f.api.ListTasks(ctx, in)
-		if err != nil {
+		var out listed
+		if err := f.api.ask(ctx, "ListTasks", in, &out); err != nil {
 			return nil, classify("list tasks", err)
 		}
-		arns = append(arns, out.TaskArns...)
-		if in.NextToken = out.NextToken; value(in.NextToken) == "" {
+		arns = append(arns, out.ARNs...)
+		if in.Next = out.Next; in.Next == "" {
 			return arns, nil
 		}
 	}
@@ -123,17 +118,30 @@ func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
 	return s, ours, nil
 }
 
-// task has the fields that descriptions and events share, with the names of the event.
+// moment is a time: seconds as a number in descriptions, a text in events.
+type moment struct{ time.Time }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *moment) UnmarshalJSON(text []byte) error {
+	seconds, err := strconv.ParseFloat(string(text), 64)
+	if err != nil {
+		return m.Time.UnmarshalJSON(text)
+	}
+	m.Time = time.UnixMilli(int64(math.Round(seconds * 1000))).UTC()
+	return nil
+}
+
+// task has the fields that descriptions and events share.
 type task struct {
 	Group              string      `json:"group"`
 	StartedBy          string      `json:"startedBy"`
 	LastStatus         string      `json:"lastStatus"`
 	StopCode           string      `json:"stopCode"`
 	StoppedReason      string      `json:"stoppedReason"`
-	CreatedAt          time.Time   `json:"createdAt"`
-	StartedAt          time.Time   `json:"startedAt"`
-	ExecutionStoppedAt time.Time   `json:"executionStoppedAt"`
-	StoppedAt          time.Time   `json:"stoppedAt"`
+	CreatedAt          moment      `json:"createdAt"`
+	StartedAt          moment      `json:"startedAt"`
+	ExecutionStoppedAt moment      `json:"executionStoppedAt"`
+	StoppedAt          moment      `json:"stoppedAt"`
 	Containers         []contained `json:"containers"`
 }
 
@@ -142,18 +150,6 @@ type contained struct {
 	LastStatus string `json:"lastStatus"`
 	Reason     string `json:"reason"`
 	ExitCode   *int32 `json:"exitCode"`
-}
-
-func described(t types.Task) task {
-	own := task{
-		Group: value(t.Group), StartedBy: value(t.StartedBy), LastStatus: value(t.LastStatus), StopCode: string(t.StopCode),
-		StoppedReason: value(t.StoppedReason), CreatedAt: value(t.CreatedAt), StartedAt: value(t.StartedAt),
-		ExecutionStoppedAt: value(t.ExecutionStoppedAt), StoppedAt: value(t.StoppedAt),
-	}
-	for _, c := range t.Containers {
-		own.Containers = append(own.Containers, contained{value(c.Name), value(c.LastStatus), value(c.Reason), c.ExitCode})
-	}
-	return own
 }
 
 func (t task) runner() contained {
@@ -171,14 +167,14 @@ func (t task) status() (s fleet.Status, ours bool) {
 		return fleet.Status{}, false
 	}
 	s = fleet.Status{
-		ID: taskID(t.StartedBy), ClientToken: t.StartedBy, Box: box, Server: server, State: t.state(), Started: t.StartedAt,
+		ID: taskID(t.StartedBy), ClientToken: t.StartedBy, Box: box, Server: server, State: t.state(), Started: t.StartedAt.Time,
 	}
 	if s.State != fleet.Stopped {
 		return s, true
 	}
-	s.Stopped = t.StoppedAt
+	s.Stopped = t.StoppedAt.Time
 	if s.Stopped.IsZero() {
-		s.Stopped = t.ExecutionStoppedAt
+		s.Stopped = t.ExecutionStoppedAt.Time
 	}
 	s.ExitCode, s.Signal = exit(t.runner().ExitCode)
 	s.Reason = t.reason(s)
@@ -230,14 +226,14 @@ func signals() map[int32]string {
 // reason says why a task stopped: the reason given to Stop, else the reason of the
 // container or of ECS, else how the runner ended.
 func (t task) reason(s fleet.Status) string {
-	if t.StopCode == string(types.TaskStopCodeUserInitiated) && t.StoppedReason != "" {
+	if t.StopCode == "UserInitiated" && t.StoppedReason != "" {
 		return t.StoppedReason
 	}
 	if why := t.runner().Reason; why != "" {
 		return why
 	}
 	switch {
-	case t.StopCode != string(types.TaskStopCodeEssentialContainerExited):
+	case t.StopCode != "EssentialContainerExited":
 		return cmp.Or(t.StoppedReason, "the runner ended in an unknown way")
 	case s.Signal != "":
 		return "the runner was killed by " + s.Signal

@@ -1,0 +1,265 @@
+package ecs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// Doer sends requests; an *http.Client is one.
+type Doer interface {
+	Do(r *http.Request) (*http.Response, error)
+}
+
+// requests makes the requests to ECS that a fleet needs, in its protocol awsjson 1.1.
+// AWS's client would be a fortieth of the functions that wake boxes.
+type requests struct {
+	endpoint    string
+	region      string
+	credentials aws.CredentialsProvider
+	client      Doer
+}
+
+func newRequests(c Config) requests {
+	r := requests{endpoint: c.Endpoint, region: c.Region, credentials: c.Credentials, client: c.HTTPClient}
+	if r.endpoint == "" {
+		r.endpoint = "https://ecs." + c.Region + ".amazonaws.com"
+		if strings.HasPrefix(c.Region, "cn-") {
+			r.endpoint += ".cn"
+		}
+	}
+	if r.client == nil {
+		r.client = &http.Client{}
+	}
+	return r
+}
+
+// maxAnswer bounds an answer: the descriptions of a page of tasks.
+const maxAnswer = 16 << 20
+
+// ask sends a request, and reads its answer into out. It repeats a request that failed for
+// a reason that may pass. All requests may be repeated: a start has a token.
+//
+// Errors: *problem for what ECS refuses; that of the connection.
+func (r requests) ask(ctx context.Context, action string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		again, err := r.send(ctx, action, body, out)
+		if err == nil || !again || try == attempts {
+			return err
+		}
+		timer := time.NewTimer(min(rand.N(time.Second<<try), maxBackoff))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// send sends a request once. again says whether the same may succeed later.
+func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.endpoint+"/", bytes.NewReader(body))
+	if err != nil {
+		return false, err
+	}
+	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
+	req.Header.Set("X-Amz-Target", "AmazonEC2ContainerServiceV20141113."+action)
+	creds, err := r.credentials.Retrieve(ctx)
+	if err != nil {
+		return false, err
+	}
+	sum := sha256.Sum256(body)
+	if err := v4.NewSigner().SignHTTP(ctx, creds, req, hex.EncodeToString(sum[:]), "ecs", r.region, time.Now()); err != nil {
+		return false, err
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return ctx.Err() == nil, err
+	}
+	defer func() { _ = res.Body.Close() }() // it is read
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case err != nil:
+		return ctx.Err() == nil, err
+	case res.StatusCode != http.StatusOK:
+		p := &problem{Status: res.StatusCode, Request: res.Header.Get("X-Amzn-RequestId")}
+		_ = json.Unmarshal(answer, p) // what is no JSON says nothing but its status
+		_, code, cut := strings.Cut(p.Code, "#")
+		if cut {
+			p.Code = code
+		}
+		return p.throttles() || p.Status >= http.StatusInternalServerError, p
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return false, fmt.Errorf("the answer of ECS to %s cannot be read: %w", action, err)
+	}
+	return false, nil
+}
+
+// problem is an answer of ECS that is an error.
+type problem struct {
+	Status    int      `json:"-"`
+	Request   string   `json:"-"` // the id of the request, for AWS's support
+	Code      string   `json:"__type"`
+	Message   string   `json:"message"`
+	Resources []string `json:"resourceIds"` // the tasks that a token names already
+}
+
+// Error implements error.
+func (p *problem) Error() string {
+	return fmt.Sprintf("ECS answered %d, %s: %s (request %s)", p.Status, p.Code, p.Message, p.Request)
+}
+
+// is reports whether an error is an answer of ECS with one of some codes.
+func is(err error, codes ...string) bool {
+	var p *problem
+	if !errors.As(err, &p) {
+		return false
+	}
+	for _, code := range codes {
+		if p.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// throttles reports whether a rate or a quota is used up.
+func (p *problem) throttles() bool {
+	switch p.Code {
+	case "ThrottlingException", "ThrottledException", "Throttling", "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded", "TooManyRequestsException":
+		return true
+	}
+	return p.Status == http.StatusTooManyRequests
+}
+
+// The parts of requests and answers that a fleet uses, with the names of ECS's API.
+
+type runTask struct {
+	Cluster        string     `json:"cluster"`
+	TaskDefinition string     `json:"taskDefinition"`
+	ClientToken    string     `json:"clientToken"`
+	StartedBy      string     `json:"startedBy"`
+	Group          string     `json:"group"`
+	Count          int        `json:"count"`
+	LaunchType     string     `json:"launchType,omitempty"`
+	Capacity       []capacity `json:"capacityProviderStrategy,omitempty"`
+	Network        network    `json:"networkConfiguration"`
+	Overrides      overrides  `json:"overrides"`
+}
+
+type capacity struct {
+	Provider string `json:"capacityProvider"`
+	Weight   int    `json:"weight"`
+}
+
+type network struct {
+	VPC struct {
+		Subnets        []string `json:"subnets"`
+		SecurityGroups []string `json:"securityGroups"`
+		PublicIP       string   `json:"assignPublicIp"`
+	} `json:"awsvpcConfiguration"`
+}
+
+type overrides struct {
+	Containers []override `json:"containerOverrides"`
+}
+
+type override struct {
+	Name        string     `json:"name"`
+	Environment []variable `json:"environment"`
+}
+
+type variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// taken is the answer to a start, and to a look at tasks.
+type taken struct {
+	Tasks    []task `json:"tasks"`
+	Failures []struct {
+		Reason string `json:"reason"`
+		Detail string `json:"detail"`
+	} `json:"failures"`
+}
+
+type listTasks struct {
+	Cluster   string `json:"cluster"`
+	StartedBy string `json:"startedBy,omitempty"`
+	Desired   string `json:"desiredStatus,omitempty"`
+	Most      int    `json:"maxResults"`
+	Next      string `json:"nextToken,omitempty"`
+}
+
+type listed struct {
+	ARNs []string `json:"taskArns"`
+	Next string   `json:"nextToken"`
+}
+
+type describeTasks struct {
+	Cluster string   `json:"cluster"`
+	Tasks   []string `json:"tasks"`
+}
+
+type stopTask struct {
+	Cluster string `json:"cluster"`
+	Task    string `json:"task"`
+	Reason  string `json:"reason"`
+}
+
+type definition struct {
+	Family        string            `json:"family,omitempty"`
+	Compatible    []string          `json:"requiresCompatibilities"`
+	NetworkMode   string            `json:"networkMode"`
+	CPU           string            `json:"cpu"`
+	Memory        string            `json:"memory"`
+	ExecutionRole string            `json:"executionRoleArn"`
+	Platform      map[string]string `json:"runtimePlatform"`
+	Containers    []contents        `json:"containerDefinitions"`
+}
+
+type contents struct {
+	Name        string   `json:"name"`
+	Image       string   `json:"image"`
+	Essential   bool     `json:"essential"`
+	CPU         int      `json:"cpu"`
+	Memory      int      `json:"memory"`
+	StopTimeout int      `json:"stopTimeout"`
+	Log         *logging `json:"logConfiguration,omitempty"`
+	Secrets     []secret `json:"secrets,omitempty"`
+	Linux       linux    `json:"linuxParameters"`
+}
+
+type logging struct {
+	Driver  string            `json:"logDriver"`
+	Options map[string]string `json:"options"`
+}
+
+type secret struct {
+	Name string `json:"name"`
+	From string `json:"valueFrom"`
+}
+
+type linux struct {
+	Capabilities struct {
+		Drop []string `json:"drop"`
+	} `json:"capabilities"`
+}
