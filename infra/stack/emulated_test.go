@@ -26,6 +26,7 @@ import (
 func notEmulated() []string {
 	return []string{
 		"AWS::ApiGatewayV2::RouteResponse", "AWS::Budgets::Budget", "AWS::ECS::ClusterCapacityProviderAssociations",
+		"AWS::Logs::QueryDefinition", "AWS::WAFv2::WebACLAssociation",
 	}
 }
 
@@ -41,6 +42,12 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	e.used(created)
 	e.change("update", "BoxFunctions=on", "BoxPlace=lambda", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com", "MonthlyBudget=5",
 		"HttpConcurrency=10", "RelayConcurrency=5", "SecretsPath=mine", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
+	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
+		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
+	e.resolved(named)
+	if got := named.Outputs["Endpoint"] + " " + named.Outputs["WebSocketUrl"]; got != "https://mcp.example.com wss://ws.example.com" {
+		t.Errorf("the endpoints are %s", got)
+	}
 	e.change("update", "Boxes=off")
 	e.do(nil, "delete")
 
@@ -144,6 +151,13 @@ func (e *emulator) write() {
 	if err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// zone returns the id of a hosted zone of the owner's.
+func (e *emulator) zone() (id string) {
+	e.t.Helper()
+	e.do(&id, "zone")
+	return id
 }
 
 // do makes a step of testdata/emulate.py, and decodes what it prints.

@@ -5,6 +5,7 @@ Arguments: the endpoint, a step, and what the step takes:
   functions    the functions with their environments
   policies     all statements of all roles
   credentials ROLE    of a session of that role, by the beginning of its name
+  zone         a hosted zone, which it makes
   left         what is there, by service
 """
 
@@ -107,6 +108,11 @@ def credentials():
     return {"key": got["AccessKeyId"], "secret": got["SecretAccessKey"], "token": got["SessionToken"]}
 
 
+def zone():
+    made = client("route53").create_hosted_zone(Name="example.com", CallerReference="test")
+    return made["HostedZone"]["Id"].rsplit("/", 1)[-1]
+
+
 def left():
     kinds = {
         "tables": ("dynamodb", "list_tables", "TableNames"), "functions": ("lambda", "list_functions", "Functions"),
@@ -117,6 +123,7 @@ def left():
         "schedule groups": ("scheduler", "list_schedule_groups", "ScheduleGroups"), "topics": ("sns", "list_topics", "Topics"),
         "alarms": ("cloudwatch", "describe_alarms", "MetricAlarms"), "dashboards": ("cloudwatch", "list_dashboards", "DashboardEntries"),
         "buckets": ("s3", "list_buckets", "Buckets"),
+        "domains": ("apigateway", "get_domain_names", "items"), "socket domains": ("apigatewayv2", "get_domain_names", "Items"),
         "networks": ("ec2", "describe_vpcs", "Vpcs"),
     }
     return {kind: sorted(x if isinstance(x, str) else json.dumps(x, default=str) for x in pages(*of)) for kind, of in kinds.items()}
@@ -124,6 +131,6 @@ def left():
 
 steps = {
     "create": lambda: change("create"), "update": lambda: change("update"), "delete": delete,
-    "functions": functions, "policies": policies, "credentials": credentials, "left": left,
+    "functions": functions, "policies": policies, "credentials": credentials, "zone": zone, "left": left,
 }
 json.dump(steps[step](), sys.stdout, default=str)

@@ -1,0 +1,135 @@
+package stack_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/token"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// queries returns what Logs Insights is asked: by the saved queries and by the dashboard,
+// without their sources.
+func queries(t *testing.T, s stack) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for name, r := range s.resources {
+		if r["Type"] == "AWS::Logs::QueryDefinition" {
+			all[name] = s.value(dig(r, "Properties", "QueryString"))
+		}
+	}
+	var board struct {
+		Widgets []struct {
+			Properties struct{ Title, Query string }
+		}
+	}
+	if err := json.Unmarshal([]byte(s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])), &board); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range board.Widgets {
+		if q := w.Properties.Query; q != "" {
+			all[w.Properties.Title] = regexp.MustCompile(`^(SOURCE '[^']*' \| )+`).ReplaceAllString(q, "")
+		}
+	}
+	if len(all) < 10 {
+		t.Fatalf("there are only %d queries", len(all))
+	}
+	return all
+}
+
+// A query for a field that no line has shows nothing, which looks like a quiet stack.
+func TestQueriesAskForFieldsThatAreLogged(t *testing.T) {
+	written := map[string]bool{"msg": true}
+	for _, f := range sources(t) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, _ := strconv.Unquote(lit.Value)
+				written[text] = true
+			}
+			return true
+		})
+	}
+	words := strings.Fields("filter fields stats sort desc asc limit by as and or in like ispresent coalesce pct sum count latest bin h d")
+	for name, query := range queries(t, expand(t)) {
+		text := regexp.MustCompile(`'[^']*'`).ReplaceAllStringFunc(query, func(value string) string {
+			if value = strings.Trim(value, "'"); !written[value] && !strings.HasPrefix(value, "PUT THE") && value != "tools/call" {
+				t.Errorf("%s: no line has %q", name, value)
+			}
+			return ""
+		})
+		made := map[string]bool{}
+		for _, as := range regexp.MustCompile(`\bas (\w+)`).FindAllStringSubmatch(text, -1) {
+			made[as[1]] = true
+		}
+		for _, field := range regexp.MustCompile(`@?\b[a-z][a-z0-9_]*\b`).FindAllString(regexp.MustCompile(`\d+[hd]\b`).ReplaceAllString(text, ""), -1) {
+			if !slices.Contains(words, field) && !made[field] && !written[field] && !strings.HasPrefix(field, "@") {
+				t.Errorf("%s: no line has the field %s", name, field)
+			}
+		}
+	}
+}
+
+// The queries about money multiply what lines count by the prices of the bill.
+func TestMoneyIsThatOfThePriceList(t *testing.T) {
+	text, err := os.ReadFile(root("shared", "meter", "prices.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		USD map[string]struct {
+			USD, For float64
+		}
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	counted := strings.Fields("requests messages invocations gb_seconds read_units write_units log_gb out_gb") // on lines of functions
+	asked := 0
+	for name, query := range queries(t, expand(t)) {
+		if !strings.Contains(query, "microdollars") {
+			continue
+		}
+		asked++
+		for _, unit := range counted {
+			m := regexp.MustCompile(`coalesce\(units\.` + unit + `, 0\)(?: \* ([0-9.]+))?`).FindStringSubmatch(query)
+			if m == nil {
+				t.Errorf("%s leaves %s out", name, unit)
+				continue
+			}
+			price := 1.0
+			if m[1] != "" {
+				if price, err = strconv.ParseFloat(m[1], 64); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want := list.USD[unit].USD / list.USD[unit].For * 1e6; math.Abs(price-want) > 1e-9*want {
+				t.Errorf("%s: a million %s cost $%v, want $%v", name, unit, price, want)
+			}
+		}
+	}
+	if asked != 2 {
+		t.Errorf("%d queries are about money, want the saved one and that of the dashboard", asked)
+	}
+}
+
+// An owner sets when to be told.
+func TestThresholdsOfAlarmsAreParameters(t *testing.T) {
+	s := expand(t)
+	s.params["Metrics"] = "on"
+	for parameter, alarms := range map[string][]string{
+		"ErrorAlarm": {"HttpApiErrorsAlarm"}, "FailedStartAlarm": {"FailedStartsAlarm"}, "LostBoxAlarm": {"LostBoxesAlarm"}, "WakeAlarmSeconds": {"WakeTimeAlarm"},
+		"ThrottleAlarm": {"HttpErrorsAlarm", "HttpThrottlesAlarm", "SocketErrorsAlarm", "RelayThrottlesAlarm", "SweepErrorsAlarm", "TableThrottlesAlarm", "TableReadThrottlesAlarm"},
+	} {
+		s.params[parameter] = "77"
+		for _, alarm := range alarms {
+			if got := s.value(s.get(t, alarm, "AWS::CloudWatch::Alarm")["Threshold"]); strings.TrimSuffix(got, "000") != "77" {
+				t.Errorf("%s=77 makes the threshold of %s %s", parameter, alarm, got)
+			}
+		}
+	}
+}
