@@ -193,8 +193,11 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 // the next Check tries again.
 func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
-	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
+	if err != nil {
 		return err
+	}
+	if b.State == session.Awake && b.Conn == seen.Conn {
+		return losses{t.k.boxes}.missed(ctx, b)
 	}
 	if t.bound != 0 {
 		return nil // an earlier post may have arrived, so Check must find out before a new one
@@ -220,7 +223,8 @@ func (t *tender) enqueue(ctx context.Context) error {
 }
 
 // look makes sure that a runner will get the waiting item. It wakes a box that is asleep,
-// gives up a start that is overdue, and nudges a runner that is awake.
+// gives up a start that is overdue, and nudges a runner that is awake. A connection that is
+// closed may mean that the runner is lost.
 func (t *tender) look(ctx context.Context) error {
 	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
 	if err != nil {
@@ -233,7 +237,13 @@ func (t *tender) look(ctx context.Context) error {
 		}
 		t.accepted = true
 	case session.Awake:
-		t.k.postOnce(ctx, b.Conn, t.d.Session, frame.Nudge{})
+		err := t.k.post(ctx, b.Conn, frame.Nudge{})
+		if errors.Is(err, session.Closed) {
+			return losses{t.k.boxes}.missed(ctx, b)
+		}
+		if err != nil {
+			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
+		}
 	case session.Asleep: // another function gave the start up and ended the item
 	}
 	return nil

@@ -48,8 +48,9 @@ const (
 	// lifetimeSlack is how much longer than a place's Lifetime a task may seem to live.
 	lifetimeSlack = 90 * time.Second
 	// goneAfter is the least time between two looks at a connection that must both find it
-	// closed. A runner that lives has connected again by then.
-	goneAfter = time.Minute
+	// closed. A runner that lives has tried to connect again by then, several times. It is
+	// less than a function waits for a sign of life of a box.
+	goneAfter = 20 * time.Second
 )
 
 // losses notes boxes whose generation ended without a bye.

@@ -48,6 +48,9 @@ func (f *unlisted) Post(context.Context, string, []byte) error {
 	return nil
 }
 
+// goneAfter is how long a connection must be closed until its box is lost.
+const goneAfter = 20 * time.Second
+
 const unlistedBox = session.BoxID("t/s")
 
 // unlistedWorld has an awake box in a place that does not list its tasks.
@@ -107,10 +110,10 @@ func TestABoxIsLostWhoseConnectionIsGoneTwice(t *testing.T) {
 				f, store, c := unlistedWorld(t)
 				f.gone, f.stops = true, stops
 				sweep(t, c)
-				time.Sleep(59 * time.Second)
+				time.Sleep(goneAfter - time.Second)
 				sweep(t, c)
 				if s := stateOf(t, store); s != session.Awake {
-					t.Fatalf("the box is %s after less than a minute", s)
+					t.Fatalf("the box is %s too soon", s)
 				}
 				time.Sleep(time.Second)
 				sweep(t, c)
@@ -136,6 +139,60 @@ func TestARunnerThatComesBackIsNotLost(t *testing.T) {
 		sweep(t, c)
 		if s := stateOf(t, store); s != session.Awake {
 			t.Errorf("the box is %s, though its runner has another connection", s)
+		}
+	})
+}
+
+// A call that comes after the death of an idle runner wakes another one.
+func TestACallThatMeetsADeadBoxOfSuchAPlaceIsExecutedByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		f := &unlisted{gone: true}
+		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
+		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
+		a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
+		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		events, err := call.Next(t.Context(), begun.Add(goneAfter+4*time.Second))
+		if err != nil || len(events) > 0 || len(f.ran) != 1 {
+			t.Fatalf("%v, %v; %d starts after %s", events, err, len(f.ran), time.Since(begun))
+		}
+	})
+}
+
+// The client comes back for a call whose item waits for a box that has died.
+func TestAWaitingItemOfADeadBoxOfSuchAPlaceWakesTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		f := &unlisted{gone: true}
+		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
+		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
+		if _, err := a.store.PutItem(t.Context(), session.Item{
+			Box: asylumBox, ID: a.stream, State: session.Waiting, Raw: []byte(a.request("{}")), Address: a.address(), NotAfter: time.Now().Add(10 * time.Minute), Created: time.Now(),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := a.store.Load(t.Context(), "s1", asylumBox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tracker, err := relayhost.NewBackend(a.config).Track(t.Context(), s, a.stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for begun := time.Now(); len(f.ran) == 0; {
+			status, err := tracker.Check(t.Context())
+			if err != nil || time.Since(begun) > time.Minute {
+				t.Fatalf("no box is started within a minute: %v", err)
+			}
+			time.Sleep(time.Until(status.Next))
 		}
 	})
 }
