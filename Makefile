@@ -102,7 +102,8 @@ worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every 
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or
-# cold, inside by handlers that are made anew for each message.
+# cold, inside by handlers that are made anew for each message. BOXES=lambda has the boxes
+# of function programs run as invocations, as on Lambda.
 FUNCTIONS ?= inside
 E2E       ?= ^TestE2E
 .PHONY: test-e2e
@@ -110,7 +111,7 @@ test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' $(TEST) -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' $(TEST) -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
 # The programs of the releases in infra/stack/releases.txt are built once, into .tools.
 .PHONY: test-upgrade
@@ -160,8 +161,8 @@ fmt: need-go $(STAMP) ## Format all Go files
 
 DURATION ?= 10m
 .PHONY: chaos
-chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m)
-	@infra/local/chaos.sh '$(DURATION)'
+chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m); FUNCTIONS=process BOXES=lambda has boxes as on Lambda
+	@DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' infra/local/chaos.sh '$(DURATION)'
 
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
 # time on a slow machine.

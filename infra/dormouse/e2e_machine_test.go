@@ -126,6 +126,10 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 // programs, "cold" for new handlers for each message, or inside by default.
 const functionsVariable = "DORMOUSE_TEST_FUNCTIONS"
 
+// boxesVariable says where the boxes of machines with function programs run: "lambda" for
+// invocations, or programs by default.
+const boxesVariable = "DORMOUSE_TEST_BOXES"
+
 // asPrograms makes the machine execute the functions as programs of their own, for
 // tests that kill one of them.
 func (m *machine) asPrograms() *machine {
@@ -167,6 +171,9 @@ func (m *machine) run(flags ...string) {
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
 	if m.programs && !slices.Contains(flags, "--functions") {
 		all = append(all, "--functions", "process")
+	}
+	if m.programs && !slices.Contains(flags, "--boxes") {
+		all = append(all, "--boxes", cmp.Or(os.Getenv(boxesVariable), "process"))
 	}
 	if !m.programs && os.Getenv(functionsVariable) == "cold" {
 		all = append(all, "--cold")
@@ -291,7 +298,7 @@ func (m *machine) processes() []process {
 		// A process that has ended has no environment to read, even before its parent
 		// waits for it.
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+m.tmp) {
+		if err != nil && !m.hidden(e.Name()) || err == nil && !m.temporary(string(env)) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
@@ -309,6 +316,22 @@ func (m *machine) processes() []process {
 		all = append(all, p)
 	}
 	return all
+}
+
+// temporary reports whether an environment has the TMPDIR of this machine, or of a box that
+// runs as an invocation.
+func (m *machine) temporary(env string) bool {
+	return slices.ContainsFunc(strings.Split(env, "\x00"), func(v string) bool {
+		return v == "TMPDIR="+m.tmp || strings.HasPrefix(v, "TMPDIR="+filepath.Join(m.data, "environments")+"/")
+	})
+}
+
+// hidden reports whether a process is a child of this dormouse that hides its environment,
+// as the runner in an invocation does.
+func (m *machine) hidden(pid string) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return err == nil && len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(m.cmd.Process.Pid)
 }
 
 // those lists the processes of these programs.

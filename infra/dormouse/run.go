@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -39,17 +40,26 @@ type runCommand struct {
 	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
 	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
 	Says       says          `embed:""`
+	Trials     trials        `embed:""`
+}
 
-	// Hidden flags, for tests and experiments.
+// trials are hidden flags, for tests and experiments.
+type trials struct {
 	SocketIdle time.Duration `hidden:"" help:"How long a WebSocket connection may be silent until it is closed."`
 	SocketLife time.Duration `hidden:"" help:"The age at which a WebSocket connection is closed."`
 	Cold       bool          `hidden:"" help:"Build new handlers for each message."`
 	Runner     string        `hidden:"" help:"The program of a box, instead of this one."`
+	Boxes      string        `hidden:"" enum:"process,lambda" default:"process" help:"Where boxes run if the functions are programs. process: as programs. lambda: as invocations of a function, as on Lambda, where they fit."`
+	BoxLife    time.Duration `hidden:"" name:"box-life" help:"The longest life of a box that is an invocation. By default 15 minutes."`
+	BoxRoom    int           `hidden:"" name:"box-room" help:"The most environments of such boxes."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
 }
 
 // Validate checks that a folder in --functions exists.
 func (c *runCommand) Validate() error {
+	if c.Trials.Boxes == local.BoxesLambda && c.Functions == local.FunctionsInside {
+		return errors.New("--boxes is lambda, but the functions are in this process; add --functions process")
+	}
 	switch c.Functions {
 	case local.FunctionsInside, local.FunctionsProcess:
 		return nil
@@ -77,8 +87,8 @@ func (c *runCommand) Run(t *terminal) error {
 		return fmt.Errorf("where this program is: %w", err)
 	}
 	runner := []string{bin, "runner"}
-	if c.Runner != "" {
-		runner = []string{c.Runner}
+	if c.Trials.Runner != "" {
+		runner = []string{c.Trials.Runner}
 	}
 	store, more, err := useTable(ctx, c.Store)
 	if err != nil {
@@ -90,8 +100,8 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	cfg := local.Config{
 		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
-		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
-		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
+		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
+		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
 		Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
 	}
 	ctx, leave := context.WithCancel(ctx)
@@ -112,8 +122,8 @@ func (c *runCommand) Run(t *terminal) error {
 	if c.Says.LogFormat == "json" {
 		cfg.Log = t.err
 	}
-	if c.Disorder > 0 {
-		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
+	if c.Trials.Disorder > 0 {
+		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Trials.Disorder}
 	}
 	return local.Run(ctx, cfg)
 }

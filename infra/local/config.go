@@ -32,6 +32,12 @@ const (
 	FunctionsProcess = "process" // in programs of their own, invoked as on AWS
 )
 
+// Values of Boxes in [Config].
+const (
+	BoxesProcess = "process" // as programs of this machine
+	BoxesLambda  = "lambda"  // as invocations of a function where they fit, and else as programs
+)
+
 // Values of Limits in [Config].
 const (
 	LimitsHome = "home" // limits for one machine
@@ -62,6 +68,13 @@ type Config struct {
 	SocketLife time.Duration // replaces their life limit
 	Shuffle    *sockets.Shuffle
 	Cold       bool // build new handlers for each message; for tests
+
+	// Boxes is where boxes run: BoxesProcess or, with FunctionsProcess, BoxesLambda; "" is
+	// BoxesProcess. BoxLife is the longest life of a box of BoxesLambda; 0 is that of Lambda.
+	// BoxRoom is how many environments there may be for such boxes; 0 is maxBoxes.
+	Boxes   string
+	BoxLife time.Duration
+	BoxRoom int
 
 	Functions  string        // FunctionsInside or FunctionsProcess
 	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess

@@ -73,6 +73,12 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	// The path is a secret that only the functions know.
 	secret := "/" + uuid.NewString()
 	e.local = "http://" + l.Addr().String() + secret
+	if m.cfg.Boxes == BoxesLambda {
+		if m.invoked, err = openInvoked(m); err != nil {
+			_ = l.Close()
+			return err
+		}
+	}
 	env := e.environment(servers)
 	if err := e.checkNatives(ctx, m.servers.Load(), env); err != nil {
 		_ = l.Close()
@@ -114,6 +120,9 @@ func (m *machine) startEmulated(ctx context.Context) error {
 // services are the stand-ins for AWS's services.
 func (e *emulated) services() http.Handler {
 	mux := http.NewServeMux()
+	if e.m.invoked != nil {
+		mux.Handle("/lambda/2015-03-31/functions/"+boxFunction+"/", http.StripPrefix("/lambda", e.m.invoked.api))
+	}
 	for name, h := range map[string]http.Handler{
 		"lambda": e.api, "scheduler": e.alarm, "fleet": e.m.boxes.Handler(), "connections": sockets.Connections{e.m.relay, e.m.socket},
 	} {
@@ -175,6 +184,9 @@ func (e *emulated) environment(servers string) []string {
 	env := m.environ.inherited()
 	for name, value := range m.environ.passedOn(m.store, m.snapshots()) {
 		env = append(env, name+"="+value)
+	}
+	if m.invoked != nil {
+		env = append(env, m.invoked.environment()...)
 	}
 	return append(env,
 		"DORMOUSE_STORE="+m.store,

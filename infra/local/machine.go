@@ -41,6 +41,7 @@ type machine struct {
 	store     string // see OpenStore
 	unused    bool   // no earlier run has left anything in the store
 	boxes     *boxes.Pool
+	invoked   *invokedBoxes // nil if boxes do not run as invocations
 	ledger    *bill.Ledger
 	functions functions
 	relay     *sockets.API                  // for runners

@@ -96,7 +96,7 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 			MessagesIn: of.MessagesIn, MessagesOut: of.MessagesOut,
 		})
 	}
-	tasks, err := m.boxes.Tasks(ctx)
+	tasks, err := tasksOf(ctx, m)
 	if err != nil {
 		return s, err
 	}

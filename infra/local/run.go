@@ -133,6 +133,9 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("boxes did not end in time", "error", err)
 		}
 	}
+	if m.invoked != nil {
+		m.invoked.close(ctx)
+	}
 	for i := len(m.closers) - 1; i >= 0; i-- {
 		if err := m.closers[i](ctx); err != nil && !errors.Is(err, net.ErrClosed) {
 			m.log.Warn("not everything ended in time", "error", err)

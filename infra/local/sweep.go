@@ -38,8 +38,17 @@ func (m *machine) startSweep(ctx context.Context) error {
 	return nil
 }
 
+// tasksOf lists the boxes that run, and those that have stopped a short time ago.
+func tasksOf(ctx context.Context, m *machine) ([]fleet.Status, error) {
+	all, err := m.boxes.Tasks(ctx)
+	if err == nil && m.invoked != nil {
+		all = append(all, m.invoked.tasks()...)
+	}
+	return all, err
+}
+
 func (m *machine) boxesRun(ctx context.Context) bool {
-	tasks, err := m.boxes.Tasks(ctx)
+	tasks, err := tasksOf(ctx, m)
 	if err != nil {
 		return false
 	}

@@ -20,21 +20,22 @@ const ecsListLag = time.Minute
 // openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
 // is not set, it opens the fleet of the emulator, which lists tasks without delay.
 func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
-	text := os.Getenv(EnvFleet)
-	if text == "" {
-		local := map[string]fleet.Fleet{process.Place: process.NewClient(endpoint("fleet"))}
-		return places.New(process.Place, places.Fargate, local), 0, nil
-	}
-	all := map[string]fleet.Fleet{}
-	if all[ecs.Place], err = openECS(text, servers); err != nil {
-		return nil, 0, fmt.Errorf("%s: %w", EnvFleet, err)
+	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
+	if text := os.Getenv(EnvFleet); text == "" {
+		base, wish = process.Place, places.Fargate
+		all[base] = process.NewClient(endpoint("fleet"))
+	} else {
+		listLag = ecsListLag
+		if all[base], err = openECS(text, servers); err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", EnvFleet, err)
+		}
 	}
 	if text := os.Getenv(EnvBoxFunctions); text != "" && text != "[]" {
 		if all[lambda.Place], err = openLambda(text, servers); err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", EnvBoxFunctions, err)
 		}
 	}
-	return places.New(ecs.Place, cmp.Or(os.Getenv(EnvBoxPlace), places.Auto), all), ecsListLag, nil
+	return places.New(base, cmp.Or(os.Getenv(EnvBoxPlace), wish), all), listLag, nil
 }
 
 // openLambda opens the functions for boxes.

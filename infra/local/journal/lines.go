@@ -129,7 +129,7 @@ func (l *Lines) Box(server, line string) {
 	}
 	var s said
 	if json.Unmarshal([]byte(line), &s) == nil {
-		s.Server = server
+		s.Server = cmp.Or(server, s.Server)
 		tools := ""
 		if s.State == "ready" {
 			tools = l.Tools(server)

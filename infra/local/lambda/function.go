@@ -41,6 +41,7 @@ type function struct {
 type invocation struct {
 	id      string
 	fn      *function
+	tenant  string
 	payload []byte
 	result  chan result // has room for one; the claiming side fills it
 	claimed atomic.Bool
@@ -59,8 +60,8 @@ type result struct {
 	err    error
 }
 
-func newInvocation(f *function, payload []byte) *invocation {
-	return &invocation{id: uuid.NewString(), fn: f, payload: payload, result: make(chan result, 1)}
+func newInvocation(f *function, tenant string, payload []byte) *invocation {
+	return &invocation{id: uuid.NewString(), fn: f, tenant: tenant, payload: payload, result: make(chan result, 1)}
 }
 
 // claim returns true for its first caller only. That caller must either deliver the result
@@ -90,15 +91,41 @@ func (f *function) those(states ...string) (n int) {
 	return n
 }
 
-// coming returns how many instances will ask for an invocation. An old one is stopped when
-// it asks.
-func (f *function) coming() (n int) {
+// coming returns how many instances of a tenant will ask for an invocation. An old one is
+// stopped when it asks.
+func (f *function) coming(tenant string) (n int) {
 	for i := range f.instances {
-		if (i.state == StateStarting || i.state == stateReturning) && !i.old {
+		if (i.state == StateStarting || i.state == stateReturning) && !i.old && i.tenant == tenant {
 			n++
 		}
 	}
 	return n
+}
+
+// waits returns how many invocations of a tenant wait for a process.
+func (f *function) waits(tenant string) (n int) {
+	for _, inv := range f.waiting {
+		if inv.tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+// idle returns the idle instance of a tenant that was used last, or nil.
+func (f *function) idle(tenant string) (last *instance) {
+	for i := range f.instances {
+		if i.state == StateIdle && i.tenant == tenant && (last == nil || i.since.After(last.since)) {
+			last = i
+		}
+	}
+	return last
+}
+
+// full reports whether no process of a tenant is free or coming for one more invocation,
+// and none may be started.
+func (f *function) full(tenant string) bool {
+	return f.idle(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }
 
 // live returns how many instances count against MaxInstances.
@@ -111,17 +138,11 @@ func (f *function) submit(inv *invocation) error {
 	if f.closed {
 		return ErrClosed
 	}
-	var last *instance
-	for i := range f.instances {
-		if i.state == StateIdle && (last == nil || i.since.After(last.since)) {
-			last = i
-		}
-	}
-	if last != nil {
+	if last := f.idle(inv.tenant); last != nil {
 		f.assign(inv, last)
 		return nil
 	}
-	if f.coming() <= len(f.waiting) && f.live() >= f.MaxInstances {
+	if f.full(inv.tenant) {
 		return ErrThrottled
 	}
 	f.waiting = append(f.waiting, inv)
@@ -129,10 +150,15 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts processes if more invocations wait than processes are coming.
+// refill starts processes if more invocations of a tenant wait than its processes are
+// coming.
 func (f *function) refill() {
-	for f.coming() < len(f.waiting) && f.live() < f.MaxInstances && !f.closed {
-		f.start()
+	need := map[string]int{}
+	for _, inv := range f.waiting {
+		need[inv.tenant]++
+		if f.coming(inv.tenant) < need[inv.tenant] && f.live() < f.MaxInstances && !f.closed {
+			f.start(inv.tenant)
+		}
 	}
 }
 
@@ -158,29 +184,34 @@ func (f *function) assign(inv *invocation, i *instance) {
 }
 
 // next waits for the next invocation of process i. It returns nil when gone is closed,
-// and for a process that is dead or stopping.
-func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
+// and for a process that is dead or stopping. refused is set while the process still writes
+// an answer: whoever asks then is not the runtime.
+func (f *function) next(i *instance, gone <-chan struct{}) (inv *invocation, refused bool) {
 	f.mu.Lock()
+	if i.inv != nil && i.inv.answering && i.state == StateBusy {
+		f.mu.Unlock()
+		return nil, true
+	}
 	if !f.instances[i] {
 		// The process died while its request was in flight. If it got an invocation now,
 		// that would never end.
 		f.mu.Unlock()
-		return nil
+		return nil, false
 	}
 	if i.state == StateStopping {
 		f.mu.Unlock()
 		<-gone
-		return nil
+		return nil, false
 	}
 	f.arrived(i)
 	f.mu.Unlock()
 	select {
 	case inv := <-i.work:
-		return f.deliver(inv)
+		return f.deliver(inv), false
 	case <-gone:
 		// If an invocation was assigned meanwhile, it was not delivered. It goes back to
 		// the queue when the pool sees that the process is dead.
-		return nil
+		return nil, false
 	}
 }
 
@@ -203,9 +234,9 @@ func (f *function) arrived(i *instance) {
 		f.refill()
 		return
 	}
-	if len(f.waiting) > 0 {
-		inv := f.waiting[0]
-		f.waiting = slices.Delete(f.waiting, 0, 1)
+	if at := slices.IndexFunc(f.waiting, func(inv *invocation) bool { return inv.tenant == i.tenant }); at >= 0 {
+		inv := f.waiting[at]
+		f.waiting = slices.Delete(f.waiting, at, at+1)
 		f.assign(inv, i)
 	}
 }
@@ -221,6 +252,9 @@ func (f *function) deliver(inv *invocation) *invocation {
 	inv.delivered = true
 	inv.inst.served++
 	f.count.Invoked++
+	if f.pool.cfg.Began != nil {
+		f.pool.cfg.Began(inv.inst.pid(), inv.payload)
+	}
 	return inv
 }
 
@@ -359,9 +393,15 @@ func (f *function) buried(i *instance) {
 	if i.sleeper == nil && !i.asked && !i.old {
 		// The process never got ready, and another one would fail in the same way. The
 		// invocations that counted on it get its failure.
-		excess := max(0, len(f.waiting)-f.coming())
-		lost = append(lost, f.waiting[:excess]...)
-		f.waiting = slices.Delete(f.waiting, 0, excess)
+		excess := f.waits(i.tenant) - f.coming(i.tenant)
+		f.waiting = slices.DeleteFunc(f.waiting, func(inv *invocation) bool {
+			if inv.tenant != i.tenant || excess <= 0 {
+				return false
+			}
+			excess--
+			lost = append(lost, inv)
+			return true
+		})
 	}
 	f.refill()
 	end := i.endEvent()

@@ -31,9 +31,10 @@ const (
 //
 //	start ─▶ run: spawn ─▶ (ready, busy, idle …) ─▶ end ─▶ function.buried
 type instance struct {
-	id   string // identifies the instance in the path of the Runtime API
-	fn   *function
-	born time.Time
+	id     string // identifies the instance in the path of the Runtime API
+	fn     *function
+	tenant string // whose invocations it gets, "" if the function has no tenants
+	born   time.Time
 	// spawned is closed when the process has started or has failed to start.
 	spawned chan struct{}
 	// dead is closed when every part of the process has ended; end is set by then.
@@ -64,10 +65,10 @@ type instance struct {
 const stateReturning = "returning"
 
 // start begins a new instance. Called with mu held.
-func (f *function) start() {
+func (f *function) start(tenant string) {
 	now := time.Now()
 	i := &instance{
-		id: f.Name + "-" + uuid.NewString(), fn: f, born: now, since: now, state: StateStarting,
+		id: f.Name + "-" + uuid.NewString(), fn: f, tenant: tenant, born: now, since: now, state: StateStarting,
 		spawned: make(chan struct{}), dead: make(chan struct{}), work: make(chan *invocation, 1),
 	}
 	i.initTimer = time.AfterFunc(f.pool.cfg.InitTimeout, func() { f.initExpired(i) })
@@ -187,6 +188,9 @@ func (i *instance) run() {
 		i.end = proc.wait()
 		output.finish()
 	}
+	if f.Temp != "" {
+		f.Clean(i.temp())
+	}
 	f.buried(i)
 }
 
@@ -206,7 +210,12 @@ func (i *instance) endEvent() journal.Event {
 // spawn starts the program. The output is nil if the pool has no Output.
 func (i *instance) spawn() (*process, *output, error) {
 	f := i.fn
-	cmd := exec.Command(f.Path) //nolint:noctx // a process outlives the invocation it was started for
+	if f.Temp != "" {
+		if err := os.Mkdir(i.temp(), 0o700); err != nil {
+			return nil, nil, err
+		}
+	}
+	cmd := exec.Command(f.Path, f.Args...) //nolint:noctx // a process outlives the invocation it was started for
 	cmd.Dir = filepath.Dir(f.Path)
 	cmd.Env = i.environment()
 	cmd.SysProcAttr = functionAttr()
@@ -234,6 +243,9 @@ func (i *instance) spawn() (*process, *output, error) {
 	return &process{cmd: cmd}, out, nil
 }
 
+// temp returns the folder of this instance in the function's Temp.
+func (i *instance) temp() string { return filepath.Join(i.fn.Temp, i.id) }
+
 // environment returns the variables that Lambda sets, as far as a Go function reads them.
 // The configuration may override those of the first part.
 func (i *instance) environment() []string {
@@ -251,6 +263,9 @@ func (i *instance) environment() []string {
 	}
 	env = append(env, *f.pool.env.Load()...)
 	env = append(env, f.Env...)
+	if f.Temp != "" {
+		env = append(env, "TMPDIR="+i.temp())
+	}
 	return append(env, "AWS_LAMBDA_RUNTIME_API="+f.pool.listener.Addr().String()+"/"+i.id)
 }
 

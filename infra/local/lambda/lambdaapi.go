@@ -19,9 +19,9 @@ import (
 
 const (
 	maxEventPayload = 1 << 20
-	// eventTries is how often the API tries an event: once, and twice more if the
-	// function fails.
-	eventTries = 3
+	// defaultTries: once, and twice more if the function fails.
+	defaultTries = 3
+	maxAnswer    = 64 << 10
 
 	defaultRetryWait = time.Minute
 	defaultEventAge  = 6 * time.Hour
@@ -31,12 +31,18 @@ const (
 // Invoker and Functions are required.
 type APIConfig struct {
 	Invoker   Invoker
+	Tenants   Tenants  // runs functions with tenant isolation, instead of Invoker; nil: they have none
 	Functions []string // names of all functions
 	// RetryWait is how long an event waits after the first failure of its function;
 	// after the second it waits twice as long. 0 means a minute. If every instance is
 	// busy, an event waits for a sixtieth of RetryWait, then twice as long each time,
 	// up to five times RetryWait.
 	RetryWait time.Duration
+	// Tries is how often the API tries an event whose function fails; 0 means 3.
+	Tries int
+	// Ended is called after an invocation, with its answer and its failure, which may be
+	// nil; nil for nobody. It gets 64 KiB of the answer at most.
+	Ended func(payload, answer []byte, failed error)
 	// EventAge is how long the API keeps trying an event; 0 means 6 h.
 	EventAge time.Duration
 	Logger   *slog.Logger // may be nil
@@ -52,8 +58,9 @@ type APIConfig struct {
 //
 // Errors are those of the AWS SDK: ResourceNotFoundException 404,
 // InvalidRequestContentException 400 (the payload is not JSON), RequestTooLargeException
-// 413 (1 MiB), InvalidParameterValueException 400 (another type), ServiceException 500
-// (the API is closing). API verifies no signature: its server must authenticate the
+// 413 (1 MiB), InvalidParameterValueException 400 (another type, or no tenant where there
+// must be one), ServiceException 500 (the API is closing). A function with tenants refuses an
+// event with TooManyRequestsException 429 if its environments are all in use. API verifies no signature: its server must authenticate the
 // caller.
 //
 // Versions, aliases, destinations and dead letters are not imitated.
@@ -78,6 +85,7 @@ func NewAPI(cfg APIConfig) *API {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.RetryWait = cmp.Or(cfg.RetryWait, defaultRetryWait)
+	cfg.Tries = cmp.Or(cfg.Tries, defaultTries)
 	cfg.EventAge = cmp.Or(cfg.EventAge, defaultEventAge)
 	a := &API{cfg: cfg, log: cfg.Logger, quit: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -95,18 +103,23 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+awsapi.FunctionARN(name))
 		return
 	}
+	tenant := r.Header.Get("X-Amz-Tenant-Id")
 	payload, err := io.ReadAll(io.LimitReader(r.Body, maxEventPayload+1))
 	switch {
 	case err != nil:
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
 	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
+	case a.cfg.Tenants != nil && tenant == "":
+		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Tenant ID is required for a function with tenant isolation")
+	case a.cfg.Tenants != nil && a.cfg.Tenants.Full(name, tenant):
+		awsapi.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
 	case len(payload) > maxEventPayload:
 		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
 	case !json.Valid(payload):
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 	default:
-		if _, err := a.Send(name, payload); err != nil {
+		if _, err := a.send(event{name, tenant, payload}); err != nil {
 			awsapi.Fail(w, http.StatusInternalServerError, "ServiceException", "")
 			return
 		}
@@ -122,19 +135,42 @@ func invokedFunction(r *http.Request) (name string, ok bool) {
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
-// call invokes a function and discards its answer to the end. failed is the failure of the
+// event is an asynchronous invocation.
+type event struct {
+	function, tenant string
+	payload          []byte
+}
+
+// call invokes a function and reads its answer to the end. failed is the failure of the
 // function.
-func (a *API) call(name string, payload []byte) (failed *FunctionError, err error) {
-	inv, err := a.cfg.Invoker.Invoke(a.ctx, name, payload)
+func (a *API) call(e event) (failed *FunctionError, err error) {
+	var inv *Invocation
+	if a.cfg.Tenants != nil {
+		inv, err = a.cfg.Tenants.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
+	} else {
+		inv, err = a.cfg.Invoker.Invoke(a.ctx, e.function, e.payload)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = inv.Body.Close() }()
-	if inv.Failed != nil {
-		return inv.Failed, nil
+	failed = inv.Failed
+	answer, err := io.ReadAll(io.LimitReader(inv.Body, maxAnswer))
+	if err == nil {
+		_, err = io.Copy(io.Discard, inv.Body)
 	}
-	if _, err := io.Copy(io.Discard, inv.Body); err != nil && !errors.As(err, &failed) {
-		return nil, fmt.Errorf("read the answer of function %s: %w", name, err)
+	if errors.As(err, &failed) {
+		err = nil
+	}
+	if a.cfg.Ended != nil {
+		ended := err
+		if failed != nil {
+			ended = failed
+		}
+		a.cfg.Ended(e.payload, answer, ended)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of function %s: %w", e.function, err)
 	}
 	return failed, nil
 }
@@ -143,16 +179,20 @@ func (a *API) call(name string, payload []byte) (failed *FunctionError, err erro
 // when the event was handled, or after the last try has failed. The error is [ErrClosed].
 // Send keeps payload, which must be JSON.
 func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err error) {
+	return a.send(event{function: function, payload: payload})
+}
+
+func (a *API) send(e event) (done <-chan struct{}, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return nil, fmt.Errorf("send an event to function %s: %w", function, ErrClosed)
+		return nil, fmt.Errorf("send an event to function %s: %w", e.function, ErrClosed)
 	}
 	end := make(chan struct{})
 	a.work.Go(func() {
 		defer close(end)
-		if err := a.handle(function, payload); err != nil {
-			a.log.Warn("an event was given up", "function", function, "error", err)
+		if err := a.handle(e); err != nil {
+			a.log.Warn("an event was given up", "function", e.function, "error", err)
 		}
 	})
 	return end, nil
@@ -160,11 +200,11 @@ func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err e
 
 // handle tries an event until the function succeeds or the tries are used up. It
 // returns the last try's error.
-func (a *API) handle(function string, payload []byte) error {
+func (a *API) handle(e event) error {
 	until := time.Now().Add(a.cfg.EventAge)
 	busy := a.cfg.RetryWait / 60
 	for tries := 0; ; {
-		failed, err := a.call(function, payload)
+		failed, err := a.call(e)
 		var wait time.Duration
 		switch {
 		case errors.Is(err, ErrThrottled):
@@ -176,7 +216,7 @@ func (a *API) handle(function string, payload []byte) error {
 			return nil
 		default:
 			tries++
-			if tries == eventTries {
+			if tries == a.cfg.Tries {
 				return failed
 			}
 			wait, err = time.Duration(tries)*a.cfg.RetryWait, failed

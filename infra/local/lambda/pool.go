@@ -32,6 +32,13 @@ const (
 type FunctionConfig struct {
 	Name string // letters, digits, "-" and "_"
 	Path string // the program, absolute; its folder is the working directory
+	Args []string
+	// Temp is a folder in which each process has a folder of its own as TMPDIR, as each
+	// environment on Lambda has its own /tmp. Clean is called for that folder when the
+	// process has ended: it ends what the process left running, and removes the folder.
+	// "": TMPDIR is that of the environment.
+	Temp  string
+	Clean func(folder string)
 	// Env is added to the environment of the pool ("NAME=value"; the last entry for a
 	// name wins). Functions inherit nothing from this program.
 	Env []string
@@ -59,7 +66,9 @@ type PoolConfig struct {
 	// Output is called with each line that a function writes to stdout or stderr, without
 	// the line end and cut at 64 KiB; nil discards them. Several goroutines may call it at
 	// once.
-	Output   func(function, line string)
+	Output func(function, line string)
+	// Began is called when a process gets an invocation; nil for nobody. It must not block.
+	Began    func(pid int, payload []byte)
 	Recorder *journal.Recorder // told of every process; may be nil
 	Logger   *slog.Logger      // may be nil
 }
@@ -81,7 +90,10 @@ type Pool struct {
 	closeOnce sync.Once
 }
 
-var _ Invoker = (*Pool)(nil)
+var (
+	_ Invoker = (*Pool)(nil)
+	_ Tenants = (*Pool)(nil)
+)
 
 // NewPool opens the Runtime API on a free port of loopback. Each process has a secret
 // path of its own there. NewPool starts no process, but keeps a thread and a goroutine
@@ -153,6 +165,22 @@ func (p *Pool) spawner() {
 
 // Invoke implements [Invoker].
 func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invocation, error) {
+	return p.InvokeFor(ctx, name, "", payload)
+}
+
+// Full implements [Tenants].
+func (p *Pool) Full(name, tenant string) bool {
+	f, ok := p.functions[name]
+	if !ok {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.full(tenant)
+}
+
+// InvokeFor implements [Tenants].
+func (p *Pool) InvokeFor(ctx context.Context, name, tenant string, payload []byte) (*Invocation, error) {
 	f, ok := p.functions[name]
 	if !ok {
 		return nil, fmt.Errorf("no function is called %q", name)
@@ -160,7 +188,7 @@ func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invoca
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	inv := newInvocation(f, payload)
+	inv := newInvocation(f, tenant, payload)
 	if err := f.submit(inv); err != nil {
 		return nil, fmt.Errorf("invoke function %s: %w", name, err)
 	}

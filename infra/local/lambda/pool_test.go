@@ -215,9 +215,9 @@ func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 	}
 	<-gone.dead
 	f.mu.Lock()
-	f.waiting = append(f.waiting, newInvocation(f, nil))
+	f.waiting = append(f.waiting, newInvocation(f, "", nil))
 	f.mu.Unlock()
-	if got := f.next(gone, make(chan struct{})); got != nil {
+	if got, _ := f.next(gone, make(chan struct{})); got != nil {
 		t.Errorf("it got %v", got.id)
 	}
 }

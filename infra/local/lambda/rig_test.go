@@ -114,7 +114,7 @@ func (r *rig) settled(n int) {
 	localtest.Eventually(r.t, fmt.Sprintf("%d idle processes", n), func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.those(StateIdle) == n && f.coming() == 0
+		return f.those(StateIdle) == n && f.coming("") == 0
 	})
 }
 

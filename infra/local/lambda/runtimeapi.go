@@ -70,7 +70,11 @@ func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(
 // next answers with the next invocation.
 func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
-	inv := i.fn.next(i, r.Context().Done())
+	inv, refused := i.fn.next(i, r.Context().Done())
+	if refused {
+		refuseCall(w, http.StatusForbidden, "InvalidStateTransition", "the instance still answers an invocation")
+		return
+	}
 	if inv == nil {
 		return
 	}

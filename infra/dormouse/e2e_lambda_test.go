@@ -1,0 +1,218 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// lambdaMachine returns a machine whose boxes run as invocations of a function. Each server
+// is the test server, whose calls go to a file and may take two seconds.
+func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
+	t.Helper()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = filepath.Join(t.TempDir(), "calls")
+	file := map[string]any{}
+	for _, name := range names {
+		file[name] = map[string]any{
+			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": 2},
+		}
+	}
+	return machineOf(t, file).asPrograms(), log
+}
+
+// onLambda are the flags of such a machine, besides those of a sleepy one.
+func onLambda(more ...string) []string {
+	return append(append(sleepy(), "--boxes", "lambda"), more...)
+}
+
+// lifetimes is the variable with how long
+// TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults calls.
+const lifetimes = "DORMOUSE_TEST_LIFETIMES"
+
+// A box lives for 20 seconds at most. From the middle of that time on it begins no call, and
+// the next box does.
+func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
+	t.Parallel()
+	long, err := time.ParseDuration(cmp.Or(os.Getenv(lifetimes), "45s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sessions = 4
+	m, log := lambdaMachine(t, "one")
+	m.start(onLambda("--box-life", "20s")...)
+	var callers sync.WaitGroup
+	var mu sync.Mutex
+	var made []string
+	until := time.Now().Add(long)
+	for i := range sessions {
+		c := m.session("one")
+		callers.Go(func() {
+			for n := 0; time.Now().Before(until); n++ {
+				tag := fmt.Sprintf("session %d call %d", i, n)
+				all, err := c.call("work", fmt.Sprintf(`{"tag":%q,"before":%d,"pause":300}`, tag, n%5))
+				if err != nil {
+					t.Errorf("%s: %v", tag, err)
+					return
+				}
+				if last := all[len(all)-1]; textOf(last) != "worked" {
+					t.Errorf("%s ended in %s", tag, last.Raw)
+				}
+				mu.Lock()
+				made = append(made, tag)
+				mu.Unlock()
+			}
+		})
+	}
+	callers.Wait()
+	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
+	slices.Sort(ran)
+	slices.Sort(made)
+	if !slices.Equal(made, ran) {
+		t.Errorf("%d calls have ended in results, %d ran", len(made), len(ran))
+	}
+	wakes, crashes := m.count("box.wake"), m.count("box.crash")
+	if least := int(long / (20 * time.Second)); wakes < least || crashes > 0 {
+		t.Errorf("%d boxes were started, want %d or more; %d crashed", wakes, least, crashes)
+	}
+	t.Logf("%d calls in %d lives", len(made), wakes)
+	m.asleep()
+}
+
+// Each box has a TMPDIR of its own, and nothing of it is left when its environment ends.
+func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
+	t.Parallel()
+	m, _ := lambdaMachine(t, "one", "other")
+	m.start(onLambda()...)
+	one, other := m.session("one"), m.session("other")
+	if one.whoami().PID == other.whoami().PID || len(m.those("runner")) != 2 {
+		t.Errorf("two servers have the runners %v", m.those("runner"))
+	}
+	folders := func() []string {
+		list, err := filepath.Glob(filepath.Join(m.data, "environments", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if list := folders(); len(list) != 2 {
+		t.Errorf("the environments are %v", list)
+	}
+	m.asleep()
+	m.eventually(5*time.Second, "the environments are removed", func() bool { return len(folders()) == 0 })
+	if got := one.text("count", ""); got != "1" {
+		t.Errorf("the next box counts %s", got)
+	}
+}
+
+// All environments are in use, so Lambda refuses the start of another box.
+func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
+	t.Parallel()
+	m, _ := lambdaMachine(t, "one", "other")
+	m.start(onLambda("--box-room", "1")...)
+	one := m.session("one")
+	begun := time.Now()
+	other := m.session("other")
+	if got := other.text("echo", `{"text":"I am elsewhere"}`); got != "I am elsewhere" {
+		t.Errorf("the other server says %q", got)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("that took %s", took)
+	}
+	if got := one.text("echo", `{"text":"I am here"}`); got != "I am here" {
+		t.Errorf("the server says %q", got)
+	}
+	wakes := map[string]bool{}
+	for _, e := range m.events() {
+		if e.Kind == "box.wake" {
+			wakes[fmt.Sprint(e.Name, " as a program: ", e.PID != 0)] = true
+		}
+	}
+	if !wakes["one as a program: false"] || !wakes["other as a program: true"] {
+		t.Errorf("boxes woke as %v", wakes)
+	}
+}
+
+// An environment that cannot be made is a start that never comes, and nobody says so.
+func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
+	t.Parallel()
+	m, _ := lambdaMachine(t, "one")
+	m.start(onLambda()...)
+	if err := os.RemoveAll(filepath.Join(m.data, "environments")); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	c := m.session("one")
+	if took := time.Since(begun); took < 70*time.Second || took > 110*time.Second {
+		t.Errorf("the first answer took %s, and the start should have been given up after 75 s", took)
+	}
+	if got := c.text("echo", `{"text":"I am elsewhere"}`); got != "I am elsewhere" {
+		t.Errorf("the server says %q", got)
+	}
+}
+
+// Nothing reports the death of a box on Lambda. The function that waits for its call finds
+// out.
+func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	m, log := lambdaMachine(t, "one")
+	m.servers = withoutTimeout(t, m.servers)
+	m.start(onLambda()...)
+	c := m.session("one")
+	gate := filepath.Join(t.TempDir(), "gate")
+	type end struct {
+		all []wire.Message
+		err error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		all, err := c.call("work", fmt.Sprintf(`{"tag":"of the dead","gate":%q}`, gate))
+		ended <- end{all, err}
+	}()
+	m.eventually(10*time.Second, "the call runs", func() bool {
+		text, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(text), "of the dead")
+	})
+	killed := time.Now()
+	m.kill(m.only("runner"))
+	got := <-ended
+	if took := time.Since(killed); took > 100*time.Second {
+		t.Errorf("the call ended after %s", took)
+	}
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	f, err := failureOf(got.all[len(got.all)-1])
+	if err != nil || !strings.Contains(f.Message, "not known") {
+		t.Errorf("the call ended in %s, %v", got.all[len(got.all)-1].Raw, err)
+	}
+	m.eventually(5*time.Second, "the server of the dead box is gone", func() bool { return len(m.those("stdio")) == 0 })
+	if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
+		t.Errorf("the session says %q", got)
+	}
+}
+
+// withoutTimeout returns a servers file whose calls may take ten minutes.
+func withoutTimeout(t *testing.T, path string) string {
+	t.Helper()
+	text := strings.ReplaceAll(read(t, path), `"tool_timeout_sec": 2`, `"tool_timeout_sec": 600`)
+	if !json.Valid([]byte(text)) || !strings.Contains(text, "600") {
+		t.Fatalf("the servers file is %s", text)
+	}
+	write(t, path, text)
+	return path
+}
