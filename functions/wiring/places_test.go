@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -19,6 +21,26 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 			if got := f.needs(session.Box{Server: name, Installed: installed}).Installs; got != want {
 				t.Errorf("%s needs an install: %v, want %v; kept is %q", name, got, want, installed)
 			}
+		}
+	}
+}
+
+// Lambda has no uid for each server, and no guard that needs one.
+func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{
+		"profile":{"command":"node","x-dormouse":{"box":{"profile":"default","place":"lambda"}}},
+		"rootfs":{"command":"node","x-dormouse":{"box":{"read_only_rootfs":true,"place":"lambda"}}},
+		"offline":{"command":"node","x-dormouse":{"box":{"network":"off","place":"lambda"}}},
+		"free":{"command":"node","x-dormouse":{"box":{"place":"lambda"}}}
+	}}`), "servers.json", func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Function{Settings: Settings{Servers: servers}}
+	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
+	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "free": places.Lambda} {
+		if got := two.Choose(f.needs(session.Box{Server: name, Attempt: 1})); got != want {
+			t.Errorf("%s runs in %s, want %s", name, got, want)
 		}
 	}
 }

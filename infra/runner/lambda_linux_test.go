@@ -199,10 +199,14 @@ func (h *relayStandIn) answer(f frame.Frame) []frame.Frame {
 }
 
 func deliverTo(gen session.Generation, id string) frame.Deliver {
+	s := session.ID("s")
+	if strings.HasPrefix(id, "honest") {
+		s = "honest"
+	}
 	init := `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`
 	raw := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + id + `"}}`
 	return frame.Deliver{
-		ID: session.StreamID(id), Gen: gen, Session: "s", Principal: "p", Server: "hostile", Ticket: "t", Inbox: true, AckWithin: 1000,
+		ID: session.StreamID(id), Gen: gen, Session: s, Principal: "p", Server: "hostile", Ticket: "t", Inbox: true, AckWithin: 1000,
 		NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{len(init), len(raw)}, Payload: []byte(init + raw),
 	}
 }
@@ -224,19 +228,24 @@ func (h *relayStandIn) result(id string) string {
 }
 
 // hostileServer is an MCP server that tries what it can against its runner. Each call's
-// result has what it found.
+// result has what it found. In an honest session it only answers.
 func hostileServer() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var m struct {
 			ID     json.RawMessage `json:"id"`
 			Method string          `json:"method"`
+			Params struct{ Name string }
 		}
 		if json.Unmarshal(in.Bytes(), &m) != nil || m.ID == nil {
 			continue
 		}
 		result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hostile","version":"1"}}`
-		if m.Method == "tools/call" {
+		switch {
+		case m.Method != "tools/call":
+		case strings.HasPrefix(m.Params.Name, "honest"):
+			result = `{"content":[{"type":"text","text":"well"}]}`
+		default:
 			text, _ := json.Marshal(attack())
 			quoted, _ := json.Marshal(string(text))
 			result = `{"content":[{"type":"text","text":` + string(quoted) + `}]}`
@@ -356,7 +365,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 	function := newFunction(t, l)
 	for _, token := range []string{"one", "two"} {
 		relay.mu.Lock()
-		relay.tokens, relay.calls = []string{token}, []string{"call-" + token}
+		relay.tokens, relay.calls = []string{token}, []string{"call-" + token, "honest-" + token}
 		relay.mu.Unlock()
 		event := invitation(t, relay, token)
 		if bytes.Contains(event, []byte(serverSecret)) {
@@ -364,6 +373,9 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		}
 		l.work <- event
 		result := relay.result("call-" + token)
+		if honest := relay.result("honest-" + token); !strings.Contains(honest, "well") {
+			t.Errorf("another call of the box ended in %s", honest)
+		}
 		var answer struct {
 			Result struct {
 				Content []struct{ Text string }

@@ -1,0 +1,82 @@
+package fleet_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// rows maps the acceptance rows of fast places for boxes to the tests that hold them, in the
+// folder before the colon.
+func rows() map[string][]string {
+	const (
+		lambda    = "shared/fleet/lambda:"
+		places    = "shared/fleet/places:"
+		relay     = "shared/relay:"
+		relayhost = "shared/relay/relayhost:"
+		end       = "shared/relay/runner:"
+		runner    = "infra/runner:"
+		emulator  = "infra/local/lambda:"
+		e2e       = "infra/dormouse:TestE2ELambda"
+	)
+	return map[string][]string{
+		"F-1":  {lambda + "TestFleetKeepsTheContractAsFarAsItsTraitsGo", relayhost + "TestABoxThatNoListHasIsNotLost", relayhost + "TestARunnerThatComesBackIsNotLost"},
+		"F-2":  {relay + "TestSimulationOfAPlaceThatDoesNotList", runner + "TestASecondRunnerOfOneInvitationEndsAtOnce"},
+		"F-3":  {relayhost + "TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome", runner + "TestAFunctionForBoxesGivesNothingToAHostileServer", runner + "TestNoSecretIsInAKeptInstall"},
+		"F-4":  {runner + "TestAFunctionForBoxesGivesNothingToAHostileServer", emulator + "TestNobodyGetsAnInvocationWhileAnAnswerIsHeld"},
+		"F-5":  {runner + "TestAFunctionForBoxesGivesNothingToAHostileServer", e2e + "BoxesShareNoEnvironment"},
+		"F-6":  {lambda + "TestAStartIsAnEventForTheTenantOfItsBox", emulator + "TestAProcessServesOneTenant"},
+		"F-7":  {e2e + "CallsAcrossTheEndsOfLivesEndInTheirResults", relayhost + "TestACallThatADrainingBoxGivesBackWakesTheNextGeneration"},
+		"F-8":  {end + "TestADrainingRunnerBeginsNoCallAndGivesItBack", runner + "TestABoxDrainsBeforeItsFunctionEnds"},
+		"F-9":  {relayhost + "TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport", relayhost + "TestABoxThatNoListHasIsNotLost", e2e + "KilledRunnerEndsItsCallAndTheSessionGoesOn"},
+		"F-10": {relayhost + "TestAStartThatDoesNotComeGoesToAnotherPlace", e2e + "StartThatNeverComesGoesToTheNextPlace"},
+		"F-13": {runner + "TestABakedServerStartsWithoutARegistry", runner + "TestTheClassOfABoxIsTheSmallestThatStartsInTime"},
+		"F-14": {runner + "TestABoxUnpacksWhatItInstalledBefore", runner + "TestABoxOfAnotherTenantHasInstallsOfItsOwn"},
+		"F-15": {"infra/stack:TestABoxAsAFunctionMayWriteItsLogAndNothingElse"},
+		"F-16": {places + "TestAStartGoesToTheFirstPlaceThatFits", "functions/wiring:TestAServerWithGuardsIsNotPlacedOnLambda"},
+		"F-18": {"infra/proof/cost:TestTheTableOfPlacesHasTheirCosts"},
+		"F-20": {lambda + "TestAnswersOfLambdaAreErrorsOfAFleet", emulator + "TestAFunctionWithTenantsRefusesWhatItHasNoRoomFor", e2e + "RefusedStartGoesToTheNextPlace"},
+	}
+}
+
+// elsewhere has the rows without a test, and why.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"F-11": "times on AWS",
+		"F-12": "a time: make bench-wake",
+		"F-17": "boxes are not frozen, they end",
+		"F-19": "a bill of AWS",
+	}
+}
+
+func TestEveryRowHasATest(t *testing.T) {
+	for n := range 20 {
+		if row := fmt.Sprint("F-", n+1); len(rows()[row]) == 0 && elsewhere()[row] == "" {
+			t.Errorf("%s has no test", row)
+		}
+	}
+	sources := map[string]string{}
+	for row, names := range rows() {
+		for _, name := range names {
+			folder, test, _ := strings.Cut(name, ":")
+			if sources[folder] == "" {
+				files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*_test.go"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range files {
+					data, err := os.ReadFile(f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					sources[folder] += string(data)
+				}
+			}
+			if !strings.Contains(sources[folder], "func "+test+"(") {
+				t.Errorf("%s: there is no %s in %s", row, test, folder)
+			}
+		}
+	}
+}
