@@ -21,7 +21,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// notEmulated returns the types of resources that ministack does not know. The
+// notEmulated returns the types of resources that ministack does not know, which
+// docs/aws/checked.md lists. The
 // test replaces a resource of such a type by one that does nothing.
 func notEmulated() []string {
 	return []string{

@@ -156,7 +156,7 @@ func (p *program) image(ctx context.Context, s *stack, params map[string]string,
 
 // next prints the user's next steps, in order.
 func (p *program) next(s *stack) {
-	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "DashboardUrl"} {
+	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "PushServers", "DashboardUrl"} {
 		for _, o := range s.Outputs {
 			if o.OutputKey == name {
 				p.say("\n%s:\n  %s", o.Description, o.OutputValue)
