@@ -22,6 +22,8 @@ type timed interface {
 	isCurrent() bool
 	// talk returns the conversation with it.
 	talk() *conversation
+	// excuse adds to f what the process wrote to stdout instead of an answer to r.
+	excuse(r *request, f *fault)
 	// expire ends a request with f, and tells the process to stop working on it.
 	expire(r *request, reason string, f *fault)
 	// stop begins to end the process, and fail ends it with its requests.
@@ -51,7 +53,23 @@ func (d *deadlines) count(r *request, left time.Duration) {
 		limit := d.box.server.ToolTimeout
 		f := d.box.server.fault(phaseOf(r), "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
+		d.p.excuse(r, f)
 		d.p.expire(r, "the call took longer than its limit", f)
+	})
+}
+
+// repair is the time in which a process may still send the right answer after one that is
+// not JSON. Some servers print an answer, perhaps cut short, before they send it.
+const repair = time.Second
+
+// doubt calls give after the time for a right answer, if the request is still open.
+func (d *deadlines) doubt(r *request, give func()) {
+	time.AfterFunc(repair, func() {
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
+		if d.p.talk().requests[r.number] == r {
+			give()
+		}
 	})
 }
 

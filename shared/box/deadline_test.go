@@ -358,3 +358,74 @@ func TestTimeOfStagingCountsForTheHandshake(t *testing.T) {
 		}
 	})
 }
+
+// An answer that is not JSON ends its call soon. A call whose right answer follows gets
+// that one, because some servers print answers before they send them.
+func TestAnswerThatIsNoJSONEndsItsCallSoon(t *testing.T) {
+	for _, c := range []struct{ name, line string }{
+		{"a number that JSON does not have", `{"jsonrpc":"2.0","id":%d,"result":{"mean":NaN}}`},
+		{"cut short", `{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "te`},
+		{"an error with a comma too many", `{"jsonrpc":"2.0","error":{"code":1,"message":"no",},"id":%d}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+				broken := d.call("1", "count", "{}")
+				synctest.Wait()
+				d.hears(fmt.Sprintf(c.line, 2))
+				if d.ended(broken) {
+					t.Fatal("the call ended before the right answer could come")
+				}
+				time.Sleep(repair)
+				if !d.ended(broken) {
+					t.Fatal("the call goes on")
+				}
+				if _, message, code, data := d.failure(broken); code != -32603 || data.Phase != PhaseToolCall || !strings.Contains(message, "answered tools/call with something that is no JSON-RPC response: message is not valid JSON") {
+					t.Errorf("got %d %q %+v", code, message, data)
+				}
+
+				right := d.call("2", "count", "{}")
+				synctest.Wait()
+				d.hears(fmt.Sprintf(c.line, 3))
+				d.hears(`{"jsonrpc":"2.0","id":3,"result":{"ok":true}}`)
+				if got := d.result(right); string(got) != `{"ok":true}` {
+					t.Errorf("got %s", got)
+				}
+				time.Sleep(2 * repair)
+			})
+		})
+	}
+}
+
+// Output that is no answer never ends a call that would succeed. If the deadline ends it,
+// the error says what the process wrote.
+func TestNoiseEndsNoCallButIsInTheErrorOfItsDeadline(t *testing.T) {
+	const limit = 10 * time.Second
+	inBubble(t, Server{ToolTimeout: limit, ShowOutput: true}, func(t *testing.T, d dialogue) {
+		d.hears("starting up")
+		call := d.call("1", "slow", "{}")
+		synctest.Wait()
+		for _, line := range []string{
+			"50 %", `{"progress": 1,}`, `"id": 2,`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{`, `got {"jsonrpc":"2.0","id":2,"result":{}}`, `{'jsonrpc': '2.0', 'id': 2, 'result': {}}`,
+		} {
+			d.hears(line)
+		}
+		time.Sleep(limit - time.Second)
+		d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
+		if got := d.result(call); string(got) != `{"ok":true}` {
+			t.Fatalf("got %s", got)
+		}
+		for said, want := range map[string]string{
+			"":                                       `server "fake": did not answer tools/call within 10s (tool_timeout_sec); it was cancelled`,
+			"the answer: 42":                         `server "fake": did not answer tools/call within 10s (tool_timeout_sec); it was cancelled: the answer: 42 (stdout). It wrote to stdout what is no MCP message: every line there must be one message of JSON`,
+			`{"jsonrpc":"2.0","result":{"private":"`: `server "fake": did not answer tools/call within 10s (tool_timeout_sec); it was cancelled. It wrote to stdout what is no MCP message: every line there must be one message of JSON`,
+		} {
+			call := d.call("9", "slow", "{}")
+			synctest.Wait()
+			d.hears(said)
+			time.Sleep(limit)
+			if _, message, _, _ := d.failure(call); message != want {
+				t.Errorf("got  %s\nwant %s", message, want)
+			}
+		}
+	})
+}

@@ -45,10 +45,14 @@ func (l listener) hear(line []byte) {
 		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
 			m, err = wire.Parse(wire.Compact(raw)) // a CR would end the line for some readers
 		}
-		if err != nil && wire.Lookup(raw, "jsonrpc") == nil {
-			p.output.noise(raw)
+		kept := err != nil && wire.Lookup(raw, "jsonrpc") == nil
+		if kept {
+			p.output.keep(raw)
 		}
 		p.box.mu.Lock()
+		if kept {
+			p.output.wrote.kept++
+		}
 		switch {
 		case p.state == gone:
 		case err != nil:
@@ -111,17 +115,33 @@ func (l listener) answered(m wire.Message) {
 }
 
 // garbled takes a line that is no message. It counts the line as noise. If the line is a
-// broken response, garbled ends the request, which would otherwise wait for ever.
+// broken response, its request would otherwise wait until its deadline: garbled ends the
+// request at once if the line is JSON, and soon if it is not.
 func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p := l.p
-	p.output.lines++
+	p.output.wrote.lines++
 	p.box.counts.Noise++
 	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.audience.id, "bytes", len(raw))
-	r := p.conv.request(id)
-	if r == nil || wire.Lookup(raw, "method") != nil {
+	if wire.Lookup(raw, "method") != nil {
 		return
 	}
-	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(err.Error()))
+	if r := p.conv.request(id); r != nil {
+		l.unreadable(r, err.Error())
+	} else if r := p.conv.request(wire.Lookup(raw, "id")); r != nil && r.broken == "" && answers(raw) {
+		r.broken = err.Error()
+		p.clock.doubt(r, func() { l.unreadable(r, r.broken) })
+	}
+}
+
+// answers reports whether a line that is not JSON begins as a response does.
+func answers(raw json.RawMessage) bool {
+	return wire.Lookup(raw, "result") != nil || wire.Lookup(raw, "error") != nil
+}
+
+// unreadable ends a request whose answer cannot be read.
+func (l listener) unreadable(r *request, why string) {
+	p := l.p
+	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(why))
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 

@@ -16,15 +16,21 @@ type output struct {
 	log    *proc.Log // the full log, nil for none
 	stderr proc.Tail
 	stdout proc.Tail // what was no message
-	lines  int64     // of stdout that were no messages
-	spoke  bool      // it has sent a message
-	lacks  string    // the message that a script does not exist, "" for none
-	unrun  []string  // packages whose install scripts were not run
+	wrote  noise
+	spoke  bool     // it has sent a message
+	lacks  string   // the message that a script does not exist, "" for none
+	unrun  []string // packages whose install scripts were not run
 }
 
-// noise keeps a line of stdout that was no message, because it may explain why the
+// noise counts the lines of stdout that were no messages.
+type noise struct {
+	lines int64
+	kept  int64 // of them, those that output keeps: the others may be parts of messages
+}
+
+// keep keeps a line of stdout that was no message, because it may explain why the
 // process ends.
-func (o *output) noise(line []byte) {
+func (o *output) keep(line []byte) {
 	if len(line) > proc.MaxTail {
 		line = []byte(o.hide.End(o.hide.Text(string(line[:proc.MaxTail]))))
 	}

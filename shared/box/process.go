@@ -81,6 +81,18 @@ func (p *process) reached() state      { return p.state }
 func (p *process) isCurrent() bool     { return p.owner.isCurrent(p) }
 func (p *process) talk() *conversation { return p.conv }
 
+func (p *process) excuse(r *request, f *fault) {
+	now := p.output.wrote
+	if now.lines == r.before.lines {
+		return
+	}
+	if now.kept > r.before.kept {
+		_, stdout := p.output.tails()
+		f.words = marked(proc.LastLine(stdout))
+	}
+	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
+}
+
 func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.tellCancelled(r, reason)
 	p.conv.end(r, p.fill(f).response(r.id))
@@ -174,6 +186,7 @@ func (p *process) send(number int64, line []byte) bool {
 	}
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
+		r.before = p.output.wrote
 		p.conv.known(r)
 		p.clock.limit(r)
 	}
@@ -257,7 +270,7 @@ func (p *process) fill(f *fault) *fault {
 	if p.child == nil {
 		return f // f may describe a failed install
 	}
-	f.data.NoiseLines = p.output.lines
+	f.data.NoiseLines = p.output.wrote.lines
 	f.data.Stderr, f.data.Stdout = p.output.tails()
 	f.data.Since = p.child.Since().UTC()
 	if e, exited := p.exit(); exited {

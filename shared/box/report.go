@@ -48,7 +48,7 @@ func (p *process) logOf(st ProcessStatus) *slog.Logger {
 const maxClientName = 64
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Process: p.audience.id, Session: p.audience.speaker.id, Ticket: p.audience.speaker.ticket, State: state, NoiseLines: p.output.lines}
+	st := ProcessStatus{Process: p.audience.id, Session: p.audience.speaker.id, Ticket: p.audience.speaker.ticket, State: state, NoiseLines: p.output.wrote.lines}
 	if p.child != nil {
 		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}

@@ -29,6 +29,8 @@ type request struct {
 	due    time.Time     // when timer fires
 	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
+	before noise         // of its process, when that got the request
+	broken string        // why the process's answer cannot be read, "" if there is no such answer
 
 	modern  bool   // a modern client sent it, in the words of that era
 	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
