@@ -29,7 +29,7 @@ func TestARunningMachineShowsItsServersAndKeepsItsFolder(t *testing.T) {
 	s.mask = append([]string{addressOf(got), "http://ADDRESS"}, s.mask...)
 	got, code := s.run("list --data $DATA")
 	want := `NAME     STATE       TOOLS  SESSIONS  CALLS·24H  LAST  ADDRESS
-counter  asleep      –      0         0          –     http://ADDRESS/counter/mcp
+counter  asleep      1      0         0          –     http://ADDRESS/counter/mcp
 old      off         –      –         –          –     it is disabled in the servers file
 wrong    not served  –      –         –          –     command must be a string, not a number (servers.json:1:119)
 `
@@ -49,7 +49,7 @@ wrong    not served  –      –         –          –     command must be a
 		{"call conter add", "no server conter: did you mean counter?\n => 1"},
 		{"call wrong x", "wrong is not served: command must be a string, not a number (servers.json:1:119)\n => 1"},
 		{"call old x", "old is off: it is disabled in the servers file\n => 1"},
-		{"stop counter", "Nothing was running.\n => 0"},
+		{"stop counter", "counter is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable counter\n => 0"},
 		{"stop conter", "no session conter, and no server conter: did you mean counter?\n => 1"},
 		{"stop --all --json", "{\n  \"boxes\": []\n}\n => 0"},
 		{"end nobody", "no session nobody: it has ended or expired; dormouse sessions lists those there are\n => 1"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func (c *stopCommand) Run(t *terminal) error {
 		}
 		return c.show(t, told, func() (err error) {
 			if len(told.Boxes) == 0 {
-				_, err = fmt.Fprintln(t.err, "Nothing was running.")
+				_, err = fmt.Fprintln(t.err, cmp.Or(told.Why, "Nothing was running."))
 			}
 			return err
 		})

@@ -17,53 +17,44 @@ const countWithin = 2 * time.Second
 // mostSeen is how many sessions are read to find the tenants of this machine.
 const mostSeen = 100
 
-// recorded knows what the handshake records of servers hold.
+// recorded knows what servers said when they were last asked.
 type recorded struct {
 	ctx     context.Context
-	store   session.Store
+	known   api.Options
 	tenants []string
 }
 
 // recordsOf returns the records of the tenants that use a machine.
 func recordsOf(ctx context.Context, m *machine) recorded {
-	r := recorded{ctx: ctx, store: m.functions.records(), tenants: []string{localTenant}}
-	seen := map[string]bool{localTenant: true}
-	list, err := r.store.List(ctx, "", "", mostSeen)
-	if err != nil {
+	r := recorded{ctx: ctx, known: m.functions.operators()}
+	r.known.Store = m.functions.records()
+	var err error
+	if r.tenants, err = api.Tenants(ctx, r.known.Store, mostSeen); err != nil {
 		m.log.Warn("the tools of servers are not counted for the terminal", "error", err)
-	}
-	for _, s := range list {
-		if !seen[s.Tenant] {
-			seen[s.Tenant] = true
-			r.tenants = append(r.tenants, s.Tenant)
-		}
 	}
 	return r
 }
-
-// localTenant is the tenant of callers without a key.
-const localTenant = "local"
 
 // tools returns how many tools a server has. started is whether the server ever answered
 // initialize with this definition. Neither is known of a server without a record.
 func (r recorded) tools(s catalog.Server) (n int, started bool) {
 	for _, tenant := range r.tenants {
-		tools, _, err := api.Recorded(r.ctx, r.store, tenant, s)
+		tools, _, err := r.known.Known(r.ctx, tenant, s)
 		if err != nil {
 			return n, true
 		}
 		n = max(n, len(tools))
 		if n == 0 && !started {
-			parts, err := r.store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.Digest), "")
+			parts, err := r.known.Store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.Digest), "")
 			started = err != nil || len(parts) > 0
 		}
 	}
-	return n, started || n > 0
+	return n, started || n > 0 || s.Native != ""
 }
 
 // text returns the column of the first block: "11 tools", "never started", or "".
 func (r recorded) text(s catalog.Server) string {
-	if s.Native != "" || !s.Record {
+	if s.Native == "" && !s.Record {
 		return ""
 	}
 	switch n, started := r.tools(s); {
@@ -82,7 +73,7 @@ func toolsOf(m *machine, server string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
 	s, ok := m.servers.Load().Server(server)
-	if !ok || !s.Record {
+	if !ok || s.Native == "" && !s.Record {
 		return ""
 	}
 	n, _ := recordsOf(ctx, m).tools(s)

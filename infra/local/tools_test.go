@@ -57,7 +57,7 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 			got[strings.Fields(line)[0]] = strings.TrimSpace(tools)
 		}
 	}
-	for server, want := range map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "never started", "silent": "", "counter": ""} {
+	for server, want := range map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "never started", "silent": "", "counter": "1 tool"} {
 		if text, ok := got[server]; !ok || text != want {
 			t.Errorf("%s: %q, want %q:\n%s", server, text, want, out.String())
 		}

@@ -64,6 +64,9 @@ type Options struct {
 	// Output passes the kept output of processes to emit, oldest process first. With
 	// Follow it returns when ctx ends.
 	Output func(ctx context.Context, of Outputs, emit func(Output) error) error
+	// NativeTools returns the tools of a native server, as it lists them for somebody of a
+	// tenant. nil: such servers are not in this program.
+	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
 	// Pushed says that functions take the servers file from the store.

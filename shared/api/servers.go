@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/pushed"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -52,7 +55,7 @@ func (x *exchange) servers() (any, error) {
 		}
 		list[i].Path = "/" + s.Name + "/mcp"
 		for _, t := range tenants {
-			tools, _, err := x.recorded(t, s)
+			tools, _, err := x.known(t, s)
 			if err != nil {
 				return nil, err
 			}
@@ -138,12 +141,13 @@ func summary(file *catalog.Catalog, status Status) []Server {
 }
 
 // StateOf returns the state of a served server: how many boxes it has up, how many of its
-// own processes run in them, and why the last one failed, if none is ready. A ready process counts for more
-// than one that is starting, and that for more than a failed one.
+// own processes run in them, and why the last one failed, if none is ready. A ready process
+// counts for more than one that is starting, and that for more than a failed one. A box that
+// sleeps does not count, although its runner may stay for a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {
-		if b.Server == server {
+		if b.Server == server && b.State != string(session.Asleep) {
 			boxes++
 			starting = starting || b.State == string(session.Starting)
 		}
@@ -220,29 +224,61 @@ func (x *exchange) addSessions(list []Server) error {
 	})
 }
 
-// tenants returns the tenants that the caller sees and that have a session or a key.
+// tenants returns the tenants that the caller sees and that may have records.
 func (x *exchange) tenants() ([]string, error) {
 	if x.caller.Tenant != "" {
 		return []string{x.caller.Tenant}, nil
 	}
-	seen := map[string]bool{"local": true}
-	err := x.each(func(s session.Session) (bool, error) {
-		seen[s.Tenant] = true
-		return true, nil
-	})
+	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
+}
+
+// Tenants returns the tenants that may have records, in order: that of callers without a
+// key, those of keys, and those of the first sessions. It reads at most so many sessions,
+// rounded up to whole pages.
+func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, error) {
+	seen := map[string]bool{auth.LocalTenant: true}
+	keys, err := auth.List(ctx, store, "")
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for t := range seen {
-		all = append(all, t)
+	for _, k := range keys {
+		seen[k.Tenant] = true
 	}
-	slices.Sort(all)
-	return all, nil
+	for after := session.ID(""); sessions > 0; sessions -= page {
+		list, err := store.List(ctx, "", after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			seen[s.Tenant], after = true, s.ID
+		}
+		if len(list) < page {
+			break
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-func (x *exchange) recorded(tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	return Recorded(x.r.Context(), x.h.Store, tenant, s)
+// known returns the tools that a tenant's server is known to have, and when it said so. tools
+// is nil if that is not known.
+func (x *exchange) known(tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	return x.h.Known(x.r.Context(), tenant, s)
+}
+
+// Known returns the tools that a tenant's server is known to have, and when the server said
+// so. tools is nil if that is not known. It starts nothing but native servers, which it
+// asks. The caller owns tools.
+func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	if s.Native == "" {
+		return Recorded(ctx, o.Store, tenant, s)
+	}
+	if o.NativeTools == nil {
+		return nil, taken, nil
+	}
+	if tools, err = o.NativeTools(ctx, tenant, s.Name); err != nil {
+		return nil, taken, nil // it fails for its clients too, and the log says why
+	}
+	return tools, time.Now(), nil
 }
 
 // Recorded returns the newest list of tools in the handshake record of a tenant's server,
@@ -291,7 +327,7 @@ func (x *exchange) tools() (any, error) {
 	}
 	found := Tools{Server: s.Name}
 	for _, t := range tenants {
-		tools, taken, err := x.recorded(t, s)
+		tools, taken, err := x.known(t, s)
 		if err != nil {
 			return nil, err
 		}

@@ -148,16 +148,16 @@ func (x *exchange) endSession() (any, error) {
 const grace = 30 * time.Second
 
 // stop stops the processes of boxes, or of one session.
-func (x *exchange) stop(boxes []session.BoxID, of session.ID) (any, error) {
+func (x *exchange) stop(boxes []session.BoxID, of session.ID) (told Stopped, err error) {
 	var order Stop
 	if err := x.body(&order); err != nil {
-		return nil, err
+		return told, err
 	}
 	within := grace
 	if order.Now {
 		within = 0
 	}
-	told := Stopped{Boxes: []string{}}
+	told.Boxes = []string{}
 	var errs []error
 	for _, b := range boxes {
 		// The caller may be gone before the last box was told.
@@ -178,7 +178,19 @@ func (x *exchange) stopSession() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.stop([]session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+	told, err := x.stop([]session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+	return x.sayNative(told, s.Server), err
+}
+
+// sayNative says of a native server why nothing of it was stopped.
+func (x *exchange) sayNative(told Stopped, server string) Stopped {
+	if x.h.Servers == nil {
+		return told
+	}
+	if s, _ := x.h.Servers().Server(server); s.Native != "" {
+		told.Why = server + " is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+	}
+	return told
 }
 
 func (x *exchange) stopServer() (any, error) {
@@ -186,7 +198,8 @@ func (x *exchange) stopServer() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.stopBoxes(func(server string) bool { return server == s.Name })
+	told, err := x.stopBoxes(func(server string) bool { return server == s.Name })
+	return x.sayNative(told, s.Name), err
 }
 
 func (x *exchange) stopAll() (any, error) {
@@ -194,13 +207,13 @@ func (x *exchange) stopAll() (any, error) {
 }
 
 // stopBoxes stops the boxes of servers that the caller sees.
-func (x *exchange) stopBoxes(match func(server string) bool) (any, error) {
+func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
 	if x.h.Halt == nil {
-		return nil, noHost
+		return told, noHost
 	}
 	due, err := x.h.Store.Due(x.r.Context())
 	if err != nil {
-		return nil, err
+		return told, err
 	}
 	var boxes []session.BoxID
 	for _, id := range due {

@@ -202,9 +202,12 @@ func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 // Open lets every caller in, as the one user of one machine.
 type Open struct{}
 
-// Authenticate returns tenant and principal "local".
+// LocalTenant is the tenant, and the principal, of callers without a key.
+const LocalTenant = "local"
+
+// Authenticate returns [LocalTenant] as tenant and principal.
 func (Open) Authenticate(*http.Request, string) (session.Identity, error) {
-	return session.Identity{Tenant: "local", Principal: "local"}, nil
+	return session.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
 }
 
 // Confirm returns nil.

@@ -1,8 +1,10 @@
 package native_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -90,6 +93,40 @@ func TestModernClientMeetsAModernServer(t *testing.T) {
 	if got := a.messages(t); len(got) != 3 || !strings.Contains(got[0], `"progressToken":9007199254740993`) {
 		t.Errorf("got %q", got)
 	}
+}
+
+func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
+	w := memory(t)
+	b, store := w.backend()
+	tools, err := b.Tools(t.Context(), "acme", "demo")
+	if err != nil || !strings.Contains(string(bytes.Join(rawOf(tools), nil)), `"echo"`) {
+		t.Errorf("got %s, %v", tools, err)
+	}
+	if sessions, err := store.List(t.Context(), "", "", 1); err != nil || len(sessions) > 0 {
+		t.Errorf("the store has %v, %v", sessions, err)
+	}
+	if _, err := b.Tools(t.Context(), "acme", "other"); !errors.Is(err, session.NotFound) {
+		t.Errorf("a server that is not there: %v", err)
+	}
+	for what, make := range map[string]native.Server{
+		"fails":  func(context.Context, native.Session) (*mcp.Server, error) { return nil, errors.New("no") },
+		"panics": func(context.Context, native.Session) (*mcp.Server, error) { panic("no") },
+		"has no tool": func(_ context.Context, s native.Session) (*mcp.Server, error) {
+			return mcp.NewServer(&mcp.Implementation{Name: "n"}, s.Options()), nil
+		},
+	} {
+		w.hosted.Make = make
+		if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, session.Unavailable) {
+			t.Errorf("a server that %s: %s, %v", what, tools, err)
+		}
+	}
+}
+
+func rawOf(all []json.RawMessage) (raw [][]byte) {
+	for _, r := range all {
+		raw = append(raw, r)
+	}
+	return raw
 }
 
 func TestToolIsThereForThoseWhoListAndThoseWhoCallIt(t *testing.T) {

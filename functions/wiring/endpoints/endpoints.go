@@ -93,7 +93,7 @@ func served(f *wiring.Function) func() []string {
 // Operators returns what the API for operators works with in a function: callers have an
 // API key of role viewer or operator, and it knows what the store knows. b ends the calls
 // of sessions.
-func Operators(f *wiring.Function, b host.Backend) api.Options {
+func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayhost.NewBackend(f.Relay)
 	return api.Options{
 		Info: api.Info{Place: api.PlaceStack}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
@@ -101,7 +101,8 @@ func Operators(f *wiring.Function, b host.Backend) api.Options {
 		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
 		},
-		Pushed: f.Pushed, Log: f.Log, Meter: f.Meter,
+		NativeTools: b.Tools,
+		Pushed:      f.Pushed, Log: f.Log, Meter: f.Meter,
 	}
 }
 
