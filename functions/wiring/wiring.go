@@ -195,7 +195,7 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return host.Server{
-		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists,
+		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
 		Tasks: host.TaskMode(s.Tasks), InPlace: s.Native != "", Providers: s.Principal(),
 	}, ok && !s.Disabled
 }

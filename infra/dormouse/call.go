@@ -201,7 +201,7 @@ func (c *client) endpoint(ctx context.Context, server string) (url, key string, 
 			return "", "", err
 		}
 		if base, key = info.URL, ""; info.Access != local.AccessOpen {
-			if key, err = c.shortKey(ctx, server); err != nil {
+			if key, err = c.shortKey(ctx, "", server); err != nil {
 				return "", "", err
 			}
 		}
@@ -229,10 +229,11 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 	}
 }
 
-// shortKey makes a key for one server that ends by itself soon.
-func (c *client) shortKey(ctx context.Context, server string) (string, error) {
+// shortKey makes a key for one server that ends by itself soon. Without a tenant it is of
+// the default one.
+func (c *client) shortKey(ctx context.Context, tenant, server string) (string, error) {
 	var made api.Key
-	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(callPatience.Seconds())}, &made)
+	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Tenant: tenant, Servers: []string{server}, Seconds: int64(callPatience.Seconds())}, &made)
 	return made.Key, err
 }
 

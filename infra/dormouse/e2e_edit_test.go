@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -71,6 +72,44 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 		if p.server == "one" {
 			t.Errorf("there is %v", p)
 		}
+	}
+}
+
+// Where callers need keys, the lists of a server that is added to a running machine come
+// from the record too: for all principals, in all tenants that have keys.
+func TestE2EAddedServerAnswersAllTenantsWithoutAProcess(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, servers{"zero": nil})
+	m.start("--access", "keys")
+	keys := map[string]string{
+		"ada": m.keys("create", "ada", "--server", "*"),
+		"bob": m.keys("create", "bob", "--server", "*", "--tenant", "acme"),
+	}
+	m.does("add", "one", "--", program, "-name", "one")
+	m.urls["one"] = m.addressOf("one")
+	if out, err := m.command("list").CombinedOutput(); err != nil || !regexp.MustCompile(`(?m)^one +asleep +1 `).Match(out) {
+		t.Errorf("%v: the list is\n%s", err, out)
+	}
+	woken := m.count("box.wake")
+	for who, key := range keys {
+		c := m.client("one")
+		c.key = key
+		if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
+			t.Fatal(err)
+		}
+		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
+			t.Errorf("%s gets %s", who, list)
+		}
+	}
+	if n := m.count("box.wake") - woken; n != 0 {
+		t.Errorf("%d boxes were woken", n)
+	}
+	for _, p := range m.those("stdio") {
+		t.Errorf("there is %v", p)
 	}
 }
 

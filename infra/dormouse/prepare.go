@@ -17,6 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -77,13 +78,69 @@ func prepareThere(ctx context.Context, to *client, p preparation) (readiness, er
 	if err != nil {
 		return readiness{}, err
 	}
-	return handshakes(ctx, url, key)
+	keys := []string{key}
+	if key != "" {
+		keys = append(keys, to.keysOfTenants(ctx, p.server)...)
+	}
+	ready, err := handshakes(ctx, url, keys)
+	to.putToSleep(ctx, p.server)
+	return ready, err
+}
+
+// sleepWithin is how long add waits until the boxes of its server sleep.
+const sleepWithin = 3 * time.Second
+
+// putToSleep stops what the handshakes have started, and waits until it has ended. Only
+// the lists of a server that sleeps come from the record, unless the server announces
+// changes. A failure only costs the first client a process.
+func (c *client) putToSleep(ctx context.Context, server string) {
+	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
+	defer cancel()
+	if c.call(ctx, http.MethodPost, "servers/"+server+"/stop", api.Stop{}, nil) != nil {
+		return
+	}
+	tick := time.NewTicker(sleepWithin / 60)
+	defer tick.Stop()
+	for {
+		if s, err := c.server(ctx, server); err != nil || s.State == api.Asleep {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// mostTenants is for how many tenants add prepares a server, besides the default one.
+const mostTenants = 8
+
+// keysOfTenants makes a key for each tenant whose keys open a server, because records
+// belong to a tenant. It leaves out the default tenant. An error only makes the list
+// shorter: the first client of such a tenant then starts a process.
+func (c *client) keysOfTenants(ctx context.Context, server string) (keys []string) {
+	list, err := c.keys(ctx, "")
+	if err != nil {
+		return nil
+	}
+	tenants := map[string]bool{"default": true}
+	for _, k := range list {
+		if tenants[k.Tenant] || k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()) || !auth.May(k.Servers, server) || len(keys) == mostTenants {
+			continue
+		}
+		tenants[k.Tenant] = true
+		if key, err := c.shortKey(ctx, k.Tenant, server); err == nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // prepareAlone hosts the servers file until the handshakes are over.
 func prepareAlone(ctx context.Context, p preparation) (ready readiness, err error) {
 	err = hostAlone(ctx, local.Config{Servers: p.servers, Data: p.data}, func(ctx context.Context, url string) error {
-		ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", "")
+		ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", []string{""})
 		return err
 	})
 	return ready, err
@@ -131,22 +188,22 @@ func clientKinds() []clientKind {
 	}
 }
 
-// furtherHandshakes is the time for all kinds of clients but the first. Each may start a
-// process.
+// furtherHandshakes is the time for all handshakes but the first. Each may start a process.
 const furtherHandshakes = 5 * time.Second
 
-// handshakes speaks to a server as several kinds of clients. Only the first must succeed.
-func handshakes(ctx context.Context, url, key string) (readiness, error) {
+// handshakes speaks to a server as several kinds of clients with each of the keys. Only the
+// first handshake must succeed.
+func handshakes(ctx context.Context, url string, keys []string) (readiness, error) {
 	client := &http.Client{}
 	defer client.CloseIdleConnections()
-	shake := func(ctx context.Context, kind clientKind) (readiness, error) {
+	shake := func(ctx context.Context, key string, kind clientKind) (readiness, error) {
 		p := &peer{http: client, url: url, key: key}
 		r, err := p.shake(ctx, kind)
 		p.end(context.WithoutCancel(ctx))
 		return r, err
 	}
 	kinds := clientKinds()
-	ready, err := shake(ctx, kinds[0])
+	ready, err := shake(ctx, keys[0], kinds[0])
 	if err != nil {
 		return ready, err
 	}
@@ -154,12 +211,14 @@ func handshakes(ctx context.Context, url, key string) (readiness, error) {
 	defer cancel()
 	var rest errgroup.Group
 	rest.SetLimit(runtime.NumCPU())
-	for _, kind := range kinds[1:] {
-		if ctx.Err() == nil {
-			rest.Go(func() error {
-				_, _ = shake(ctx, kind) // then such a client starts a process
-				return nil
-			})
+	for i, kind := range kinds {
+		for j, key := range keys {
+			if ctx.Err() == nil && i+j > 0 {
+				rest.Go(func() error {
+					_, _ = shake(ctx, key, kind) // without it, such a client starts a process
+					return nil
+				})
+			}
 		}
 	}
 	_ = rest.Wait()

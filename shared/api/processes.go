@@ -40,6 +40,16 @@ func (x *exchange) status() (Status, error) {
 	hidden := func(box string) bool { return !x.caller.may(session.BoxID(box).Parts()) }
 	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })
 	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return hidden(p.Box) })
+	for i := range s.Boxes {
+		b := &s.Boxes[i]
+		record, err := x.h.Store.Box(x.r.Context(), session.BoxID(b.Box))
+		switch {
+		case err != nil:
+			return s, err
+		case record.Task == b.Task:
+			b.State = string(record.State)
+		}
+	}
 	return s, nil
 }
 

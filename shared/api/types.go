@@ -119,7 +119,7 @@ type Function struct {
 type Box struct {
 	Box       string    `json:"box"` // TENANT/SERVER
 	Server    string    `json:"server"`
-	State     string    `json:"state,omitempty"` // starting or awake; on a stack only
+	State     string    `json:"state,omitempty"` // starting, awake or asleep
 	Task      string    `json:"task"`
 	PID       int       `json:"pid"` // of its runner, 0 on a stack
 	Started   time.Time `json:"started"`
@@ -160,7 +160,8 @@ type Stop struct {
 
 // Stopped says which boxes were told to stop. Those that slept had nothing to stop.
 type Stopped struct {
-	Boxes []string `json:"boxes"` // TENANT/SERVER
+	Boxes []string `json:"boxes"`         // TENANT/SERVER
+	Why   string   `json:"why,omitempty"` // why there is nothing to stop, of a native server
 }
 
 // ownTenant is the tenant of whoever owns a place.

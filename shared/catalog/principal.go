@@ -29,6 +29,12 @@ func (s Server) Principal() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
+// Anonymous reports whether each session has a process of its own, which knows nothing of
+// the principal that it works for.
+func (s Server) Anonymous() bool {
+	return s.Native == "" && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
+}
+
 // principal checks that no other principal can get at the values of the templates.
 func (r *serverReader) principal() {
 	names := r.server.Principal()

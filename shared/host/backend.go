@@ -17,6 +17,10 @@ type Server struct {
 	// SameLists promises that lists of tools and templates depend on the configuration
 	// and the client's capabilities only, so that all principals of a tenant share them.
 	SameLists bool
+	// Anonymous promises that each session has a process of its own, which knows nothing of
+	// its principal. So a process that has only answered lists gives the same to all
+	// principals of a tenant.
+	Anonymous bool
 	Tasks     TaskMode
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.

@@ -39,8 +39,9 @@ func (k keptList) holds(method string, same bool, box session.Box) bool {
 }
 
 // noteList keeps the answer of a box to a request for a list, if it is the whole list and
-// has at most maxList bytes. Cost: one read if the record has the same list already,
-// otherwise two reads and a write.
+// has at most maxList bytes. It keeps no list for all principals that may depend on what
+// one client has told its process. Cost: one read if the record has the same list already,
+// otherwise two reads and a write, and one more read for a list for all principals.
 func noteList(ctx context.Context, store session.Store, a session.Address, b session.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
@@ -55,10 +56,29 @@ func noteList(ctx context.Context, store session.Store, a session.Address, b ses
 	if err == nil && json.Unmarshal(old.Result, &was) == nil && was.Gen == b.Gen && bytes.Equal(was.List, list) {
 		return nil
 	}
+	if strings.HasSuffix(a.List, " "+anyone) {
+		if told, err := toldMore(ctx, store, a, b); told || err != nil {
+			return err
+		}
+	}
 	if kept.Announced, err = announces(ctx, store, a); err != nil {
 		return err
 	}
 	return store.SaveHandshake(ctx, session.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(session.HandshakeLife)})
+}
+
+// toldMore reports whether the client of a list may have answered a question of its
+// process: in the session so far, or in the stream of the request, which would have more
+// than its answer then.
+func toldMore(ctx context.Context, store session.Store, a session.Address, b session.Batch) (bool, error) {
+	if b.First != 1 || len(b.Events) != 1 {
+		return true, nil
+	}
+	s, _, err := store.Load(ctx, a.Session, "")
+	if err != nil {
+		return true, unlessGone(err)
+	}
+	return !s.Answers.Since.IsZero(), nil
 }
 
 // announces reports whether the server promised, in its answer to initialize, to announce

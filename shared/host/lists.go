@@ -15,14 +15,14 @@ import (
 
 // A handshake record also keeps a server's lists: tools, prompts, resources and templates.
 // The relay function stores a list when a client has asked for it and the box has
-// answered. A later client of the same principal gets the list without the box.
+// answered. A later client gets the list without the box.
 //
 // The name of a part holds everything that the list may depend on: tenant, configuration,
-// principal, protocol version and the client's capabilities. Once the session's process
-// has done more than answer lists ([session.Session].Served), the name holds the session
-// instead of the principal. With [Server].SameLists the operator says that tools and
-// templates do not depend on the principal. Prompts and resources are never shared between
-// principals.
+// protocol version, the client's capabilities, and the principal. The principal is left
+// out if processes do not know it ([Server].Anonymous); such a list is only kept if its
+// client has told the process nothing. Once the session's process has done more than answer
+// lists ([session.Session].Served), the name holds the session instead. With [Server].SameLists the operator says that tools and templates depend on neither.
+// Prompts and resources that somebody's calls have made are never shared.
 //
 // A client gets the list that its own process would give. So the record is not used while
 // the session may have a running process that has done more than answer lists. Apart from
@@ -57,7 +57,7 @@ func listPart(s session.Session, c Caller, method string, params json.RawMessage
 	if len(members) > 0 {
 		return "", false
 	}
-	return partOf(s, method, whose(s, same))
+	return partOf(s, method, c.Server.whose(s, same))
 }
 
 // sameList reports whether all principals get the same list.
@@ -81,17 +81,22 @@ func partOf(s session.Session, method, whose string) (part string, ok bool) {
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// whose returns which sessions share a list: all sessions (same), the sessions of a
-// principal whose processes have only answered lists, or one session whose process has
-// done more.
-func whose(s session.Session, same bool) string {
+// anyone ends the name of a part that all principals share. It is no session's id, and
+// shorter than the hash of a principal.
+const anyone = "anyone"
+
+// whose returns which sessions share a list: all sessions (same), one session whose process
+// has done more than answer lists, or the others of all principals or of one.
+func (s Server) whose(of session.Session, same bool) string {
 	switch {
 	case same:
 		return ""
-	case s.Served:
-		return string(s.ID)
+	case of.Served:
+		return string(of.ID)
+	case s.Anonymous:
+		return anyone
 	default:
-		sum := sha256.Sum256([]byte(s.Principal))
+		sum := sha256.Sum256([]byte(of.Principal))
 		return base64.RawURLEncoding.EncodeToString(sum[:12])
 	}
 }

@@ -371,6 +371,52 @@ func TestListsOfAPrincipalAreNoOthers(t *testing.T) {
 	}
 }
 
+// A process that does not know its principal gives everybody the same lists, unless its
+// client has told it something.
+func TestListsOfAnAnonymousProcessAreEverybodys(t *testing.T) {
+	alice := httpCaller()
+	alice.Server.Anonymous = true
+	mallory := alice
+	mallory.Principal = "mallory"
+	const question = `{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`
+	for name, test := range map[string]struct {
+		before func(t *testing.T, l *lister, id session.ID, d *host.Delivery)
+		shared bool
+	}{
+		"it was asked for lists only": {shared: true},
+		"its client answered before": {before: func(t *testing.T, l *lister, id session.ID, _ *host.Delivery) {
+			l.box(t, func(b *session.Box) { b.State, b.Gen = session.Awake, l.gen })
+			answer(t, l.Host, id, `{"jsonrpc":"2.0","id":"q-1","result":{"roots":[{"uri":"file:///home/alice"}]}}`)
+			l.box(t, func(b *session.Box) { b.State = session.Asleep })
+		}},
+		"its client was asked meanwhile": {before: func(t *testing.T, l *lister, _ session.ID, d *host.Delivery) {
+			l.says(t, d.Address, session.Batch{Session: d.Session, Stream: d.Stream, First: 1, Gen: l.gen, Seq: 1, Events: [][]byte{[]byte(question)}})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, method := range []string{wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList} {
+				l := newLister(t)
+				request := `{"jsonrpc":"2.0","id":7,"method":"` + method + `"}`
+				id, first := l.legacy(t, alice, superset), session.Index(1)
+				_, d := l.ask(t, alice, id, request)
+				if test.before != nil {
+					test.before(t, l, id, d)
+				}
+				if tail, err := l.store.Tail(t.Context(), id, d.Stream); err == nil {
+					first = tail.Last + 1
+				}
+				l.says(t, d.Address, session.Batch{
+					Session: d.Session, Stream: d.Stream, First: first, Gen: l.gen, Seq: 2, Final: true,
+					Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":7,"result":{"of":"alice"}}`)},
+				})
+				if got, d := l.ask(t, mallory, l.legacy(t, mallory, superset), request); (d == nil) != test.shared {
+					t.Errorf("%s: mallory got %q", method, got)
+				}
+			}
+		})
+	}
+}
+
 // A client that learns of a change asks at once. It would get the old list if that were
 // still in the record.
 func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {

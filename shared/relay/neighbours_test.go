@@ -330,7 +330,10 @@ type neighbour struct {
 
 func (s *street) caller(tenant, principal string, over session.Transport) host.Caller {
 	return host.Caller{
-		Server: host.Server{Name: "s", Digest: "digest", Record: true, SameLists: s.habits.SameLists},
+		Server: host.Server{
+			Name: "s", Digest: "digest", Record: true, SameLists: s.habits.SameLists,
+			Anonymous: !s.habits.Shared && !s.habits.Personal,
+		},
 		Tenant: tenant, Principal: principal, Transport: over,
 	}
 }
