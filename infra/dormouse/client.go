@@ -209,8 +209,18 @@ func isCode(err error, code string) bool {
 
 // servers lists the servers.
 func (c *client) servers(ctx context.Context) ([]api.Server, error) {
-	var answer struct{ Servers []api.Server }
-	return answer.Servers, c.call(ctx, http.MethodGet, "servers", nil, &answer)
+	all, _, err := c.serversFile(ctx)
+	return all, err
+}
+
+// serversFile returns the servers of a machine, and what else is wrong with their file.
+func (c *client) serversFile(ctx context.Context) (all []api.Server, notes []string, err error) {
+	var answer struct {
+		Servers []api.Server
+		Notes   []string
+	}
+	err = c.call(ctx, http.MethodGet, "servers", nil, &answer)
+	return answer.Servers, answer.Notes, err
 }
 
 // server returns one server by its name.

@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,6 +39,7 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	hanging := map[string]any{"command": program, "args": []string{"-hang", "-stderr", "waiting for a license\n"}, "x-dormouse": map[string]any{"startup_timeout_sec": 1}}
 	m := machineOf(t, map[string]any{
 		"absent": map[string]any{"command": "no-such-program-anywhere"},
+		"nonode": map[string]any{"command": "npx", "args": []string{"-y", "thing"}, "env": map[string]string{"PATH": t.TempDir()}},
 		"typo":   map[string]any{"command": "npx", "args": []string{"-y", "@modelcontextprotocol/server-memori"}},
 		"script": map[string]any{"command": "python3", "args": []string{"nowhere.py"}},
 		"exits":  map[string]any{"command": program, "args": []string{"-stderr", "no license found\n", "-exit", "3"}},
@@ -50,6 +52,7 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	// told is how the reason begins: tables cut it. kept is what the logs of a server have.
 	for name, want := range map[string]struct{ says, told, kept string }{
 		"absent": {"no-such-program-anywhere is not on the PATH of dormouse run", "cannot be started: no-such-program", "is not on the PATH of dormouse run"},
+		"nonode": {"it needs npx, which is not installed: Node.js 20 or newer, or run the container image", "cannot be started: it needs npx", "it needs npx, which is not installed"},
 		"typo":   {"npm knows no @modelcontextprotocol/server-memori (did you mean @modelcontextprotocol/server-memory?)", "cannot be started: npm knows no", "did you mean @modelcontextprotocol/server-memory?"},
 		"script": {"there is no nowhere.py in ", "exited with code 2 before it answered initialize; there is no nowhere.py", "nowhere.py"},
 		"exits":  {"no license found", "exited with code 3 before it answered initialize: no license found", "no license found"},
@@ -76,4 +79,68 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// U-15: reasons that are no failed start, at all places where they can be read.
+func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	good := strings.TrimSuffix(strings.TrimSpace(read(t, m.servers)), "}\n}")
+	write(t, m.servers, good+`,
+    "weather": {"command": "x", "env": {"T": "${DORMOUSE_E2E_NOT_SET}"}, "colour": "blue"},
+    "off": {"command": "x", "disabled": true}
+  },
+  "editor": 1
+}
+`)
+	m.run()
+	one := strings.Fields(m.awaitLine(m.log, patience, "the servers are announced", func(line string) bool { return strings.HasPrefix(line, "  one  ") }))[1]
+	m.awaitLine(m.log, patience, "the first block is complete", func(line string) bool { return strings.HasPrefix(line, "Nothing runs until") })
+	answer := func(name string) string {
+		_, body := m.refusal(strings.Replace(one, "/one/", "/"+name+"/", 1))
+		return body
+	}
+	printed := func(words ...string) string {
+		out, _ := m.command(words[0], words[1:]...).CombinedOutput() // some fail, which is their answer
+		return string(out)
+	}
+	const unset = "DORMOUSE_E2E_NOT_SET is not set: set it in the environment, in .env beside the file, or with --env-file"
+	for what, test := range map[string]struct {
+		says   string
+		places map[string]string // what is read there
+	}{
+		"variable missing": {unset, map[string]string{
+			"answer": strings.ReplaceAll(answer("weather"), `\"`, `"`), "terminal": m.log.tail(1000), "logs": printed("logs", "weather"), "call": printed("call", "weather", "x"), "tools": printed("tools", "weather"),
+		}},
+		"variable missing, in a line of a table": {"DORMOUSE_E2E_NOT_SET is not set: set it in", map[string]string{"list": printed("list")}},
+		"the place of the variable":              {"(servers.json:", map[string]string{"answer": answer("weather"), "list": printed("list"), "logs": printed("logs", "weather"), "call": printed("call", "weather", "x")}},
+		"wrong server": {"did you mean one?", map[string]string{
+			"answer": answer("onee"), "logs": printed("logs", "onee"), "call": printed("call", "onee", "x"), "tools": printed("tools", "onee"), "stop": printed("stop", "onee"), "doctor": printed("doctor", "onee", "--servers", m.servers),
+		}},
+		"disabled":        {"it is disabled in the servers file", map[string]string{"answer": answer("off"), "list": printed("list"), "logs": printed("logs", "off"), "call": printed("call", "off", "x")}},
+		"unknown key":     {"colour", map[string]string{"terminal": m.log.tail(1000), "list": printed("list")}},
+		"never ran (one)": {"one has no output: it has not run lately", map[string]string{"logs": printed("logs", "one")}},
+	} {
+		for place, text := range test.places {
+			if !strings.Contains(text, test.says) {
+				t.Errorf("%s: %s says %s, want %q", what, place, text, test.says)
+			}
+		}
+	}
+
+	write(t, m.servers, "{\"mcpServers\": {\"one\": {\"command\": \"x\" \"args\"}}}")
+	const broken = "1:40: not JSON: a comma is missing before this; what was there before is still served"
+	m.awaitLine(m.log, takenWithin, "the terminal says what is wrong", func(line string) bool { return strings.Contains(line, broken) })
+	if list := printed("list"); !strings.Contains(list, "\nservers.json:"+broken+"\n") || !strings.Contains(list, one) {
+		t.Errorf("list says %s", list)
+	}
+	check := m.command("check")
+	check.Args = []string{check.Args[0], "check", m.servers}
+	for _, command := range []*exec.Cmd{m.command("reload"), check} {
+		if text, err := command.CombinedOutput(); err == nil || !strings.Contains(string(text), "servers.json:1:40: not JSON: a comma is missing before this") {
+			t.Errorf("%s says %s, %v", command.Args[1], text, err)
+		}
+	}
+	write(t, m.servers, good+"}}\n")
+	m.eventually(takenWithin, "list says nothing more", func() bool { return !strings.Contains(printed("list"), "servers.json") })
 }

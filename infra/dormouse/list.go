@@ -30,19 +30,33 @@ func (c *listCommand) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
-		all, err := to.servers(ctx)
+		all, notes, err := to.serversFile(ctx)
 		if err != nil {
 			return err
 		}
-		return c.show(t, all, func() error { return printServers(t.out, all, cmp.Or(info.URL, c.URL), t.now()) })
+		return c.show(t, all, func() error {
+			if err := printServers(t.out, all, cmp.Or(info.URL, c.URL), t.now()); err != nil {
+				return err
+			}
+			return printNotes(t.out, notes)
+		})
 	})
+}
+
+// printNotes prints what is wrong with the servers file.
+func printNotes(out io.Writer, notes []string) error {
+	if len(notes) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "\n%s\n", strings.Join(notes, "\n"))
+	return err
 }
 
 func printServers(out io.Writer, all []api.Server, base string, now time.Time) error {
 	return table(out, func(say func(string, ...any)) {
 		say("NAME\tSTATE\tTOOLS\tSESSIONS\tCALLS·24H\tLAST\tADDRESS\n")
 		for _, s := range all {
-			state, tools, sessions, calls, last, address := s.State, "–", "–", "–", "–", cmp.Or(clip(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path)
+			state, tools, sessions, calls, last, address := s.State, "–", "–", "–", "–", cmp.Or(clipReason(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path)
 			if s.Processes > 1 {
 				state = fmt.Sprintf("%s ×%d", state, s.Processes)
 			}

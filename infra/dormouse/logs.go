@@ -31,14 +31,16 @@ type logsCommand struct {
 func (c *logsCommand) Run(t *terminal) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	said := false
+	said, none := false, error(nil)
 	err := use(ctx, c, 0, func(ctx context.Context, to *client) error {
 		body, err := to.stream(ctx, "GET", "logs?"+c.query().Encode(), nil)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = body.Close() }()
-		said, err = c.print(t, json.NewDecoder(body))
+		if said, err = c.print(t, json.NewDecoder(body)); errors.Is(err, io.EOF) && !said {
+			none = c.none(ctx, to)
+		}
 		return err
 	})
 	switch {
@@ -46,10 +48,31 @@ func (c *logsCommand) Run(t *terminal) error {
 		return nil
 	case !errors.Is(err, io.EOF):
 		return err
-	case c.Of == "":
+	default:
+		return none
+	}
+}
+
+// none says why there is no output.
+func (c *logsCommand) none(ctx context.Context, to *client) error {
+	if c.Of == "" {
 		return errors.New("no output is kept: no server has run lately, or it ran with another --data folder")
 	}
-	return fmt.Errorf("no output of a server or session %s is kept: it has not run lately, or it ran with another --data folder", c.Of)
+	all, err := to.servers(ctx)
+	if err != nil { // dormouse run is not up, so the names of servers are not known
+		return fmt.Errorf("no output of a server or session %s is kept: it has not run lately, or it ran with another --data folder", c.Of)
+	}
+	var names []string
+	for _, s := range all {
+		switch names = append(names, s.Name); {
+		case s.Name != c.Of:
+		case s.Why != "" && s.Path == "":
+			return fmt.Errorf("%s has no output: it is %s: %s", s.Name, s.State, s.Why)
+		default:
+			return fmt.Errorf("%s has no output: it has not run lately", s.Name)
+		}
+	}
+	return fmt.Errorf("no output of a session %s is kept, and there is %w", c.Of, unknown("server", c.Of, names))
 }
 
 func (c *logsCommand) query() url.Values {

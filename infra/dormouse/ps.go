@@ -219,6 +219,15 @@ func short(name string) string {
 }
 
 // clip cuts a text to at most most characters.
+// clipReason is clip for a reason. It keeps the place in the servers file at its end.
+func clipReason(why string, most int) string {
+	place := ""
+	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < most/2 {
+		why, place = why[:at], why[at:]
+	}
+	return clip(why, most-len(place)) + place
+}
+
 func clip(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"

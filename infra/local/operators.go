@@ -35,6 +35,7 @@ func (m *machine) here(o *api.Options) {
 		b, err := m.ledger.Bill(ctx)
 		return billOf(b, since), err
 	}
+	o.Notes = func() []string { return m.file.notes() }
 	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }
 }
 

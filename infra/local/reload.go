@@ -70,13 +70,16 @@ func (r *reloader) reload() (catalog.Changes, error) {
 		}
 	}
 	if err != nil {
+		name, why := filepath.Base(r.m.cfg.Servers), brief(err)+"; what was there before is still served"
+		r.m.file.breaks(name + ":" + why)
 		if text := err.Error(); text != r.refused {
 			r.refused = text
-			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: filepath.Base(r.m.cfg.Servers), Detail: brief(err) + "; what was there before is still served"})
+			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: name, Detail: why})
 		}
 		return changes, err
 	}
 	r.refused = ""
+	r.m.file.breaks("")
 	r.m.servers.Store(read)
 	if changes.None() {
 		return changes, nil

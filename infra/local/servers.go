@@ -2,6 +2,8 @@ package local
 
 import (
 	"errors"
+	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -16,6 +18,8 @@ type serversFile struct {
 	mu     sync.Mutex
 	warned map[string]bool // warnings that were given
 	fresh  []string        // those that have yet to be shown to people
+	now    []string        // those about the file as it was last read, short
+	broken string          // why the file as it is now is not served, "" if it is
 }
 
 // load gives each warning once.
@@ -31,13 +35,36 @@ func (f *serversFile) load() (*catalog.Catalog, error) {
 	if f.Strict && rejected != nil {
 		return nil, errors.Join(rejected...)
 	}
+	var now []string
 	for _, w := range warnings {
 		f.warn(w.String())
+		w.File = filepath.Base(w.File)
+		now = append(now, w.String())
 	}
+	f.mu.Lock()
+	f.now = now
+	f.mu.Unlock()
 	for _, err := range rejected {
 		f.warn(err.Error())
 	}
 	return servers, nil
+}
+
+// breaks says why the file cannot be served as it is now, or with "" that it can.
+func (f *serversFile) breaks(why string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = why
+}
+
+// notes returns what is wrong with the file as it is now, beside rejected servers.
+func (f *serversFile) notes() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken != "" {
+		return append([]string{f.broken}, f.now...)
+	}
+	return slices.Clone(f.now)
 }
 
 // news returns the warnings since the last time.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
@@ -44,6 +45,9 @@ func (c Caller) may(tenant, server string) bool {
 	return (c.Tenant == "" || c.Tenant == tenant) && auth.May(c.Servers, server)
 }
 
+// seesAll reports whether a caller sees all servers.
+func (c Caller) seesAll() bool { return slices.Contains(c.Servers, session.EveryServer) }
+
 // Options are what an API works with. Store, Caller and Info are needed. A route that
 // needs a field that is nil answers not_here.
 type Options struct {
@@ -54,6 +58,8 @@ type Options struct {
 	Caller func(r *http.Request, right auth.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
 	Servers func() *catalog.Catalog
+	// Notes returns what is wrong with the servers file beside the servers that it rejects.
+	Notes func() []string
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id session.ID) error
 	// Halt stops processes of a box; see relayhost.Backend.Halt.

@@ -398,6 +398,10 @@ func TestStateTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 		"a stack":              {nil, api.Awake, 0, ""},
 	} {
 		state, up, running, why := api.StateOf("one", api.Status{Boxes: boxes, Processes: test.all})
+		sleeping := []api.Box{{Server: "one", State: api.Asleep}}
+		if state, up, _, why := api.StateOf("one", api.Status{Boxes: sleeping, Processes: test.all}); state != api.Asleep || up != 0 || why != "" {
+			t.Errorf("%s, and its box sleeps: %s, %d boxes, %q", name, state, up, why)
+		}
 		if state != test.state || up != 2 || running != test.running || why != test.why {
 			t.Errorf("%s: %s, %d boxes, %d processes, %q", name, state, up, running, why)
 		}

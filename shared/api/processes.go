@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,7 +48,7 @@ func (x *exchange) status() (Status, error) {
 		case err != nil:
 			return s, err
 		case record.Task == b.Task:
-			b.State = string(record.State)
+			b.State = cmp.Or(string(record.State), Asleep)
 		}
 	}
 	return s, nil

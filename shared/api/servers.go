@@ -55,7 +55,7 @@ func (x *exchange) servers() (any, error) {
 		}
 		list[i].Path = "/" + s.Name + "/mcp"
 		for _, t := range tenants {
-			tools, _, err := x.known(t, s)
+			tools, _, err := x.h.Known(x.r.Context(), t, s)
 			if err != nil {
 				return nil, err
 			}
@@ -64,7 +64,13 @@ func (x *exchange) servers() (any, error) {
 			}
 		}
 	}
-	return map[string]any{"servers": list}, nil
+	answer := map[string]any{"servers": list}
+	if x.h.Notes != nil && x.caller.seesAll() {
+		if notes := x.h.Notes(); len(notes) > 0 {
+			answer["notes"] = notes
+		}
+	}
+	return answer, nil
 }
 
 // reload reads the servers file at once. The answer names servers, so the caller's key must
@@ -73,7 +79,7 @@ func (x *exchange) reload() (any, error) {
 	switch {
 	case x.h.Reload == nil:
 		return nil, noReload
-	case !slices.Contains(x.caller.Servers, session.EveryServer):
+	case !x.caller.seesAll():
 		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
 	}
 	return x.h.Reload(), nil
@@ -147,7 +153,7 @@ func summary(file *catalog.Catalog, status Status) []Server {
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {
-		if b.Server == server && b.State != string(session.Asleep) {
+		if b.Server == server && b.State != Asleep {
 			boxes++
 			starting = starting || b.State == string(session.Starting)
 		}
@@ -259,12 +265,6 @@ func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, 
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// known returns the tools that a tenant's server is known to have, and when it said so. tools
-// is nil if that is not known.
-func (x *exchange) known(tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	return x.h.Known(x.r.Context(), tenant, s)
-}
-
 // Known returns the tools that a tenant's server is known to have, and when the server said
 // so. tools is nil if that is not known. It starts nothing but native servers, which it
 // asks. The caller owns tools.
@@ -327,7 +327,7 @@ func (x *exchange) tools() (any, error) {
 	}
 	found := Tools{Server: s.Name}
 	for _, t := range tenants {
-		tools, taken, err := x.known(t, s)
+		tools, taken, err := x.h.Known(x.r.Context(), t, s)
 		if err != nil {
 			return nil, err
 		}

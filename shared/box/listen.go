@@ -126,11 +126,20 @@ func (l listener) garbled(id, raw json.RawMessage, err error) {
 		return
 	}
 	if r := p.conv.request(id); r != nil {
-		l.unreadable(r, err.Error())
+		l.unreadable(r, plainly(err))
 	} else if r := p.conv.request(wire.Lookup(raw, "id")); r != nil && r.broken == "" && answers(raw) {
-		r.broken = err.Error()
+		r.broken = plainly(err)
 		p.clock.doubt(r, func() { l.unreadable(r, r.broken) })
 	}
+}
+
+// plainly returns what is wrong with a message, without the code for a response.
+func plainly(err error) string {
+	var wrong *wire.Error
+	if errors.As(err, &wrong) {
+		return wrong.Message
+	}
+	return err.Error()
 }
 
 // answers reports whether a line that is not JSON begins as a response does.
