@@ -52,6 +52,7 @@ func arrows() []arrow {
 		{"shared/front/lambdafront", append(core, "shared/front")},
 		{"shared/allow", nil},
 		{"shared/nearest", nil},
+		{"shared/commontest", nil},
 		{"shared/catalog", append(core, "shared/allow", "shared/nearest")}, // the reader checks rules where they stand in the file
 		{"shared/auth", core},
 		{"shared/pushed", []string{"shared/catalog", "shared/session"}},

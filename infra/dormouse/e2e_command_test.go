@@ -248,4 +248,7 @@ func TestE2EBehindAReverseProxy(t *testing.T) {
 			t.Errorf("Host %s: %d %s, %v", host, res.StatusCode, text, err)
 		}
 	}
+	m.await(patience, "the terminal says what to do", func(e event) bool {
+		return e.Kind == "refused" && strings.Contains(e.Reason, "other.example.com is not served: start with --public-url https://other.example.com")
+	})
 }

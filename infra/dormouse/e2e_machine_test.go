@@ -448,6 +448,7 @@ type event struct {
 	Detail  string
 	URL     string
 	Running int
+	Reason  string
 
 	Added, Changed, Removed []string
 

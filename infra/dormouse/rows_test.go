@@ -1,12 +1,10 @@
 package main
 
 import (
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // rows maps the acceptance rows of the terminal, the commands and the servers file to the
@@ -21,7 +19,7 @@ func rows() map[string][]string {
 	)
 	return map[string][]string{
 		"U-1":  {"TestE2EServerIsAddedHostedAndCalled"},
-		"U-2":  {"TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess"},
+		"U-2":  {"TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess", "TestE2EAddedServerAnswersAllTenantsWithoutAProcess"},
 		"U-3":  {display + "TestADayOnAScreen", display + "TestADayInTheLogOfAnotherProgram", "TestRunOnATerminal", "TestE2EReasonOfAFailedStartIsTheSameEverywhere"},
 		"U-4":  {display + "TestAnInstallMoves", display + "TestALineScreenRewritesNothing"},
 		"U-5":  {display + "TestTwentyServersStartWithAtMostThirtyLines", local + "TestFirstBlockCountsToolsFromTheRecords"},
@@ -34,75 +32,79 @@ func rows() map[string][]string {
 		"U-12": {"TestE2EReasonOfAFailedStartIsTheSameEverywhere"},
 		"U-13": {"TestE2EDormouseAloneHosts"},
 		"U-14": {"TestE2EBehindAReverseProxy"},
-		"U-15": slices.Concat(slices.Collect(maps.Values(errorRows()))...),
+		"U-15": nil, // those of errorRows
 		"U-18": {"TestE2EStopEndsAHangingCallAndTheSessionGoesOn"},
 		"U-19": {clients + "TestMergeKeepsAllElseOfEveryClientsFile", clients + "TestDeepLinksDecodeToTheServer", clients + "TestPastes"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
 	}
 }
 
-// errorRows maps the rows of the table of errors to the tests that provoke them.
-func errorRows() map[string][]string {
+// places are where the reason of a failure can be read: the client's answer, the terminal of
+// dormouse run, and what three commands print. Each field names the tests that look there.
+// A field that begins with "none: " says why the reason cannot be read there.
+type places struct{ answer, terminal, list, ps, logs string }
+
+// all returns the tests.
+func (p places) all() (names []string) {
+	for _, place := range []string{p.answer, p.terminal, p.list, p.ps, p.logs} {
+		if !strings.HasPrefix(place, "none: ") {
+			names = append(names, strings.Fields(place)...)
+		}
+	}
+	return names
+}
+
+// errorRows maps the rows of the table of errors to the tests that provoke them, by the place
+// where these look.
+func errorRows() map[string]places {
 	const (
-		box       = "shared/box:"
-		provision = "shared/box/provision:"
-		local     = "infra/local:"
-		front     = "shared/front:"
+		start     = "TestE2EReasonOfAFailedStartIsTheSameEverywhere"
+		file      = "TestE2EReasonsOfTheFileAreTheSameEverywhere"
+		box       = " shared/box:"
+		provision = " shared/box/provision:"
+		local     = " infra/local:"
+		front     = " shared/front:"
+
+		asleep  = "none: nothing runs of it"
+		notUp   = "none: dormouse run does not start"
+		noOne   = "none: it is about a caller, and not about a server"
+		noBody  = "none: the servers of the file before are served"
+		notHere = "none: it is about the file, and not about what runs"
 	)
-	return map[string][]string{
-		"program missing":                    {"TestE2EReasonOfAFailedStartIsTheSameEverywhere"},
-		"no Node":                            {box + "TestCommandThatCannotRunFailsAtOnce"},
-		"package unknown":                    {"TestE2EReasonOfAFailedStartIsTheSameEverywhere", provision + "TestPackageThatTheIndexDoesNotHaveIsNamed"},
-		"script not found":                   {"TestE2EReasonOfAFailedStartIsTheSameEverywhere", "TestE2EFilesBesideTheServersFileAreFound"},
-		"exits before the handshake":         {"TestE2EReasonOfAFailedStartIsTheSameEverywhere", "TestE2EBrokenServers"},
-		"hangs in the handshake":             {"TestE2EReasonOfAFailedStartIsTheSameEverywhere"},
-		"variable missing":                   {"TestE2EServerThatCannotBeHostedCostsItselfOnly", "shared/catalog:TestServerThatIsWrongCostsItselfOnly", "TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
-		"port in use":                        {local + "TestPortThatIsInUseIsSaidWithItsHolder"},
-		"wrong Host":                         {"TestE2EBehindAReverseProxy"},
-		"wrong server":                       {front + "TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse"},
-		"cache or data folder not writable":  {provision + "TestCacheIsWhereItCanBeWritten", "infra/local/datafolder:TestAFolderThatCannotBeWrittenSaysWhatToDo"},
-		"disk full":                          {"shared/sqlitestore:TestAStoreWithoutRoomSaysSoBeforeItFails", provision + "TestInstallThatFillsTheDiskSaysWhich", local + "TestALogThatCannotBeWrittenIsSaidOnceAMinute"},
-		"file broken while running":          {"TestE2EReloadOfABrokenFile"},
-		"browser at the address of a server": {front + "TestABrowserGetsAPage"},
-		"unknown key of the file":            {"shared/catalog:TestWarningsNameThePlace"},
+	everywhere := places{start, start, start, start, start}
+	with := func(p places, answer string) places {
+		p.answer += answer
+		return p
+	}
+	return map[string]places{
+		"program missing":                    everywhere,
+		"no Node":                            with(everywhere, box+"TestCommandThatCannotRunFailsAtOnce"),
+		"package unknown":                    with(everywhere, provision+"TestPackageThatTheIndexDoesNotHaveIsNamed"),
+		"script not found":                   with(everywhere, " TestE2EFilesBesideTheServersFileAreFound"),
+		"exits before the handshake":         with(everywhere, " TestE2EBrokenServers"),
+		"hangs in the handshake":             everywhere,
+		"variable missing":                   {file + " TestE2EServerThatCannotBeHostedCostsItselfOnly", file, file, asleep, file},
+		"port in use":                        {notUp, local + "TestPortThatIsInUseIsSaidWithItsHolder", notUp, notUp, notUp},
+		"wrong Host":                         {"TestE2EBehindAReverseProxy", "TestE2EBehindAReverseProxy", noOne, noOne, noOne},
+		"wrong server":                       {file + front + "TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse", noOne, noOne, noOne, file},
+		"cache or data folder not writable":  {notUp, provision + "TestCacheIsWhereItCanBeWritten infra/local/datafolder:TestAFolderThatCannotBeWrittenSaysWhatToDo", notUp, notUp, notUp},
+		"disk full":                          {"shared/sqlitestore:TestAStoreWithoutRoomSaysSoBeforeItFails" + provision + "TestInstallThatFillsTheDiskSaysWhich", local + "TestALogThatCannotBeWrittenIsSaidOnceAMinute", noOne, noOne, noOne},
+		"file broken while running":          {noBody, file + " TestE2EReloadOfABrokenFile", file, notHere, notHere},
+		"browser at the address of a server": {front + "TestABrowserGetsAPage", noOne, noOne, noOne, noOne},
+		"unknown key of the file":            {noBody, file, file + " shared/catalog:TestWarningsNameThePlace", notHere, notHere},
 	}
 }
 
-// TestEveryRowHasATest fails for a row that names a test that does not exist.
 func TestEveryRowHasATest(t *testing.T) {
-	sources := map[string]string{}
-	for _, table := range []map[string][]string{rows(), errorRows()} {
-		for row, names := range table {
-			for _, name := range names {
-				folder, test, ok := strings.Cut(name, ":")
-				if !ok {
-					folder, test = "infra/dormouse", name
-				}
-				if sources[folder] == "" {
-					sources[folder] = testsOf(t, folder)
-				}
-				if !strings.Contains(sources[folder], "func "+test+"(") {
-					t.Errorf("%s: there is no %s in %s", row, test, folder)
-				}
+	all := rows()
+	for row, p := range errorRows() {
+		for place, says := range map[string]string{"answer": p.answer, "terminal": p.terminal, "list": p.list, "ps": p.ps, "logs": p.logs} {
+			if says == "" {
+				t.Errorf("%s: it is not said whether %s has the reason", row, place)
 			}
 		}
+		all["error: "+row] = p.all()
+		all["U-15"] = append(all["U-15"], p.all()...)
 	}
-}
-
-// testsOf returns the text of all tests of a folder.
-func testsOf(t *testing.T, folder string) string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
-	}
-	return all.String()
+	commontest.RowsHaveTests(t, "../..", "infra/dormouse", all)
 }

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/broker"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // rows maps the acceptance rows of sign-in (A) and of quotas (Q) to the tests that hold
@@ -140,31 +140,7 @@ func TestEveryPathHasAFuzzTarget(t *testing.T) {
 }
 
 func TestEveryRowAndEveryThreatHasATest(t *testing.T) {
-	sources := map[string]string{}
-	for row, names := range rows() {
-		for _, name := range names {
-			folder, test, ok := strings.Cut(name, ":")
-			if !ok {
-				folder, test = "shared/broker", name
-			}
-			if sources[folder] == "" {
-				files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*_test.go"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, f := range files {
-					data, err := os.ReadFile(f)
-					if err != nil {
-						t.Fatal(err)
-					}
-					sources[folder] += string(data)
-				}
-			}
-			if !strings.Contains(sources[folder], "func "+test+"(") {
-				t.Errorf("%s: there is no %s in %s", row, test, folder)
-			}
-		}
-	}
+	commontest.RowsHaveTests(t, "../..", "shared/broker", rows())
 	for _, threat := range slices.Sorted(maps.Keys(threats())) {
 		for _, row := range threats()[threat] {
 			if len(rows()[row]) == 0 {

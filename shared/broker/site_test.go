@@ -15,11 +15,11 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/broker"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -37,25 +37,7 @@ type site struct {
 	t      *testing.T
 	store  *sessiontest.Counting
 	config broker.Config
-	log    *lines
-}
-
-// lines holds log lines that several goroutines write.
-type lines struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
+	log    *commontest.Lines
 }
 
 func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
@@ -65,7 +47,7 @@ func newSite(t *testing.T, inner session.Store, change func(*broker.Config)) *si
 	if inner == nil {
 		inner = sessiontest.NewMemory()
 	}
-	s := &site{t: t, store: sessiontest.NewCounting(inner), log: &lines{}}
+	s := &site{t: t, store: sessiontest.NewCounting(inner), log: &commontest.Lines{}}
 	s.config = broker.Config{
 		Settings: oauth.Settings{
 			PublicURL: at, Issuer: at, Name: "dev", Claims: []string{"email"},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -41,28 +42,10 @@ type site struct {
 	secret  []byte
 	others  [][]byte
 	box     *asleep
-	log     *lines
+	log     *commontest.Lines
 	signIn  upstream.SignIn // nil: users show a ticket, and nothing is exchanged
 	told    []upstream.Asked
 	servers map[string][]string
-}
-
-// lines holds log lines that several goroutines write.
-type lines struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
 }
 
 func secret(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
@@ -73,7 +56,7 @@ func newSite(t *testing.T, inner session.Store) *site {
 		inner = sessiontest.NewMemory()
 	}
 	return &site{
-		t: t, store: sessiontest.NewCounting(inner), third: newThird(t), secret: secret('a'), box: &asleep{}, log: &lines{},
+		t: t, store: sessiontest.NewCounting(inner), third: newThird(t), secret: secret('a'), box: &asleep{}, log: &commontest.Lines{},
 		servers: map[string][]string{"issues": {"github", "notes"}, "deals": {"crm"}, "plain": nil},
 	}
 }

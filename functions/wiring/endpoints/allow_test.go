@@ -143,14 +143,12 @@ func (s *site) overSocket(token string) transport {
 		s.t.Fatal(status, string(body))
 	}
 	say := func(text string) string {
-		s.posted.mu.Lock()
-		s.posted.buf.Reset()
-		s.posted.mu.Unlock()
+		s.posted.Take()
 		got, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return socket.Message(ctx, conn, []byte(text)), nil })
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		return string(got) + s.posted.String()
+		return string(got) + s.posted.Take()
 	}
 	say(initialize)
 	say(initialized)

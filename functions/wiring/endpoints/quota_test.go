@@ -23,6 +23,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/quota"
@@ -38,14 +39,14 @@ type market struct {
 	t      testing.TB
 	limits string // x-dormouse.limits of the file, "" for none
 	store  *sessiontest.Counting
-	log    *lines
-	posted *lines
+	log    *commontest.Lines
+	posted *commontest.Lines
 	warm   *endpoints.HTTP
 	called atomic.Int32 // calls that reached a tool; tools of one batch run at once
 }
 
 func newMarket(t testing.TB, limits string) *market {
-	return &market{t: t, limits: limits, store: sessiontest.NewCounting(sessiontest.NewMemory()), log: &lines{}, posted: &lines{}}
+	return &market{t: t, limits: limits, store: sessiontest.NewCounting(sessiontest.NewMemory()), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 }
 
 func (m *market) function() *wiring.Function {
@@ -418,12 +419,11 @@ func TestTheAccountAgreesWithTheBill(t *testing.T) { // Q-12
 		}
 		billed := 0.0
 		read := func() {
-			for line := range bytes.Lines([]byte(m.log.String())) {
+			for line := range bytes.Lines([]byte(m.log.Take())) {
 				if said, ok := meter.ReadLine(line); ok && said.Tenant == "acme" {
 					billed += meter.Published().Cost(said.Units)
 				}
 			}
-			m.log.buf.Reset()
 		}
 		for i := range 10_000 {
 			b.post(bodies[i%len(bodies)])

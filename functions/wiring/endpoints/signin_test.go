@@ -1,7 +1,6 @@
 package endpoints_test
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/rand"
@@ -33,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -48,33 +48,15 @@ type site struct {
 	issuer string
 	key    *rsa.PrivateKey
 	store  *sessiontest.Counting
-	log    *lines
-	posted *lines       // to WebSocket clients
-	warm   http.Handler // replaces new handlers if set
-	open   bool         // any caller may call
-	signIn bool         // users sign in here, with any name
-	rename bool         // a gateway renames WWW-Authenticate, as API Gateway does
+	log    *commontest.Lines
+	posted *commontest.Lines // to WebSocket clients
+	warm   http.Handler      // replaces new handlers if set
+	open   bool              // any caller may call
+	signIn bool              // users sign in here, with any name
+	rename bool              // a gateway renames WWW-Authenticate, as API Gateway does
 
 	mu    sync.Mutex
 	asked int // requests to the issuer
-}
-
-// lines holds log lines that several goroutines write.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 func newSite(t *testing.T) *site {
@@ -88,7 +70,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = opened.Close() })
-	s := &site{t: t, key: key, store: sessiontest.NewCounting(opened), log: &lines{}, posted: &lines{}}
+	s := &site{t: t, key: key, store: sessiontest.NewCounting(opened), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 	idp := httptest.NewServer(http.HandlerFunc(s.identify))
 	t.Cleanup(idp.Close)
 	s.issuer = idp.URL
@@ -231,7 +213,7 @@ func (s *site) handler() http.Handler {
 }
 
 // clients are connections that collect all posted messages in one place.
-type clients struct{ *lines }
+type clients struct{ *commontest.Lines }
 
 func (c clients) Post(_ context.Context, _ string, data []byte) error {
 	_, err := c.Write(data)
