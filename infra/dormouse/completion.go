@@ -57,7 +57,7 @@ type completeCommand struct {
 	Words []string `arg:"" optional:"" passthrough:""`
 }
 
-// Run prints what may stand in the place of the last word, one possibility a line.
+// Run prints what may replace the last word, one possibility a line.
 func (c *completeCommand) Run(t *terminal, parser *kong.Kong) error {
 	words := c.Words
 	if len(words) > 0 && words[0] == "--" {

@@ -86,7 +86,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if err != nil && s.Command != "uvx" { // which Dormouse can do without
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
-	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it in the place of uvx"))}, d.start(ctx)...)
+	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it, without uvx"))}, d.start(ctx)...)
 }
 
 // start hosts the servers file in a data folder of its own, and greets the server there.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 )
 
@@ -38,7 +39,7 @@ func (l *listeners) publicURL() string {
 	switch {
 	case l.PublicURL != "":
 		return l.PublicURL
-	case err == nil && port != "0" && isLoopback(l.Listen):
+	case err == nil && port != "0" && front.NamesLoopback(l.Listen):
 		return "http://" + l.Listen
 	}
 	return ""

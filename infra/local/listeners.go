@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/dormouse-mcp/dormouse/shared/front"
 )
 
 // listeners are the two endpoints for clients: HTTP and WebSocket. All fields but open
@@ -106,7 +108,7 @@ func (l *listeners) servedHosts(address string) []string {
 	switch {
 	case public != "":
 		return []string{"127.0.0.1", "::1", "localhost", public}
-	case isLoopback(address):
+	case front.NamesLoopback(address):
 		return nil
 	default:
 		return []string{"*"}
@@ -117,12 +119,8 @@ func (l *listeners) servedHosts(address string) []string {
 // key.
 func (l *listeners) private() bool { return l.access() == AccessOpen && l.onLoopback() }
 
-func (l *listeners) onLoopback() bool { return isLoopback(l.Listen) && isLoopback(l.socketsAddress()) }
-
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+func (l *listeners) onLoopback() bool {
+	return front.NamesLoopback(l.Listen) && front.NamesLoopback(l.socketsAddress())
 }
 
 // access returns who may call. By default, a caller on loopback needs no key, because it
@@ -131,7 +129,7 @@ func (l *listeners) access() string {
 	switch {
 	case l.Access != "":
 		return l.Access
-	case l.PublicURL == "" && isLoopback(l.Listen) && isLoopback(l.socketsAddress()):
+	case l.PublicURL == "" && front.NamesLoopback(l.Listen) && front.NamesLoopback(l.socketsAddress()):
 		return AccessOpen
 	default:
 		return AccessKeys

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -56,7 +55,7 @@ func (m *monitored) health(w http.ResponseWriter, r *http.Request) {
 // and one that reaches loopback by a name of its own, get nothing.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
-	if r.Header.Get("Authorization") == "" && m.public.private() && namesLoopback(r.Host) {
+	if r.Header.Get("Authorization") == "" && m.public.private() && front.NamesLoopback(r.Host) {
 		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
 			return api.Caller{Principal: "a program on this machine", Servers: []string{session.EveryServer}}, nil
 		}
@@ -65,12 +64,4 @@ func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())
 	r.URL.Path = api.Prefix + "metrics"
 	api.New(o).ServeHTTP(w, r)
-}
-
-// namesLoopback reports whether the Host of a request is a name of loopback.
-func namesLoopback(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return slices.Contains([]string{"127.0.0.1", "::1", "[::1]", "localhost"}, host)
 }

@@ -105,6 +105,10 @@ func portOf(host, scheme string) string {
 	return map[string]string{"http": "80", "https": "443"}[scheme]
 }
 
+// NamesLoopback reports whether the Host of a request means this machine, for every client
+// that resolves it. The Host may have a port.
+func NamesLoopback(host string) bool { return loopback(hostname(host)) }
+
 // loopback reports whether a name means this machine for every client that resolves it.
 func loopback(name string) bool {
 	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
