@@ -17,7 +17,7 @@ import (
 )
 
 type billCommand struct {
-	By     string `enum:"server,tenant,principal,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, session or day."`
+	By     string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, tool, session or day. The time of boxes has no principal and no tool."`
 	Since  string `placeholder:"30d" help:"Count only the use in this last time, such as 12h or 30d, by whole days (UTC). By default all use that was ever counted."`
 	Most   int    `default:"20" help:"The largest number of rows. The most expensive ones come first."`
 	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/meter/prices.json."`
@@ -37,11 +37,11 @@ type account struct {
 	Owners  []ownerCost    `json:"owners"` // the dearest first
 }
 
-// ownerCost is the cost of one server, tenant, principal, session or day. Name is "" for costs
+// ownerCost is the cost of one server, tenant, principal, tool, session or day. Name is "" for costs
 // without an owner.
 type ownerCost struct {
 	Name   string      `json:"name"`
-	Server string      `json:"server,omitempty"` // of a session
+	Server string      `json:"server,omitempty"` // of a session or a tool
 	Tenant string      `json:"tenant,omitempty"` // of a session
 	USD    float64     `json:"usd"`
 	Boxes  float64     `json:"boxes_usd"` // of that, the time of boxes
@@ -74,7 +74,7 @@ func (c *billCommand) Run(t *terminal) error {
 // read returns the use of the span that was asked for.
 func (c *billCommand) read() (b api.Bill, err error) {
 	query := ""
-	if c.Since != "" || c.By == "day" {
+	if c.Since != "" || c.By == "day" || c.By == "tool" {
 		d, err := daysOf(cmp.Or(c.Since, "90d"))
 		if err != nil {
 			return b, err
@@ -131,6 +131,10 @@ func accountOf(b api.Bill, prices meter.Prices, by string) account {
 			o.Name = s.Tenant
 		case "principal":
 			o.Name = s.Principal
+		case "tool":
+			if o.Name = s.Tool; s.Tool != "" {
+				o.Server = s.Server
+			}
 		case "day":
 			o.Name = s.Day
 		default:
@@ -174,9 +178,12 @@ func (a account) print(out io.Writer, most int) error {
 }
 
 func (a account) printOwners(say func(string, ...any), most int) {
-	if a.By == "session" {
+	switch a.By {
+	case "session":
 		say("SESSION\tSERVER\tTENANT\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n")
-	} else {
+	case "tool":
+		say("TOOL\tSERVER\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n")
+	default:
 		say("%s\tINVOCATIONS\tMESSAGES\tREADS\tWRITES\tBOXES USD\tUSD\n", strings.ToUpper(a.By))
 	}
 	for i, o := range a.Owners {
@@ -185,8 +192,11 @@ func (a account) printOwners(say func(string, ...any), most int) {
 			break
 		}
 		name := cmp.Or(o.Name, "–")
-		if a.By == "session" {
+		switch a.By {
+		case "session":
 			name = short(name) + "\t" + cmp.Or(o.Server, "–") + "\t" + cmp.Or(o.Tenant, "–")
+		case "tool":
+			name += "\t" + cmp.Or(o.Server, "–")
 		}
 		u := o.Units
 		say("%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.6f\t%.6f\n", name, u.Invocations, u.Messages, u.ReadUnits, u.WriteUnits, o.Boxes, o.USD)

@@ -171,6 +171,15 @@ func TestE2EBillSaysWhatEachSessionHasCost(t *testing.T) {
 	if owned["of local"] != 1 {
 		t.Errorf("the bill by principal is %+v", m.bill("principal").Owners)
 	}
+	ofTool := 0.0
+	for _, o := range m.bill("tool").Owners {
+		if o.Name == "count" && o.Server == "one" && o.Units["messages"] > 0 && o.Units["vcpu_seconds"] == 0 {
+			ofTool = o.Units["requests"]
+		}
+	}
+	if ofTool == 0 {
+		t.Errorf("the bill by tool is %+v", m.bill("tool").Owners)
+	}
 	m.interrupt()
 	after := m.bill("server")
 	if after.USD < b.USD || len(after.Owners) < 2 {

@@ -158,7 +158,7 @@ func billOf(b bill.Bill, since time.Time) api.Bill {
 	}
 	out := api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: make([]api.Share, 0, len(shares))}
 	for _, s := range shares {
-		out.Shares = append(out.Shares, api.Share{Server: s.Server, Tenant: s.Tenant, Session: s.Session, Principal: s.Principal, Day: s.Day, Units: s.Units})
+		out.Shares = append(out.Shares, api.Share{Server: s.Server, Tenant: s.Tenant, Session: s.Session, Principal: s.Principal, Tool: s.Tool, Day: s.Day, Units: s.Units})
 	}
 	return out
 }

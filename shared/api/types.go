@@ -255,6 +255,7 @@ type Share struct {
 	Tenant    string      `json:"tenant,omitempty"`
 	Session   string      `json:"session,omitempty"`
 	Principal string      `json:"principal,omitempty"` // whose session; "" of boxes, which several may share
+	Tool      string      `json:"tool,omitempty"`      // that was called; only of a bill since a time, "" of boxes and of other requests
 	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only of a bill since a time
 	Units     meter.Units `json:"units"`
 }

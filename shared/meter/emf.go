@@ -129,7 +129,18 @@ type Line struct {
 	Principal string
 	Session   string
 	Conn      string
+	Tool      string // that the request called, "" for none
+	Trace     string // of the request
+	For       string // the trace of the one request that a frame was for, "" for none or several
 	Units     Units
+}
+
+// Only returns the one trace of a frame, "" for none or several.
+func Only(traces []string) string {
+	if len(traces) == 1 {
+		return traces[0]
+	}
+	return ""
 }
 
 // ReadLine reads the log line of an invocation: JSON as slog writes it. ok is false for any
@@ -147,6 +158,15 @@ func ReadLine(text []byte) (l Line, ok bool) {
 			l.Session, _ = wire.String(value)
 		case `"connection_id"`:
 			l.Conn, _ = wire.String(value)
+		case `"tool"`:
+			l.Tool, _ = wire.String(value)
+		case `"trace"`:
+			l.Trace, _ = wire.String(value)
+		case `"traces"`:
+			var all []string
+			if json.Unmarshal(value, &all) == nil {
+				l.For = Only(all)
+			}
 		case `"units"`:
 			ok = l.Units.read(value)
 		}

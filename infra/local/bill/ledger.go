@@ -42,6 +42,9 @@ type Owner struct {
 	Tenant    string `json:"tenant,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Principal string `json:"principal,omitempty"` // "" if no line has named it yet
+	// Tool is that of the calls. Only a share of [Bill].Days has it, and not the time of
+	// boxes or connections.
+	Tool string `json:"tool,omitempty"`
 }
 
 // Share holds the use of one owner. Day is such as 2026-11-22 (UTC) in a share of
@@ -106,6 +109,7 @@ type Ledger struct {
 	days    map[onDay]meter.Units
 	conns   map[string]open
 	who     map[string]string // the principal of each session
+	calls   map[string]*call  // by trace
 	changed bool
 }
 
@@ -113,6 +117,14 @@ type Ledger struct {
 type onDay struct {
 	day string
 	Owner
+}
+
+// call is a request that the ledger has heard of. Its tool is in the line that ends it, and
+// frames of it may come before that.
+type call struct {
+	known bool // its line has come
+	tool  string
+	early map[onDay]meter.Units // of frames before that
 }
 
 // today returns the day and the owner to which a use counts.
@@ -132,7 +144,7 @@ type open struct {
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
-		shares: map[Owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{},
+		shares: map[Owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{}, calls: map[string]*call{},
 	}
 	saved, err := Read(folder)
 	if err != nil {
@@ -153,20 +165,77 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 
 // give adds a use to an owner.
 func (l *Ledger) give(o Owner, u meter.Units) {
+	l.giveShare(o, u)
+	l.giveDay(today(o, time.Now()), u)
+}
+
+// giveShare adds a use to an owner, without the tool.
+func (l *Ledger) giveShare(o Owner, u meter.Units) {
+	o.Tool = ""
 	if _, known := l.shares[o]; !known && o.Session != "" && len(l.shares) >= maxOwners {
 		o.Session, o.Principal = "", ""
 	}
 	l.shares[o] = l.shares[o].Plus(u)
-	day := today(o, time.Now())
+	l.changed = true
+}
+
+// giveDay adds a use to an owner on a day.
+func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	if _, known := l.days[day]; !known {
 		first := time.Now().UTC().AddDate(0, 0, -keptDays).Format(time.DateOnly)
 		maps.DeleteFunc(l.days, func(d onDay, _ meter.Units) bool { return d.day <= first })
 		if len(l.days) >= maxOwners {
-			day.Principal = ""
+			day.Principal, day.Tool = "", ""
 		}
 	}
 	l.days[day] = l.days[day].Plus(u)
-	l.changed = true
+}
+
+// toolOf returns the tool for which a line has counted a use. held reports that this is not
+// known yet: the line that ends the call will say so. Until then the use counts for no tool.
+func (l *Ledger) toolOf(said meter.Line, o Owner) (tool string, held bool) {
+	if said.For != "" { // a frame
+		c := l.call(said.For)
+		if !c.known {
+			day := today(o, time.Now())
+			c.early[day] = c.early[day].Plus(said.Units)
+		}
+		return c.tool, !c.known
+	}
+	if said.Tool != "" || l.calls[said.Trace] != nil {
+		c := l.call(said.Trace)
+		c.known, c.tool = true, said.Tool
+		l.release(c)
+	}
+	return said.Tool, false
+}
+
+// release counts what the frames of a call have used.
+func (l *Ledger) release(c *call) {
+	for day, u := range c.early {
+		day.Tool = c.tool
+		l.giveDay(day, u)
+	}
+	clear(c.early)
+}
+
+// maxCalls limits the number of calls that the ledger remembers.
+const maxCalls = 1000
+
+// call returns what is known of the request with a trace.
+func (l *Ledger) call(trace string) *call {
+	c := l.calls[trace]
+	if c == nil {
+		if len(l.calls) >= maxCalls {
+			for _, old := range l.calls {
+				l.release(old)
+			}
+			clear(l.calls)
+		}
+		c = &call{early: map[onDay]meter.Units{}}
+		l.calls[trace] = c
+	}
+	return c
 }
 
 // Line counts a log line of a function. Do not pass lines of boxes: servers could
@@ -187,11 +256,17 @@ func (l *Ledger) said(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.knows(said.Session, said.Principal)
-	o := Owner{said.Server, said.Tenant, said.Session, cmp.Or(said.Principal, l.who[said.Session])}
+	o := Owner{Server: said.Server, Tenant: said.Tenant, Session: said.Session, Principal: cmp.Or(said.Principal, l.who[said.Session])}
 	if said.Tenant == "" { // the caller was refused, so the server that it named does not count
 		o = Owner{}
+		l.give(o, said.Units)
+	} else if tool, held := l.toolOf(said, o); held {
+		l.giveShare(o, said.Units)
+	} else {
+		on := o
+		on.Tool = tool
+		l.give(on, said.Units)
 	}
-	l.give(o, said.Units)
 	if c, known := l.conns[said.Conn]; said.Conn != "" && known && said.Tenant != "" {
 		l.conns[said.Conn] = open{o, c.since}
 	}
@@ -241,6 +316,13 @@ func (s watch) Handle(ctx context.Context, r slog.Record) error {
 			said.Session = a.Value.String()
 		case "connection_id":
 			said.Conn = a.Value.String()
+		case "tool":
+			said.Tool = a.Value.String()
+		case "trace":
+			said.Trace = a.Value.String()
+		case "traces":
+			traces, _ := a.Value.Any().([]string)
+			said.For = meter.Only(traces)
 		case "units":
 			said.Units, counted = a.Value.Any().(meter.Units)
 		}
@@ -310,6 +392,11 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	give := func(o Owner, u meter.Units) {
 		all[o] = all[o].Plus(u)
 		days[today(o, now)] = days[today(o, now)].Plus(u)
+	}
+	for _, c := range l.calls {
+		for day, u := range c.early {
+			days[day] = days[day].Plus(u)
+		}
 	}
 	for _, c := range l.conns {
 		give(c.Owner, meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})

@@ -2,10 +2,12 @@ package bill
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,5 +206,58 @@ func TestALedgerHasABound(t *testing.T) {
 	}
 	if len(l.shares) != maxOwners+1 || l.shares[Owner{Server: "one", Tenant: "acme"}].Invocations != 5 {
 		t.Errorf("%d owners; what is over the bound has %+v", len(l.shares), l.shares[Owner{Server: "one", Tenant: "acme"}])
+	}
+}
+
+// A call costs what its request and its frames have used. Frames may come before the line of
+// the request, which has the tool.
+func TestAToolIsBilledForItsRequestsAndTheirFrames(t *testing.T) {
+	const (
+		request = `{"msg":"request","server":"one","tenant":"acme","session_id":"s1","principal":"ada","trace":"%s","tool":"%s","units":{"requests":1}}`
+		other   = `{"msg":"request","server":"one","tenant":"acme","session_id":"s1","principal":"ada","trace":"%s","units":{"requests":1}}`
+		frame   = `{"msg":"frame","server":"one","tenant":"acme","session_id":"s1","trace":"own","traces":[%s],"units":{"messages":2}}`
+	)
+	folder := t.TempDir()
+	l := openLedger(t, folder)
+	for _, line := range []string{
+		fmt.Sprintf(frame, `"t1"`), fmt.Sprintf(request, "t1", "echo"), fmt.Sprintf(frame, `"t1"`),
+		fmt.Sprintf(request, "t2", "add"),
+		fmt.Sprintf(frame, `"t3"`), fmt.Sprintf(other, "t3"),
+		fmt.Sprintf(frame, `"t1","t2"`),
+		fmt.Sprintf(frame, `"t4"`), // its request goes on
+	} {
+		l.Line(line)
+	}
+	want := map[string]meter.Units{"echo": {Requests: 1, Messages: 4}, "add": {Requests: 1}, "": {Requests: 1, Messages: 6}}
+	check := func(l *Ledger) {
+		t.Helper()
+		b, got := billed(t, l), map[string]meter.Units{}
+		for _, s := range b.Days {
+			got[s.Tool] = got[s.Tool].Plus(s.Units)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("by tool (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(meter.Units{Requests: 3, Messages: 10}, b.Total()); d != "" {
+			t.Errorf("total (-want +got):\n%s", d)
+		}
+		for _, s := range b.Shares {
+			if s.Tool != "" {
+				t.Errorf("a share of a session has a tool: %+v", s)
+			}
+		}
+	}
+	check(l)
+	l.Close()
+	l = openLedger(t, folder)
+	check(l)
+	for i := range 2 * maxCalls {
+		l.Line(fmt.Sprintf(strings.ReplaceAll(frame, "messages", "log_gb"), strconv.Quote(strconv.Itoa(i))))
+	}
+	if n := len(l.calls); n > maxCalls {
+		t.Errorf("%d calls are remembered", n)
+	}
+	if got := billed(t, l).Total().LogGB; got != 4*maxCalls {
+		t.Errorf("the total has %v, want %v", got, 4*maxCalls)
 	}
 }
