@@ -175,6 +175,7 @@ func count(n int, what string) string {
 type sessionsCommand struct {
 	Server    string `placeholder:"NAME" help:"Show only sessions of this server."`
 	Principal string `placeholder:"WHO" help:"Show only sessions of this principal."`
+	All       bool   `help:"Show sessions that have ended too, for the hour in which they are still known."`
 	placed
 	printing
 }
@@ -191,6 +192,10 @@ func (c *sessionsCommand) Run(t *terminal) error {
 		all, err := to.sessions(ctx, query)
 		if err != nil {
 			return err
+		}
+		slices.SortStableFunc(all, func(a, b api.Session) int { return b.Created.Compare(a.Created) })
+		if !c.All && !c.JSON {
+			all = slices.DeleteFunc(all, func(s api.Session) bool { return s.State == "ended" })
 		}
 		return c.show(t, all, func() error { return printSessions(t.out, all, t.now()) })
 	})

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,10 @@ CREATE TABLE IF NOT EXISTS counts (
 	PRIMARY KEY (step, at, tenant, server, what)) STRICT, WITHOUT ROWID;`
 
 func openFile(path string) (*file, error) {
+	path, err := filepath.Abs(path) // the URL of a relative path would have a host
+	if err != nil {
+		return nil, fmt.Errorf("open the history of calls: %w", err)
+	}
 	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
 		"_txlock": {"immediate"}, "_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
 	}.Encode()}

@@ -256,3 +256,17 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 		t.Error("the calls of further tools are not counted together")
 	}
 }
+
+func TestTheFileMayHaveARelativePath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, path := range []string{"history.db", "./a b%20c.db"} {
+		h := history.New(10)
+		if err := h.Open(path); err != nil {
+			t.Error(err)
+			continue
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
