@@ -75,7 +75,8 @@ type Box struct {
 	Installed string `json:",omitempty"`
 	// Gone is when the sweep first found Conn closed. The next hello clears it. Only a
 	// place that does not list its tasks needs it.
-	Gone time.Time `json:",omitzero"`
+	Gone  time.Time `json:",omitzero"`
+	Later Later     `json:"-"`
 }
 
 // Told has, for each kind of list, the highest generation in which a process announced

@@ -113,26 +113,28 @@ func (p *Pages) Page() Page { return p.page }
 // Errors: Invalid for a time outside the years 0 to 9999, which JSON cannot hold.
 func MarshalSession(s Session) ([]byte, error) {
 	s.Rev, s.Init = 0, nil
-	return marshal(s)
+	return s.Later.join(marshal(s))
 }
 
 // UnmarshalSession reads what [MarshalSession] wrote.
 func UnmarshalSession(record []byte) (Session, error) {
 	var s Session
-	err := json.Unmarshal(record, &s)
+	later, err := read(record, &s)
+	s.Later = later
 	return s, err
 }
 
 // MarshalBox returns a box record as JSON, without Rev. Errors: as [MarshalSession].
 func MarshalBox(b Box) ([]byte, error) {
 	b.Rev = 0
-	return marshal(b)
+	return b.Later.join(marshal(b))
 }
 
 // UnmarshalBox reads what [MarshalBox] wrote.
 func UnmarshalBox(record []byte) (Box, error) {
 	var b Box
-	err := json.Unmarshal(record, &b)
+	later, err := read(record, &b)
+	b.Later = later
 	return b, err
 }
 

@@ -53,3 +53,38 @@ func FuzzPages(f *testing.F) {
 		}
 	})
 }
+
+// During a deployment an older release writes records that a newer one has written before.
+func TestFieldsOfANewerReleaseStayInARecord(t *testing.T) {
+	const later = `"Later":{"x":[1,9007199254740993,"\u00e9"]}`
+	s, err := session.UnmarshalSession([]byte(`{"ID":"a","Server":"echo",` + later + `,"More":null,"Primary":{"Nonce":"n","Since":1}}`))
+	if err != nil || s.Server != "echo" || s.Primary.Nonce != "n" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	s.Server = "other"
+	record, err := session.MarshalSession(s)
+	if err != nil || !bytes.Contains(record, []byte(later)) || !bytes.Contains(record, []byte(`"More":null`)) {
+		t.Errorf("%s, %v", record, err)
+	}
+	again, err := session.UnmarshalSession(record)
+	again.Init = nil // which drivers keep apart
+	if diff := cmp.Diff(s, again); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+
+	b, err := session.UnmarshalBox([]byte(`{"ID":"b","Gen":7,` + later + `}`))
+	if err != nil || b.Gen != 7 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	if record, err = session.MarshalBox(b); err != nil || !bytes.Contains(record, []byte(later)) {
+		t.Errorf("%s, %v", record, err)
+	}
+}
+
+func TestARecordThatIsBrokenIsSaid(t *testing.T) {
+	for _, record := range []string{"", "{", `{"ID":1}`, `{"Later":}`, "[]"} {
+		if s, err := session.UnmarshalSession([]byte(record)); err == nil {
+			t.Errorf("%q gives %+v", record, s)
+		}
+	}
+}

@@ -85,6 +85,7 @@ type Session struct {
 	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
 	Pusher     Lease       // the function that pushes the events that are owed by Pushed
 	Answers    AnswerCount `json:",omitzero"`
+	Later      Later       `json:"-"`
 }
 
 // AnswerCount counts the answers of a session's client that the store keeps.

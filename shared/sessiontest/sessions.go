@@ -24,6 +24,7 @@ func aSession(id session.ID) session.Session {
 		State: session.Ready, Quit: session.QuitService, Version: "2025-11-25", Init: json.RawMessage(rawJSON), Level: "warning",
 		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: "n1", Until: now()}, Delivered: 41,
+		Later:   session.Later{"Newer": json.RawMessage(`{"x":9007199254740993}`)},
 		Answers: session.AnswerCount{Since: now(), Bytes: 12}, Standby: []session.Lease{{Nonce: "n2", Until: now()}, {Nonce: "n3", Until: future()}}, Conns: []string{"c-1=", "c-2="},
 		Pushed: []session.Cursor{{Stream: "r1", Index: 7, Final: true}, {Stream: "r2", Index: 1}},
 		Pusher: session.Lease{Nonce: "n4", Until: future()}, ServerInfo: json.RawMessage(`{"name":"s"}`),
