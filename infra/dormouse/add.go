@@ -21,7 +21,7 @@ type addCommand struct {
 	Name     string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command, the name in the MCP registry, such as io.github.ada/weather."`
 	Command  []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
 	Env      []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
-	Cwd      string   `type:"path" help:"Working folder of the server. By default the folder of the servers file."`
+	Cwd      string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
 	Entry    string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
 	NoPin    bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
 	NoStart  bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`

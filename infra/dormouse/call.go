@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
@@ -50,7 +51,7 @@ func (c *callCommand) Run(t *terminal) error {
 		begun := time.Now()
 		result, err := s.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: args})
 		if err != nil {
-			return fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
+			return fmt.Errorf("%s %s: %w", c.Server, c.Tool, plainly(c.Server, err))
 		}
 		took := time.Since(begun)
 		err = c.show(t, result, func() error { return printResult(t.out, result) })
@@ -225,8 +226,18 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 	case strings.HasSuffix(err.Error(), http.StatusText(http.StatusForbidden)):
 		return nil, fmt.Errorf("%s refuses this key: it is for looking only, or for other servers", server)
 	default:
-		return nil, fmt.Errorf("%s does not answer: %w", server, err)
+		return nil, fmt.Errorf("%s does not answer: %w", server, plainly(server, err))
 	}
+}
+
+// plainly returns the error of a server as the terminal of dormouse run has it: without the
+// name of the server and of the method.
+func plainly(server string, err error) error {
+	var answer *jsonrpc.Error
+	if !errors.As(err, &answer) {
+		return err
+	}
+	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
 }
 
 // shortKey makes a key for one server that ends by itself soon. Without a tenant it is of

@@ -33,8 +33,8 @@ type doctorCommand struct {
 	Servers string   `default:"servers.json" type:"path" help:"The servers file."`
 	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
 	Listen  string   `default:"127.0.0.1:8787" help:"The address of --listen of dormouse run. It must be free while dormouse run is not up."`
-	Sockets string   `help:"The address of --sockets of dormouse run."`
-	Store   string   `help:"The store of --store of dormouse run."`
+	Sockets string   `placeholder:"ADDRESS" help:"The address of --sockets of dormouse run."`
+	Store   string   `placeholder:"STORE" help:"The store of --store of dormouse run."`
 	target
 	printing
 }

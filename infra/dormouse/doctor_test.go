@@ -84,7 +84,7 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 		"doctor tine":                   "no server tine: did you mean time?",
 		"doctor weather":                "weather is not served: env \"KEY\": WEATHER_KEY is not set",
 		"doctor off":                    "off is not served: it is disabled in the servers file",
-		"doctor --servers none.json":    "no servers file: create it or name another",
+		"doctor --servers none.json":    "no servers file: create it with dormouse add or dormouse import, or name another with --servers",
 		"doctor --store sqlite:bin/npx": "DIR/bin/npx is not a session store",
 		"doctor --store redis:x":        "redis:x",
 		"doctor --url nowhere":          "--url \"nowhere\" is no URL",

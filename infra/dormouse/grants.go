@@ -44,7 +44,7 @@ func lineOfGrant(g session.Grant) grantLine {
 }
 
 type listGrantsCommand struct {
-	Tenant string `help:"List only the grants of this tenant."`
+	Tenant string `placeholder:"TENANT" help:"List only the grants of this tenant."`
 	keyStore
 }
 

@@ -45,7 +45,7 @@ func (m managed) use(do func(context.Context, *client) error) error {
 // keyStore says which store a command opens itself, and how it prints.
 type keyStore struct {
 	Data  string `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
-	Store string `help:"The store of dormouse run, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
+	Store string `placeholder:"STORE" help:"The store of dormouse run, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
 	printing
 }
 
@@ -103,11 +103,11 @@ func credentials(ctx context.Context, getenv func(string) string) func(string) s
 
 type createKeyCommand struct {
 	Principal  string   `arg:"" help:"The principal as whom the holder acts. Sessions belong to the principal, so a key that replaces another key has the same principal."`
-	Tenant     string   `help:"The tenant of the principal. Tenants share neither sessions nor boxes. By default the tenant of your own key, or else the tenant default."`
+	Tenant     string   `placeholder:"TENANT" help:"The tenant of the principal. Tenants share neither sessions nor boxes. By default the tenant of your own key, or else the tenant default."`
 	Server     []string `help:"Name of a server that the holder may call; may be repeated."`
 	AllServers bool     `help:"The holder may call every server."`
 	Role       string   `enum:"user,viewer,operator" default:"user" help:"The rights of the holder. user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and stop processes, end sessions, read output and manage keys."`
-	Props      string   `help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
+	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
 	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
 	Servers    string   `default:"servers.json" type:"path" help:"The servers file. While dormouse run is not up, the file must have each --server. Without a file the names are not checked."`
 	YetToCome  bool     `help:"Allow names that no server has yet."`
@@ -190,7 +190,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 }
 
 type listKeysCommand struct {
-	Tenant string `help:"Show only keys of this tenant."`
+	Tenant string `placeholder:"TENANT" help:"Show only keys of this tenant."`
 	managed
 }
 
@@ -237,7 +237,7 @@ func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
 type rotateKeyCommand struct {
 	Key    string        `arg:"" name:"who|id" help:"The id of the key, which keys list prints; or its principal, if the principal has only one key."`
 	Grace  time.Duration `default:"24h" help:"How long the old key stays valid."`
-	Tenant string        `help:"The tenant of the principal, if several tenants have a principal of this name."`
+	Tenant string        `placeholder:"TENANT" help:"The tenant of the principal, if several tenants have a principal of this name."`
 	managed
 }
 

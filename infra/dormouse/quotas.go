@@ -28,7 +28,7 @@ type tenantQuotas struct {
 }
 
 type showQuotasCommand struct {
-	Tenant  string `help:"Only this tenant. Without it, all that have sessions or keys."`
+	Tenant  string `placeholder:"TENANT" help:"Only this tenant. Without it, all that have sessions or keys."`
 	Servers string `default:"servers.json" type:"path" help:"The servers file, whose limits hold for tenants without their own."`
 	keyStore
 }

@@ -26,13 +26,13 @@ type says struct {
 
 type runCommand struct {
 	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
-	Sockets    string        `help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
+	Sockets    string        `placeholder:"ADDRESS" help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
 	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
 	Strict     bool          `help:"Exit with an error if a server of the file cannot be hosted."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
-	Store      string        `help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
-	PublicURL  string        `name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
+	Store      string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
+	PublicURL  string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
 	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
 	Functions  string        `default:"inside" help:"What handles messages. inside: this process. process: the function programs beside this one, invoked as on AWS. A folder: your own programs http and socket in it, with your servers in Go, invoked as on AWS."`
 	Limits     string        `enum:"home,aws" default:"home" help:"The limits of gateways. home: those for one machine. aws: those of AWS. Function programs always have the limits of AWS."`

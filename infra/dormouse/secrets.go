@@ -25,7 +25,7 @@ type secretsCommand struct {
 
 // ofPrincipal names a principal.
 type ofPrincipal struct {
-	Principal string `required:"" help:"Whose it is: the principal of a key, or of a user who signs in, such as okta:00u1ab."`
+	Principal string `placeholder:"WHO" required:"" help:"Whose it is: the principal of a key, or of a user who signs in, such as okta:00u1ab."`
 	Tenant    string `default:"default" help:"The principal's tenant."`
 }
 
@@ -106,8 +106,8 @@ type secretLine struct {
 }
 
 type listSecretsCommand struct {
-	Principal string `help:"List only what this principal has."`
-	Tenant    string `help:"List only what principals of this tenant have."`
+	Principal string `placeholder:"WHO" help:"List only what this principal has."`
+	Tenant    string `placeholder:"TENANT" help:"List only what principals of this tenant have."`
 	keyStore
 }
 

@@ -165,7 +165,7 @@ func load(path, folder string, getenv Getenv) (*Catalog, []Warning, error) {
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("no servers file: create it or name another: %w", err)
+		return nil, fmt.Errorf("no servers file: create it with dormouse add or dormouse import, or name another with --servers: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("servers file cannot be read: %w", err)
