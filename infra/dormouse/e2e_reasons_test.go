@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -143,4 +144,20 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 	}
 	write(t, m.servers, good+"}}\n")
 	m.eventually(takenWithin, "list says nothing more", func() bool { return !strings.Contains(printed("list"), "servers.json") })
+}
+
+// The reason of a failed start stays in the list when the box of the server sleeps.
+func TestE2EFailedStartIsListedWhileItsBoxSleeps(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{"exits": map[string]any{"command": program, "args": []string{"-stderr", "no license found\n", "-exit", "3"}}})
+	m.start(sleepy()...)
+	m.refusal(m.urls["exits"])
+	m.asleep()
+	if out, err := m.command("list").CombinedOutput(); err != nil || !regexp.MustCompile(`(?m)^exits +failed .* exited with code 3 before it answered initialize: no license found$`).Match(out) {
+		t.Errorf("%v: list says\n%s", err, out)
+	}
 }

@@ -83,7 +83,9 @@ func prepareThere(ctx context.Context, to *client, p preparation) (readiness, er
 		keys = append(keys, to.keysOfTenants(ctx, p.server)...)
 	}
 	ready, err := handshakes(ctx, url, keys)
-	to.putToSleep(ctx, p.server)
+	if err == nil {
+		to.putToSleep(ctx, p.server)
+	}
 	return ready, err
 }
 

@@ -81,7 +81,7 @@ func errorRows() map[string]places {
 		"no Node":                            with(everywhere, box+"TestCommandThatCannotRunFailsAtOnce"),
 		"package unknown":                    with(everywhere, provision+"TestPackageThatTheIndexDoesNotHaveIsNamed"),
 		"script not found":                   with(everywhere, " TestE2EFilesBesideTheServersFileAreFound"),
-		"exits before the handshake":         with(everywhere, " TestE2EBrokenServers"),
+		"exits before the handshake":         with(everywhere, " TestE2EBrokenServers TestE2EFailedStartIsListedWhileItsBoxSleeps"),
 		"hangs in the handshake":             everywhere,
 		"variable missing":                   {file + " TestE2EServerThatCannotBeHostedCostsItselfOnly", file, file, asleep, file},
 		"port in use":                        {notUp, local + "TestPortThatIsInUseIsSaidWithItsHolder", notUp, notUp, notUp},

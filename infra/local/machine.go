@@ -54,6 +54,7 @@ type reports struct {
 	recorder *journal.Recorder
 	lines    *journal.Lines
 	history  *history.History
+	failed   *failures
 	logFile  io.Closer // nil if the caller has the log
 }
 

@@ -87,7 +87,7 @@ func (e *emulated) records() session.Store { return e.store }
 
 // statusOf returns what runs on a machine.
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
-	s := api.Status{Functions: m.functions.processes(), Boxes: []api.Box{}, Processes: []api.Process{}}
+	s := api.Status{Functions: m.functions.processes(), Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
 	for _, of := range []struct {
 		name string
 		sockets.Usage

@@ -32,8 +32,8 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func newMachine(cfg Config) *machine {
-	past := history.New(keptCalls)
-	printers := []func(journal.Event){past.Record}
+	past, failed := history.New(keptCalls), &failures{why: map[string]string{}}
+	printers := []func(journal.Event){past.Record, failed.Record}
 	if cfg.JSON != nil {
 		printers = append(printers, journal.JSONPrinter(cfg.JSON))
 	}
@@ -42,7 +42,7 @@ func newMachine(cfg Config) *machine {
 	}
 	m := &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
-		reports: reports{recorder: journal.NewRecorder(printers...), history: past},
+		reports: reports{recorder: journal.NewRecorder(printers...), history: past, failed: failed},
 		public:  &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access},
 	}
 	if cfg.Log != nil {

@@ -402,6 +402,10 @@ func TestStateTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 		if state, up, _, why := api.StateOf("one", api.Status{Boxes: sleeping, Processes: test.all}); state != api.Asleep || up != 0 || why != "" {
 			t.Errorf("%s, and its box sleeps: %s, %d boxes, %q", name, state, up, why)
 		}
+		failed := api.Status{Boxes: sleeping, Processes: test.all, Failed: map[string]string{"one": "no key"}}
+		if state, up, _, why := api.StateOf("one", failed); state != api.Failed || up != 0 || why != "no key" {
+			t.Errorf("%s, its box sleeps, and its last start has failed: %s, %d boxes, %q", name, state, up, why)
+		}
 		if state != test.state || up != 2 || running != test.running || why != test.why {
 			t.Errorf("%s: %s, %d boxes, %d processes, %q", name, state, up, running, why)
 		}

@@ -36,7 +36,7 @@ func (x *exchange) status() (Status, error) {
 		return s, err
 	}
 	if x.caller.Tenant != "" {
-		s.Gateways = nil
+		s.Gateways, s.Failed = nil, nil
 	}
 	hidden := func(box string) bool { return !x.caller.may(session.BoxID(box).Parts()) }
 	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })

@@ -159,6 +159,9 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 		}
 	}
 	if boxes == 0 {
+		if why := status.Failed[server]; why != "" {
+			return Failed, 0, 0, why
+		}
 		return Asleep, 0, 0, ""
 	}
 	var last Process // the newest that failed

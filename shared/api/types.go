@@ -93,7 +93,10 @@ type Status struct {
 	// They include processes that are staging, and those that failed or were stopped
 	// while their box is still up. They are null on a stack, which does not know them.
 	Processes []Process `json:"processes"`
-	Gateways  []Gateway `json:"gateways,omitempty"` // of a machine, for callers that see all tenants
+	// Failed says by server why its last start failed, if none has succeeded since. It is
+	// known on a machine, and to callers that see all tenants.
+	Failed   map[string]string `json:"-"`
+	Gateways []Gateway         `json:"gateways,omitempty"` // of a machine, for callers that see all tenants
 }
 
 // Gateway counts the use of a WebSocket API of a machine since dormouse run began.
