@@ -16,7 +16,7 @@ type pushCommand struct {
 	Withdraw bool   `help:"Take back what was pushed: functions use the file that was deployed with them."`
 }
 
-// Run pushes the file, and says what changes.
+// Run pushes the file, and says which version it is.
 func (c *pushCommand) Run(t *terminal) error {
 	push := api.Push{Name: filepath.Base(c.File), Withdraw: c.Withdraw}
 	if !c.Withdraw {
@@ -32,9 +32,6 @@ func (c *pushCommand) Run(t *terminal) error {
 			return err
 		}
 		return c.show(t, pushed, func() error {
-			if pushed.Changes != "" {
-				_, _ = fmt.Fprintln(t.out, pushed.Changes)
-			}
 			_, err := fmt.Fprintf(t.out, "Version %d of the servers file is in the table. Functions take it within 30 seconds.\n", pushed.Version)
 			return err
 		})

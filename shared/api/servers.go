@@ -108,19 +108,13 @@ func (x owned) push() (any, error) {
 	if asked.Withdraw == (asked.Text != "") {
 		return nil, session.Errorf(session.Invalid, "a push has a text, or withdraw")
 	}
-	next, changes := (*catalog.Catalog)(nil), ""
 	if !asked.Withdraw {
-		var err error
-		if next, err = f.Check(); err != nil {
+		if err := f.Check(); err != nil {
 			return nil, err
 		}
 	}
-	if next != nil && x.h.Servers != nil {
-		_, differs := next.After(x.h.Servers(), f.At)
-		changes = differs.String()
-	}
 	f, err := pushed.Save(x.r.Context(), x.h.Store, f)
-	return Pushed{Version: f.Version, Changes: changes}, err
+	return Pushed{Version: f.Version}, err
 }
 
 // summary returns a line for each server of the file, in its order, the rejected ones

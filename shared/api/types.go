@@ -179,8 +179,7 @@ type Push struct {
 
 // Pushed is the result of a push. Functions take the file within 30 seconds.
 type Pushed struct {
-	Version int64  `json:"version"`
-	Changes string `json:"changes,omitempty"` // how the file differs from the one that is served, "" if this place serves none
+	Version int64 `json:"version"`
 }
 
 // Reloaded is the result of reading the servers file at once.

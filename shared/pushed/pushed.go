@@ -82,28 +82,28 @@ func (f File) Catalog() (*catalog.Catalog, error) {
 	return c, err
 }
 
-// Check returns the catalog of a file that functions can serve as a whole. Errors: Invalid
-// with the first mistake, or with the first secret that stands in the file in the clear.
-func (f File) Check() (*catalog.Catalog, error) {
+// Check returns nil for a file that functions can serve as a whole. Errors: Invalid with the
+// first mistake, or with the first secret that stands in the file in the clear.
+func (f File) Check() error {
 	if strings.HasSuffix(f.Name, ".toml") {
-		return nil, session.Errorf(session.Invalid, "functions read JSON only: dormouse import makes a servers.json of %s", f.Name)
+		return session.Errorf(session.Invalid, "functions read JSON only: dormouse import makes a servers.json of %s", f.Name)
 	}
 	c, err := f.Catalog()
 	if err != nil {
-		return nil, session.Errorf(session.Invalid, "%v", err)
+		return session.Errorf(session.Invalid, "%v", err)
 	}
 	if files := c.Files(); len(files) > 0 {
-		return nil, session.Errorf(session.Invalid, "the file names %s, which functions do not have: write its variables into env", files[0])
+		return session.Errorf(session.Invalid, "the file names %s, which functions do not have: write its variables into env", files[0])
 	}
 	if rejected := c.Rejected(); len(rejected) > 0 {
-		return nil, session.Errorf(session.Invalid, "%v (functions have none of your variables: write a default, or \"ssm:/PATH/NAME\" for a secret in AWS Systems Manager)", rejected[0])
+		return session.Errorf(session.Invalid, "%v (functions have none of your variables: write a default, or \"ssm:/PATH/NAME\" for a secret in AWS Systems Manager)", rejected[0])
 	}
 	for _, name := range c.Names() {
 		server, _ := c.Server(name)
 		if where := secretIn(server); where != "" {
-			return nil, session.Errorf(session.Invalid, "server %q: %s looks like a secret, and the table would keep it in the clear: "+
+			return session.Errorf(session.Invalid, "server %q: %s looks like a secret, and the table would keep it in the clear: "+
 				"put it into AWS Systems Manager, and write \"ssm:/PATH/NAME\" in env", name, where)
 		}
 	}
-	return c, nil
+	return nil
 }

@@ -43,7 +43,7 @@ func TestFilesWithSecretsAreRefusedAndDoNotComeBackInErrors(t *testing.T) {
 		`"env":{"SETTINGS":"ghp_hidden"}`, `"env":{"DATABASE":"postgres://u:hidden@host/db"}`,
 		`"args":["--api-key","hidden"]`, `"args":["--token=hidden"]`, `"args":["https://u:hidden@host/"]`,
 	} {
-		_, err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check()
+		err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check()
 		if !errors.Is(err, session.Invalid) || !strings.Contains(err.Error(), "looks like a secret") || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v", server, err)
 		}
@@ -55,7 +55,7 @@ func TestFilesWithNamesOfSecretsArePushed(t *testing.T) {
 		`"env":{"GITHUB_TOKEN":"ssm:/dormouse/github","API_KEY":"secretsmanager:dormouse/key"}`, `"env":{"TOKEN":"${principal:github}"}`,
 		`"env":{"TOKEN":""}`, `"env":{"KEYBOARD":"de","LOG":"info"}`, `"args":["--tokens-per-minute","5"]`, `"args":["https://host:80/"]`,
 	} {
-		if _, err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check(); err != nil {
+		if err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check(); err != nil {
 			t.Errorf("%s: %v", server, err)
 		}
 	}
@@ -68,13 +68,13 @@ func TestFilesThatFunctionsCannotReadAreRefused(t *testing.T) {
 		`{"mcpServers":{"x":{"command":"a","args":["${HERE}"]}}}`:   "functions have none of your variables",
 		`{"mcpServers":{"x":{"command":"a","envFile":"here.env"}}}`: "",
 	} {
-		if _, err := file(text).Check(); !errors.Is(err, session.Invalid) || !strings.Contains(err.Error(), want) {
+		if err := file(text).Check(); !errors.Is(err, session.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 	f := file(`[mcp_servers.x]`)
 	f.Name = "config.toml"
-	if _, err := f.Check(); err == nil || !strings.Contains(err.Error(), "dormouse import") {
+	if err := f.Check(); err == nil || !strings.Contains(err.Error(), "dormouse import") {
 		t.Error(err)
 	}
 }
