@@ -521,3 +521,76 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 		t.Errorf("a user reads calls: %d", status)
 	}
 }
+
+// A machine has a box that sleeps, although its runner is still there, and a process whose
+// first call has not ended. Both are told as they are. What is wrong with the servers file,
+// and the tools of native servers, are in the list.
+func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
+	begun := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
+	native, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, func(o *api.Options) {
+		o.Servers = func() *catalog.Catalog { return native }
+		o.Notes = func() []string { return []string{"servers.json:1:1: it is broken"} }
+		o.NativeTools = func(_ context.Context, tenant, server string) ([]json.RawMessage, error) {
+			if server == "lost" {
+				return nil, session.Errorf(session.NotFound, "no such server")
+			}
+			return []json.RawMessage{[]byte(`{"name":"of-` + tenant + `"}`)}, nil
+		}
+		o.Status = func(context.Context) (api.Status, error) {
+			return api.Status{
+				Boxes: []api.Box{{Box: "acme/one", Server: "one", Task: "t1"}},
+				Processes: []api.Process{
+					{Server: "one", Box: "acme/one", Process: "aaaa1", Sessions: []string{"aaaa1"}, State: "ready", Since: begun},
+				},
+				Failed: map[string]string{"one": "for another tenant's eyes"},
+			}, nil
+		}
+	})
+	var all struct {
+		Servers []api.Server
+		Notes   []string
+	}
+	p.ask("operator", "GET", "/api/v1/servers", "", &all)
+	if len(all.Servers) != 3 || all.Servers[0].State != api.Awake || len(all.Notes) != 1 {
+		t.Errorf("the list is %+v", all)
+	}
+	if own, lost := all.Servers[1].Tools, all.Servers[2].Tools; own == nil || *own != 1 || lost != nil {
+		t.Errorf("the native servers are %+v", all.Servers[1:])
+	}
+	if _, text := p.ask("operator", "GET", "/api/v1/servers/own/tools", "", nil); !strings.Contains(text, "of-acme") {
+		t.Errorf("the tools are %s", text)
+	}
+	var told api.Stopped
+	if p.ask("operator", "POST", "/api/v1/servers/own/stop", "", &told); !strings.HasPrefix(told.Why, "own is a native server") {
+		t.Errorf("stop says %+v", told)
+	}
+	told = api.Stopped{}
+	if p.ask("operator", "POST", "/api/v1/servers/one/stop", "", &told); told.Why != "" {
+		t.Errorf("stop of a server with a box says %+v", told)
+	}
+	var status api.Status
+	p.ask("operator", "GET", "/api/v1/processes", "", &status)
+	if last := status.Processes[0].LastCall; last == nil || !last.Equal(begun) {
+		t.Errorf("the process began at %s, and its last call is of %v", begun, last)
+	}
+
+	b, err := p.store.Box(t.Context(), "acme/one")
+	if err == nil {
+		b.State, b.Task = session.Asleep, "t1"
+		err = p.store.SaveBox(t.Context(), b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ask("operator", "GET", "/api/v1/servers", "", &all)
+	if s := all.Servers[0]; s.State != api.Asleep || s.Why != "" {
+		t.Errorf("with a box that sleeps, the server is %+v", s)
+	}
+	if p.ask("narrow", "GET", "/api/v1/servers", "", &all); len(all.Servers) != 0 {
+		t.Errorf("a key for another server sees %+v", all)
+	}
+}

@@ -99,6 +99,9 @@ func (x *exchange) addSessionsOf(p *Process) error {
 			last = t.UTC()
 		}
 	}
+	if p.Since.After(last) && !last.IsZero() {
+		last = p.Since.UTC() // a message has started it, which may not have ended yet
+	}
 	p.Principal, p.Client = oneOf(people, "people"), oneOf(clients, "clients")
 	if !last.IsZero() {
 		p.LastCall = &last
