@@ -329,6 +329,9 @@ func (m *machine) temporary(env string) bool {
 // hidden reports whether a process is a child of this dormouse that hides its environment,
 // as the runner in an invocation does.
 func (m *machine) hidden(pid string) bool {
+	if m.cmd == nil { // it was never started
+		return false
+	}
 	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	return err == nil && len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(m.cmd.Process.Pid)
