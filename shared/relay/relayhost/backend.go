@@ -197,7 +197,7 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 		return err
 	}
 	if b.State == session.Awake && b.Conn == seen.Conn {
-		return losses{t.k.boxes}.missed(ctx, b)
+		return losses{t.k.boxes}.missed(ctx, b, nil)
 	}
 	if t.bound != 0 {
 		return nil // an earlier post may have arrived, so Check must find out before a new one
@@ -239,7 +239,7 @@ func (t *tender) look(ctx context.Context) error {
 	case session.Awake:
 		err := t.k.post(ctx, b.Conn, frame.Nudge{})
 		if errors.Is(err, session.Closed) {
-			return losses{t.k.boxes}.missed(ctx, b)
+			return losses{t.k.boxes}.missed(ctx, b, nil)
 		}
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
@@ -361,7 +361,7 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 		return err
 	}
 	if !b.Over(it.Gen) {
-		return losses{t.k.boxes}.missed(ctx, b)
+		return losses{t.k.boxes}.missed(ctx, b, nil)
 	}
 	released, err := t.k.overItem(ctx, b, it)
 	if err != nil || !released {

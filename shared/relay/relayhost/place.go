@@ -68,15 +68,17 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 	case b.Changed.Before(w.Since):
 		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	return w.missed(ctx, b)
+	return w.missed(ctx, b, w.Fleet.Stop)
 }
 
 // missed finds out whether an awake box is lost whose place does not list its tasks. Either
 // of these means that it is: the place's Lifetime has passed since the last change of the
 // record; the connection was closed twice, goneAfter apart, and the runner has not come
 // back. The sweep calls missed, and each function that waits for a call of the box does: no
-// place of this kind reports the end of a task.
-func (x losses) missed(ctx context.Context, b session.Box) error {
+// place of this kind reports the end of a task. Where the place stops tasks, stop does so
+// before the box is lost. The functions have no right to, pass nil, and leave the box to the
+// sweep.
+func (x losses) missed(ctx context.Context, b session.Box, stop func(ctx context.Context, task, reason string) error) error {
 	can := x.Fleet.Traits(b.Place)
 	if can.Lists || b.State != session.Awake {
 		return nil
@@ -97,8 +99,10 @@ func (x losses) missed(ctx context.Context, b session.Box) error {
 		b.Gone = time.Now()
 	case time.Since(b.Gone) < goneAfter:
 		return nil
+	case can.Stops && stop == nil:
+		return nil
 	case can.Stops:
-		if err := x.Fleet.Stop(ctx, b.Task, "its connection is gone"); err != nil {
+		if err := stop(ctx, b.Task, "its connection is gone"); err != nil {
 			return err
 		}
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
