@@ -17,4 +17,4 @@ if [ -n "${ENGINE_STARTED:-}" ]; then
     - "public.ecr.aws/lambda/provided:al2023-rapid-$arch" >/dev/null
   rm -rf "$files"
 fi
-exec go test -count=1 -tags samlocal -run '^TestEveryEventPassesUnderSAMLocal$' -parallel 3 -timeout 10m ./infra/stack
+exec go test -count=1 -tags samlocal -run '^Test.*UnderSAMLocal$' -parallel 3 -timeout 10m ./infra/stack

@@ -137,26 +137,10 @@ func newWorld(t *testing.T) *world {
 
 type noFleet struct{ fleet.Fleet }
 
-// listen starts the server that imitates AWS at an address that containers reach. This is
-// the address of the engine's bridge on this machine. If containers run in a virtual
-// machine, it is the address at which they reach this machine.
+// listen starts the server that imitates AWS.
 func (w *world) listen(dynamo http.Handler) {
 	w.t.Helper()
-	host, on := "host.docker.internal", "127.0.0.1"
-	name := run(w.t, "docker", "network", "inspect", "bridge", "--format", `{{index .Options "com.docker.network.bridge.name"}}`)
-	if bridge, err := net.InterfaceByName(strings.TrimSpace(string(name))); err == nil {
-		addresses, err := bridge.Addrs()
-		if err != nil || len(addresses) == 0 {
-			w.t.Fatalf("the bridge %s has no address, %v", name, err)
-		}
-		host, _, _ = strings.Cut(addresses[0].String(), "/")
-		on = host
-	}
-	var c net.ListenConfig
-	l, err := c.Listen(w.t.Context(), "tcp", net.JoinHostPort(on, "0"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	l, address := listenForContainers(w.t)
 	mux := http.NewServeMux()
 	for _, api := range []string{"relay", "socket"} {
 		mux.HandleFunc("POST /"+api+"/@connections/{id}", w.connections)
@@ -169,11 +153,34 @@ func (w *world) listen(dynamo http.Handler) {
 	s.Listener = l
 	s.Start()
 	w.t.Cleanup(s.Close)
+	w.url = "http://" + address
+}
+
+// listenForContainers returns a listener that containers reach, and its address for them.
+// This is the address of the engine's bridge on this machine. If containers run in a virtual
+// machine, it is the address at which they reach this machine.
+func listenForContainers(t *testing.T) (l net.Listener, address string) {
+	t.Helper()
+	host, on := "host.docker.internal", "127.0.0.1"
+	name := run(t, "docker", "network", "inspect", "bridge", "--format", `{{index .Options "com.docker.network.bridge.name"}}`)
+	if bridge, err := net.InterfaceByName(strings.TrimSpace(string(name))); err == nil {
+		addresses, err := bridge.Addrs()
+		if err != nil || len(addresses) == 0 {
+			t.Fatalf("the bridge %s has no address, %v", name, err)
+		}
+		host, _, _ = strings.Cut(addresses[0].String(), "/")
+		on = host
+	}
+	var c net.ListenConfig
+	l, err := c.Listen(t.Context(), "tcp", net.JoinHostPort(on, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
-	w.url = "http://" + net.JoinHostPort(host, port)
+	return l, net.JoinHostPort(host, port)
 }
 
 // connections is the @connections API of both WebSocket APIs.
@@ -315,41 +322,57 @@ func (w *world) settings() map[string]string {
 // invoke runs sam local invoke and returns the function's answer.
 func (w *world) invoke(event string, raw []byte) []byte {
 	w.t.Helper()
-	dir := w.t.TempDir()
-	vars, err := json.Marshal(map[string]any{"Parameters": w.settings()})
-	if err != nil {
-		w.t.Fatal(err)
+	name, _, _ := strings.Cut(event, "-")
+	stdout, stderr, err := samInvoke(w.t, strings.ToUpper(name[:1])+name[1:]+"Function", raw, w.settings())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil || w.faint != nil {
+		w.t.Fatalf("%v, %v\n%s%s", err, w.faint, stdout, stderr)
 	}
-	for name, content := range map[string][]byte{"event.json": raw, "vars.json": vars} {
+	if w.t.Failed() || testing.Verbose() {
+		w.t.Logf("%s", stderr)
+	}
+	return stdout
+}
+
+// samInvoke runs sam local invoke with an event, and returns the function's answer and the
+// output of sam and the function. more are flags, and then parameters of the template.
+func samInvoke(t *testing.T, function string, event []byte, settings map[string]string, more ...string) (stdout, stderr []byte, err error) {
+	dir := t.TempDir()
+	vars, err := json.Marshal(map[string]any{"Parameters": settings})
+	if err != nil {
+		return nil, nil, err
+	}
+	for name, content := range map[string][]byte{"event.json": event, "vars.json": vars} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			w.t.Fatal(err)
+			return nil, nil, err
 		}
 	}
-	name, _, _ := strings.Cut(event, "-")
-	function := strings.ToUpper(name[:1]) + name[1:] + "Function"
 	args := []string{
-		"-m", "samcli", "local", "invoke", function, "--template", built(w.t), "--event", filepath.Join(dir, "event.json"),
-		"--env-vars", filepath.Join(dir, "vars.json"), "--parameter-overrides", "Architecture=" + lambdaArch(), "--no-memory-limit",
+		"-m", "samcli", "local", "invoke", function, "--template", shortTemplate(), "--event", filepath.Join(dir, "event.json"),
+		"--env-vars", filepath.Join(dir, "vars.json"), "--no-memory-limit",
 	}
 	if os.Getenv("ENGINE_STARTED") != "" {
 		args = append(args, "--skip-pull-image")
 	}
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	parameters := []string{"--parameter-overrides", "Architecture=" + lambdaArch()}
+	for _, m := range more {
+		if strings.Contains(m, "=") {
+			parameters = append(parameters, m)
+		} else {
+			args = append(args, m)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, tools(w.t).python, args...)
+	cmd := exec.CommandContext(ctx, tools(t).python, append(args, parameters...)...)
 	cmd.Env = append(os.Environ(), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "AWS_EC2_METADATA_DISABLED=true")
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil || w.faint != nil {
-		w.t.Fatalf("%v, %v\n%s%s", err, w.faint, &stdout, &stderr)
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	if err = cmd.Run(); err != nil {
+		err = fmt.Errorf("sam local invoke %s: %w", function, err)
 	}
-	if w.t.Failed() || testing.Verbose() {
-		w.t.Logf("%s", &stderr)
-	}
-	return stdout.Bytes()
+	return out.Bytes(), errors.Bytes(), err
 }
 
 // lambdaArch returns this machine's architecture, so that nothing needs emulation.
@@ -362,9 +385,9 @@ func lambdaArch() string {
 
 func buildDir() string { return root(".aws-sam", "local") }
 
-// built returns the template with the functions from make sam-local. In it functions have
-// a short time, because a function holds an HTTP+SSE stream until its time is over.
-func built(t *testing.T) string {
+// built makes the template with the functions from make sam-local. In it functions/http has
+// a short time, because it holds an HTTP+SSE stream until its time is over.
+func built(t *testing.T) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(buildDir(), "template.yaml"))
 	if err != nil {
@@ -374,16 +397,16 @@ func built(t *testing.T) string {
 	if bytes.Equal(short, raw) {
 		t.Fatal("no function has 900 s")
 	}
-	name := filepath.Join(buildDir(), "template-short.yaml")
 	part := filepath.Join(t.TempDir(), "template.yaml")
 	if err := os.WriteFile(part, short, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(part, name); err != nil {
+	if err := os.Rename(part, shortTemplate()); err != nil {
 		t.Fatal(err)
 	}
-	return name
 }
+
+func shortTemplate() string { return filepath.Join(buildDir(), "template-short.yaml") }
 
 // keep stores the records that the events name: the key and, if the case has one, the
 // session.

@@ -1,0 +1,224 @@
+//go:build samlocal
+
+package stack_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+const (
+	boxFunction = "BoxFunction512"
+	boxImage    = "dormouse-box:samlocal"
+	boxServer   = "/usr/local/bin/echo-server"
+)
+
+// The host runs here, and its box in the container of sam local invoke. The box dials out
+// to the host's relay, so the test shows that the function of the template, the runner and a
+// server work together.
+func TestAStdioServerAnswersThroughTheBoxFunctionUnderSAMLocal(t *testing.T) {
+	built(t)
+	buildBoxImage(t)
+	ends := make(chan fleet.Status, 8)
+	url := hostWithBoxesIn(t, func(event []byte, tenant string) {
+		stdout, stderr, err := samInvoke(t, boxFunction, event, map[string]string{}, "--tenant-id", tenant,
+			"BoxFunctions=on", "RunnerImage="+boxImage)
+		var end fleet.Status
+		if err != nil || json.Unmarshal(stdout, &end) != nil {
+			t.Errorf("the box function: %v\n%s%s", err, stdout, stderr)
+		}
+		ends <- end
+	})
+	client := mcp.NewClient(&mcp.Implementation{Name: "samlocal", Version: "1"}, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url + "/echo/mcp", DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for _, text := range []string{"first", "second"} { // the second wakes the box again
+		r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"message": text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said, ok := r.Content[0].(*mcp.TextContent); !ok || said.Text != "Echo: "+text {
+			t.Errorf("echo of %q is %q", text, said.Text)
+		}
+		select {
+		case end := <-ends:
+			if end.State != fleet.Stopped || end.ExitCode != 0 || end.Box == "" {
+				t.Errorf("the box function answered %+v", end)
+			}
+		case <-ctx.Done():
+			t.Fatal("the box function does not end, although its box is idle")
+		}
+	}
+}
+
+// buildBoxImage gives the engine an image with the runner, a server, and what SAM needs to
+// add its emulator: this machine's sh, mv and chmod with their libraries.
+func buildBoxImage(t *testing.T) {
+	t.Helper()
+	var files bytes.Buffer
+	w := tar.NewWriter(&files)
+	add := func(h *tar.Header, content []byte) {
+		h.Size = int64(len(content))
+		err := w.WriteHeader(h)
+		if err == nil {
+			_, err = w.Write(content)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"tmp/", "var/rapid/"} {
+		add(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
+	}
+	for name := range strings.FieldsSeq(string(run(t, "sh", "-c", "for p in sh mv chmod; do command -v $p; ldd $(command -v $p) | grep -o '/[^ ]*'; done | sort -u"))) {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(name, ".so") {
+			name = "/bin/" + filepath.Base(name)
+		}
+		add(&tar.Header{Name: strings.TrimPrefix(name, "/"), Mode: 0o755}, content)
+	}
+	for name, from := range map[string][2]string{
+		"usr/local/bin/dormouse-runner":    {".", "./infra/runner/cmd"},
+		strings.TrimPrefix(boxServer, "/"): {"infra/proof", "./bench/echo"},
+	} {
+		out := filepath.Join(t.TempDir(), "program")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "aws", "-o", out, from[1])
+		cmd.Dir, cmd.Env = root(from[0]), append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+		program, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(&tar.Header{Name: name, Mode: 0o755}, program)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "docker", "import", "--change", `ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`,
+		"--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", boxImage)
+	cmd.Stdin = &files
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("docker import: %v\n%s", err, said)
+	}
+}
+
+// hostWithBoxesIn serves one server whose boxes are invocations, and returns its URL.
+func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) string {
+	t.Helper()
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"echo":{"command":"`+boxServer+`"}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		event, err := io.ReadAll(r.Body)
+		if err != nil || !strings.Contains(r.URL.Path, boxFunction) {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		go invoke(event, r.Header.Get("X-Amz-Tenant-Id"))
+	}))
+	t.Cleanup(api.Close)
+	boxes, err := lambda.New(lambda.Config{
+		Region: samRegion, Endpoint: api.URL, Sizes: []lambda.Size{{MemoryMB: 512, Function: boxFunction}},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: samKey, SecretAccessKey: samSecret}, nil
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &runners{}
+	if r.api, err = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r}); err != nil {
+		t.Fatal(err)
+	}
+	listener, host := listenForContainers(t)
+	relay := &http.Server{Handler: r.api, ReadHeaderTimeout: time.Minute}
+	go func() { _ = relay.Serve(listener) }()
+	t.Cleanup(func() { _ = relay.Close() })
+	f, err := wiring.New(wiring.Settings{
+		Servers: servers, Secret: bytes.Repeat([]byte{7}, 32), Open: true, Idle: time.Minute, RelayURL: "ws://" + host + "/relay",
+	}, wiring.Parts{
+		Store: store, Fleet: boxes, Runners: r.api, Clients: nobody{}, Meter: meter.New(meter.Options{}),
+		Log: slog.New(slog.NewJSONHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sealer, r.handler = f.Relay.Sealer, relayhost.NewHandler(f.RelayWithBucket())
+	h, err := endpoints.NewHTTP(f, nil, endpoints.Alarms{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(h.Handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// runners are the routes of the WebSocket API for runners, as template.yaml has them.
+type runners struct {
+	api     *sockets.API
+	sealer  *relayhost.Sealer
+	handler *relayhost.Handler
+}
+
+func (r *runners) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
+	if r.sealer.Admit(req.Header) != nil {
+		return sockets.Reply{Status: http.StatusUnauthorized}
+	}
+	return sockets.Reply{Status: http.StatusOK}
+}
+
+func (r *runners) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
+	reply, err := r.handler.Frame(ctx, c.ID, data)
+	if err != nil {
+		return nil // the handler has logged it, and the runner sends the frame again
+	}
+	return reply
+}
+
+func (r *runners) Disconnect(context.Context, sockets.Conn, int, string) {}
+
+// nobody is the WebSocket API for clients without any client.
+type nobody struct{ session.Clients }
