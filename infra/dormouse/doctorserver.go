@@ -80,24 +80,28 @@ func (d *doctor) server(ctx context.Context) []finding {
 		return []finding{bad("path", unknown("server", d.Server, d.file.Names()).Error(), "name a server of the file")}
 	}
 	if s.Native != "" {
-		return append([]finding{good("path", "a server in Go inside dormouse, which needs no program")}, d.start(ctx)...)
+		return append([]finding{good("path", "a server in Go inside dormouse, which needs no program")}, d.start(ctx, nil)...)
 	}
 	path, err := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
 	if err != nil && s.Command != "uvx" { // which Dormouse can do without
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
-	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it, without uvx"))}, d.start(ctx)...)
+	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it, without uvx"))}, d.start(ctx, newStarts(d.Server))...)
 }
 
 // start hosts the servers file in a data folder of its own, and greets the server there.
-func (d *doctor) start(ctx context.Context) (all []finding) {
+// seen takes the events of its start; nil for a server that starts nothing.
+func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	data, err := os.MkdirTemp("", "dormouse-doctor-")
 	if err != nil {
 		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
 	}
 	defer func() { _ = os.RemoveAll(data) }() // what is left there harms nothing
-	seen := &starts{server: d.Server}
-	err = hostAlone(ctx, local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, JSON: seen}, func(ctx context.Context, url string) error {
+	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data}
+	if seen != nil {
+		host.JSON = seen
+	}
+	err = hostAlone(ctx, host, func(ctx context.Context, url string) error {
 		client := &http.Client{}
 		defer client.CloseIdleConnections()
 		all = greet(ctx, &peer{http: client, url: url + "/" + d.Server + "/mcp"}, seen)
@@ -144,6 +148,7 @@ func greet(ctx context.Context, p *peer, seen *starts) (all []finding) {
 	init, err := p.initialize(ctx, wire.V20251125, "{}")
 	took := time.Since(begun)
 	defer func() { p.end(context.WithoutCancel(ctx)) }()
+	seen.wait(ctx)
 	steps, known := seen.findings()
 	all = append(all, steps...)
 	if err != nil {
@@ -174,6 +179,26 @@ type starts struct {
 	mu   sync.Mutex
 	rest []byte // a line that is not complete
 	last map[string]event
+	over chan struct{} // is closed when the first start is over
+	once sync.Once
+}
+
+func newStarts(server string) *starts { return &starts{server: server, over: make(chan struct{})} }
+
+// eventWithin is how much later than its answer the event of a start may come.
+const eventWithin = 2 * time.Second
+
+// wait waits for the event that ends the first start.
+func (s *starts) wait(ctx context.Context) {
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventWithin)
+	defer cancel()
+	select {
+	case <-s.over:
+	case <-ctx.Done():
+	}
 }
 
 // event is what starts knows of a [journal.Event].
@@ -207,8 +232,12 @@ func (s *starts) Write(p []byte) (int, error) {
 		if s.last == nil {
 			s.last = map[string]event{}
 		}
-		if _, twice := s.last[e.Kind]; !twice { // the first start is the one that is asked about
-			s.last[e.Kind] = e
+		if _, twice := s.last[e.Kind]; twice { // the first start is the one that is asked about
+			continue
+		}
+		s.last[e.Kind] = e
+		if e.Kind == journal.ServerReady || e.Kind == journal.ServerFailed {
+			s.once.Do(func() { close(s.over) })
 		}
 	}
 }

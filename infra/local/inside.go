@@ -37,7 +37,6 @@ type inside struct {
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
-	begun    time.Time // no box of an earlier run is still there
 
 	// ctx is the context of work that no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -62,7 +61,7 @@ type handlers struct {
 
 // startInside builds the handlers, as the functions' main packages do.
 func (m *machine) startInside(context.Context) error {
-	in := &inside{m: m, bodies: newBodies(), begun: time.Now()}
+	in := &inside{m: m, bodies: newBodies()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
@@ -158,7 +157,6 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	c := of[3].RelayWithBucket()
 	c.Elsewhere = h.natives.Owns
 	h.sweeper, h.stopped = relayhost.NewSweeper(c), of[3].Stopped
-	h.sweeper.Since = in.begun
 	return h, nil
 }
 

@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // sweepEvery is the time between sweeps while boxes run.
 const sweepEvery = time.Minute
 
 // startSweep sweeps once, for the remains of an earlier run, and then on a schedule. While
-// no box runs, the schedule skips its turn, because nothing should run on an idle machine.
-// It misses nothing: a box record that is not asleep has a task, and the first sweep starts
-// those boxes anew whose start was lost with the earlier run.
+// no box runs and no call waits, the schedule skips its turn, because nothing should run on
+// an idle machine.
 func (m *machine) startSweep(ctx context.Context) error {
 	if !m.unused {
 		select {
@@ -29,7 +29,7 @@ func (m *machine) startSweep(ctx context.Context) error {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if m.boxesRun(ctx) {
+				if m.boxesRun(ctx) || callsWait(ctx, m.functions.records()) {
 					m.functions.sweep(nil)
 				}
 			}
@@ -58,4 +58,11 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 		}
 	}
 	return false
+}
+
+// callsWait reports whether the store has work for a sweep. A call of a native server, whose
+// alarm a killed program did not set, has no box that runs.
+func callsWait(ctx context.Context, store session.Store) bool {
+	due, err := store.Due(ctx)
+	return err != nil || len(due) > 0
 }

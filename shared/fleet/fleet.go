@@ -59,6 +59,10 @@ type Traits struct {
 	// StartTimeout is how long a task may take from Run to its hello; 0 leaves that to the
 	// caller.
 	StartTimeout time.Duration
+	// Since is when the place began, if its tasks end with it, as on one machine. No task
+	// from before is there, so a start from before that it does not list was lost. Zero:
+	// there is no such time.
+	Since time.Time
 }
 
 // PlaceOf returns the place in the id of a task, PLACE/REST. It returns "" for an id

@@ -51,6 +51,10 @@ const (
 	// EnvLocal is set by the emulator of one machine. It is the address, with a secret
 	// path, of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS.
 	EnvLocal = "DORMOUSE_LOCAL"
+
+	// EnvLocalSince is when the emulator of one machine began, as RFC 3339. Boxes end with
+	// it.
+	EnvLocalSince = "DORMOUSE_LOCAL_SINCE"
 )
 
 // Function holds what a main package builds its handlers from.

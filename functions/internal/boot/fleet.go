@@ -21,12 +21,18 @@ const ecsListLag = time.Minute
 // is not set, it opens the fleet of the emulator, which lists tasks without delay.
 func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
-	if text := os.Getenv(EnvFleet); text == "" {
+	if place := os.Getenv(EnvFleet); place == "" {
 		base, wish = process.Place, places.Fargate
-		all[base] = process.NewClient(endpoint("fleet"))
+		var since time.Time
+		if text := os.Getenv(EnvLocalSince); text != "" {
+			if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+				return nil, 0, fmt.Errorf("%s: %w", EnvLocalSince, err)
+			}
+		}
+		all[base] = process.NewClient(endpoint("fleet"), since)
 	} else {
 		listLag = ecsListLag
-		if all[base], err = openECS(text, servers); err != nil {
+		if all[base], err = openECS(place, servers); err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", EnvFleet, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -93,17 +94,18 @@ func answer(w http.ResponseWriter, status int, v any) {
 // Client is the [fleet.Fleet] of a program that does not hold the [Pool] itself.
 // It is safe for concurrent use.
 type Client struct {
-	base string
-	http *http.Client
+	base  string
+	since time.Time
+	http  *http.Client
 }
 
 var _ fleet.Fleet = (*Client)(nil)
 
 // NewClient returns a client of the pool whose Handler is served at base, a URL without
 // a slash at its end. It does not connect yet. It needs no closing, but
-// [Client.CloseIdle] releases its connections.
-func NewClient(base string) *Client {
-	return &Client{base: base, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+// [Client.CloseIdle] releases its connections. since is the Since of the pool's traits.
+func NewClient(base string, since time.Time) *Client {
+	return &Client{base: base, since: since, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
 
 // Run implements [fleet.Fleet]. An unreachable pool is [fleet.ErrUnavailable].
@@ -133,7 +135,9 @@ func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
 }
 
 // Traits implements [fleet.Fleet].
-func (c *Client) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+func (c *Client) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true, Since: c.since}
+}
 
 // CloseIdle closes the connections that no call uses.
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -16,7 +17,7 @@ func serve(t *testing.T, p *Pool) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.StripPrefix("/secret/fleet", p.Handler()))
 	t.Cleanup(server.Close)
-	c := NewClient(server.URL + "/secret/fleet")
+	c := NewClient(server.URL+"/secret/fleet", time.Time{})
 	t.Cleanup(c.CloseIdle)
 	return c
 }
@@ -84,12 +85,12 @@ func TestStopOfAnUnknownTaskThroughTheClientIsNoError(t *testing.T) {
 
 func TestAPoolThatIsNotThereIsUnavailable(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
-	elsewhere := NewClient(server.URL)
+	elsewhere := NewClient(server.URL, time.Time{})
 	if _, err := elsewhere.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("what is not the API of a pool: %v", err)
 	}
 	server.Close()
-	c := NewClient(server.URL)
+	c := NewClient(server.URL, time.Time{})
 	_, err := c.Tasks(t.Context())
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("error = %v", err)

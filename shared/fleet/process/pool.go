@@ -94,6 +94,7 @@ type Pool struct {
 	log     *slog.Logger
 	spawns  chan func()
 	running sync.WaitGroup
+	since   time.Time
 
 	mu      sync.Mutex
 	closed  bool
@@ -130,6 +131,7 @@ func NewPool(cfg Config) *Pool {
 		cfg:     cfg,
 		log:     cfg.Logger,
 		spawns:  make(chan func()),
+		since:   time.Now(),
 		byID:    map[string]*task{},
 		byToken: map[string]*task{},
 		husks:   map[int]husk{},
@@ -330,7 +332,9 @@ func (p *Pool) Tasks(ctx context.Context) ([]fleet.Status, error) {
 }
 
 // Traits implements [fleet.Fleet].
-func (p *Pool) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+func (p *Pool) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true, Since: p.since}
+}
 
 // Close stops all tasks and returns when nothing of them runs any more. When ctx ends
 // first, Close kills the rest and returns an error that wraps the error of ctx. From

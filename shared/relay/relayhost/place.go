@@ -59,13 +59,14 @@ type losses struct{ boxes }
 // compareUnlisted finds out whether a box is lost, or its start was, whose place does not
 // list its tasks.
 func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
+	since := w.Fleet.Traits(b.Place).Since
 	switch {
-	case b.State == session.Starting && b.Changed.Before(w.Since):
+	case b.State == session.Starting && b.Changed.Before(since):
 		b.Failure = programEnded()
 		return w.again(ctx, b)
 	case b.State != session.Awake:
 		return nil // a start that never completes becomes overdue
-	case b.Changed.Before(w.Since):
+	case b.Changed.Before(since):
 		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
 	return w.missed(ctx, b, w.Fleet.Stop)

@@ -15,14 +15,7 @@ import (
 // Sweeper finds lost boxes and requests that no function or runner ends, and repairs
 // both. Every step is idempotent. A step may race with other steps, with runners and
 // with waiting functions.
-type Sweeper struct {
-	losses
-	// Since is when the fleet began, if its tasks end with it, as on one machine. A start
-	// that was noted before and that the fleet does not list was lost: [Sweeper.Sweep]
-	// repeats it at once instead of after StartTimeout. Zero means that there is no such
-	// time. Set it before the first sweep.
-	Since time.Time
-}
+type Sweeper struct{ losses }
 
 // NewSweeper returns a Sweeper with the configuration c.
 func NewSweeper(c Config) *Sweeper { return &Sweeper{losses: losses{newBoxes(c)}} }
@@ -93,7 +86,7 @@ func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Stat
 	case b.State == session.Starting && t.State == fleet.Stopped:
 		b.Failure = stopFailure(t, true)
 		return w.again(ctx, b)
-	case b.State == session.Starting && at < 0 && b.Changed.Before(w.Since):
+	case b.State == session.Starting && at < 0 && b.Changed.Before(w.Fleet.Traits(b.Place).Since):
 		b.Failure = programEnded()
 		return w.again(ctx, b)
 	}

@@ -167,8 +167,11 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 // counted is a fleet that counts the tasks that are run.
 type counted struct {
 	noFleet
-	runs *int
+	runs  *int
+	since time.Time
 }
+
+func (f counted) Traits(string) fleet.Traits { return fleet.Traits{Lists: true, Since: f.since} }
 
 func (f counted) Run(context.Context, fleet.Task) (string, error) {
 	*f.runs++
@@ -190,9 +193,8 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			runs, config := 0, configOf(t, store)
-			config.Fleet = counted{runs: &runs}
+			config.Fleet = counted{runs: &runs, since: leased.Add(c.since)}
 			sweeper := relayhost.NewSweeper(config)
-			sweeper.Since = leased.Add(c.since)
 			for range 2 {
 				if err := sweeper.Sweep(t.Context()); err != nil {
 					t.Fatal(err)

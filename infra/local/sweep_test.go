@@ -1,0 +1,58 @@
+package local
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// sweeps counts sweeps.
+type sweeps struct {
+	functions
+	store session.Store
+	n     atomic.Int64
+}
+
+func (s *sweeps) records() session.Store { return s.store }
+
+func (s *sweeps) sweep(*fleet.Status) <-chan struct{} {
+	s.n.Add(1)
+	return closed()
+}
+
+// A call of a native server has no box that runs, and its alarm may be lost with a killed
+// program. Only a sweep finds it then.
+func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := sessiontest.NewMemory()
+		s := &sweeps{store: store}
+		m := &machine{functions: s, boxes: boxes.NewPool(boxes.Config{})}
+		defer func() { _ = m.boxes.Close(t.Context()) }()
+		box := session.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: session.Starting, Owner: "gone"}
+		if err := store.SaveBox(t.Context(), box); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.startSweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3*sweepEvery + time.Second) // of the synctest clock, here and below
+		if n := s.n.Load(); n != 4 {
+			t.Errorf("%d sweeps, want one at the start and one each minute", n)
+		}
+		box.State, box.Rev = session.Asleep, 1
+		if err := store.SaveBox(t.Context(), box); err != nil {
+			t.Fatal(err)
+		}
+		s.n.Store(0)
+		time.Sleep(10 * sweepEvery)
+		if n := s.n.Load(); n != 0 {
+			t.Errorf("%d sweeps of a machine on which nothing waits", n)
+		}
+	})
+}
