@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,66 @@ func TestE2ECallsAreListedAndCounted(t *testing.T) {
 	out, code := operate(t, "calls", "--failed", "--data", m.data)
 	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "exit") {
 		t.Errorf("calls --failed while nothing is up: %d, %s", code, out)
+	}
+}
+
+// The link of `dormouse open` leads into the console, whose page and API answer. The same
+// machine without it says who may come in.
+func TestE2EConsoleIsOpenedByTheUserOfTheMachine(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	m.session("one").text("echo", `{"text":"x"}`)
+	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
+	if status, body := get(t, url+"/console/", "", ""); status != http.StatusOK || !strings.Contains(body, "<title>Dormouse</title>") {
+		t.Errorf("the page: %d %s", status, body)
+	}
+	if status, _ := get(t, url+"/console/", "", "rebound.example.com"); status != http.StatusForbidden {
+		t.Errorf("the page by a name that is not served: %d", status)
+	}
+	link, code := operate(t, "open", "--no-browser", "--data", m.data)
+	link, _, _ = strings.Cut(link, "\n") // what follows was on stderr
+	if code != 0 || !strings.HasPrefix(link, url+"/console/enter?ticket=") {
+		t.Fatalf("open: %d %s", code, link)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar}
+	ask := func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Dormouse-Console", "1")
+		res, err := browser.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(text)
+	}
+	if status, _ := ask(url + "/console/api/v1/servers"); status != http.StatusUnauthorized {
+		t.Errorf("the API without a cookie: %d", status)
+	}
+	if status, _ := ask(link); status != http.StatusOK {
+		t.Errorf("the link: %d", status)
+	}
+	for path, want := range map[string]string{
+		"": `"role":"operator"`, "servers": `"name":"one"`, "people": `"principal":"local"`, "servers/one/starts": `"tenant":"local","principal":"local"`,
+		"servers/one/settings": `"command"`, "bill?since=720h&by=server": `"server":"one"`,
+	} {
+		if status, body := ask(url + "/console/api/v1/" + path); status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, _ := get(t, url+"/api/v1/servers", "", ""); status != http.StatusUnauthorized {
+		t.Errorf("the API beside the console: %d", status)
 	}
 }
 

@@ -30,6 +30,7 @@ type operating struct {
 	Stop     stopCommand     `cmd:"" help:"Stop the processes of a server or session. The sessions stay, and their next message starts a process."`
 	End      endCommand      `cmd:"" help:"End a session for good."`
 	Keys     keysCommand     `cmd:"" help:"Make, show, replace and revoke API keys."`
+	Open     openCommand     `cmd:"" help:"Print a link to the console, a page in the browser that shows and does what these commands do. With a desktop the browser opens."`
 	Bill     billCommand     `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
 	Reload   reloadCommand   `cmd:"" help:"Make dormouse run read its servers file at once."`
 	Push     pushCommand     `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`

@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // startFleet makes this program the fleet. Its boxes are child processes.
@@ -61,13 +62,15 @@ const LogFolder = "logs"
 const maxBoxes = 64
 
 func (m *machine) boxStarted(t fleet.Status) {
-	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box})
+	tenant, _ := session.BoxID(t.Box).Parts()
+	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
 // boxStopped sweeps the box, like the rule for task events on AWS. A box that said bye
 // exits with 0 and needs no sweep.
 func (m *machine) boxStopped(t fleet.Status) {
-	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Duration: t.Stopped.Sub(t.Started)}
+	tenant, _ := session.BoxID(t.Box).Parts()
+	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}
 	if t.ExitCode != 0 {
 		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s %s", t.ExitCode, t.Signal, t.Reason)
 	}

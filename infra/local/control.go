@@ -9,12 +9,14 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/console"
 )
 
 // control serves the API for operators on the control socket.
 type control struct {
 	key       string // the key that callers must show
 	public    *listeners
+	console   *console.Console
 	operators func() api.Options
 }
 
@@ -22,6 +24,7 @@ type control struct {
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o := c.operators()
 	o.Caller, o.Info.URL = api.Owner(c.key), c.public.address(0)
+	o.Entry = func() (api.Entry, error) { return c.console.Entry(c.public.address(0)), nil }
 	o.Meter = nil // there is no such socket on AWS, so the bill is without it
 	api.New(o).ServeHTTP(w, r)
 }

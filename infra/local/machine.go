@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/console"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -44,6 +45,7 @@ type machine struct {
 	invoked   *invokedBoxes // nil if boxes do not run as invocations
 	ledger    *bill.Ledger
 	functions functions
+	console   *console.Console
 	relay     *sockets.API                  // for runners
 	socket    *sockets.API                  // for clients
 	closers   []func(context.Context) error // in the order of opening
@@ -55,6 +57,8 @@ type reports struct {
 	lines    *journal.Lines
 	history  *history.History
 	failed   *failures
+	changes  *changes
+	hider    *hider
 	logFile  io.Closer // nil if the caller has the log
 }
 

@@ -9,25 +9,29 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/console"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// monitored serves HTTP clients, and programs that watch the machine.
+// monitored serves HTTP clients, and people and programs that watch the machine.
 type monitored struct {
 	clients   http.Handler
 	public    *listeners
+	console   http.Handler
 	operators func() api.Options
 	log       *slog.Logger
 }
 
 // ServeHTTP implements http.Handler.
 func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case "/healthz":
+	switch path := r.URL.Path; {
+	case path == "/healthz":
 		m.health(w, r)
-	case "/metrics":
+	case path == "/metrics":
 		m.metrics(w, r)
+	case console.Serves(path):
+		m.console.ServeHTTP(w, r)
 	default:
 		m.clients.ServeHTTP(w, r)
 	}
@@ -57,7 +61,7 @@ func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
 	if r.Header.Get("Authorization") == "" && m.public.private() && front.NamesLoopback(r.Host) {
 		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
-			return api.Caller{Principal: "a program on this machine", Servers: []string{session.EveryServer}}, nil
+			return api.Machine("a program on this machine"), nil
 		}
 	}
 	o.Meter = nil // a stack has no such route, so it is in no bill

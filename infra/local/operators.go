@@ -30,7 +30,8 @@ func (m *machine) here(o *api.Options) {
 	o.Info.Place, o.Info.Access = api.PlaceMachine, m.public.access()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
 	o.Output = keptOutput(m.folder.File(LogFolder))
-	o.Calls, o.Series, o.Metrics = m.history.Calls, m.history.Series, m.history.Metrics
+	o.Calls, o.Series, o.Metrics, o.People, o.Starts = m.history.Calls, m.history.Series, m.history.Metrics, m.history.People, m.history.Starts
+	o.Changes, o.Hide = m.changes.wait, m.hider.hide
 	o.Bill = func(ctx context.Context, since time.Time) (api.Bill, error) {
 		b, err := m.ledger.Bill(ctx)
 		return billOf(b, since), err
@@ -169,17 +170,25 @@ func Stored(store session.Store, name, data string) http.Handler {
 	return api.New(api.Options{
 		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),
 		Caller: func(*http.Request, auth.Right) (api.Caller, error) {
-			return api.Caller{Principal: "the operator of this machine", Servers: []string{session.EveryServer}}, nil
+			return api.Machine("the operator of this machine"), nil
 		},
 		Status: func(context.Context) (api.Status, error) {
 			return api.Status{Functions: []api.Function{}, Boxes: []api.Box{}, Processes: []api.Process{}}, nil
 		},
 		Output: keptOutput(filepath.Join(data, LogFolder)),
-		Calls: func(ctx context.Context, q api.CallQuery) (api.Calls, error) {
-			return past(data, func(h *history.History) (api.Calls, error) { return h.Calls(ctx, q) })
-		},
-		Series: func(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
-			return past(data, func(h *history.History) (api.Series, error) { return h.Series(ctx, q) })
+		History: api.History{
+			Calls: func(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+				return past(data, func(h *history.History) (api.Calls, error) { return h.Calls(ctx, q) })
+			},
+			Series: func(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
+				return past(data, func(h *history.History) (api.Series, error) { return h.Series(ctx, q) })
+			},
+			People: func(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
+				return past(data, func(h *history.History) ([]api.Person, error) { return h.People(ctx, q) })
+			},
+			Starts: func(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
+				return past(data, func(h *history.History) ([]api.Start, error) { return h.Starts(ctx, q) })
+			},
 		},
 		Bill: func(_ context.Context, since time.Time) (api.Bill, error) {
 			b, err := bill.Read(data)

@@ -32,8 +32,8 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func newMachine(cfg Config) *machine {
-	past, failed := history.New(keptCalls), &failures{why: map[string]string{}}
-	printers := []func(journal.Event){past.Record, failed.Record}
+	past, failed, news := history.New(keptCalls), &failures{why: map[string]string{}}, newChanges()
+	printers := []func(journal.Event){past.Record, failed.Record, news.record}
 	if cfg.JSON != nil {
 		printers = append(printers, journal.JSONPrinter(cfg.JSON))
 	}
@@ -42,14 +42,15 @@ func newMachine(cfg Config) *machine {
 	}
 	m := &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
-		reports: reports{recorder: journal.NewRecorder(printers...), history: past, failed: failed},
+		reports: reports{recorder: journal.NewRecorder(printers...), history: past, failed: failed, changes: news},
 		public:  &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access},
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
+	m.hider = &hider{servers: func() *catalog.Catalog { return m.servers.Load() }}
 	m.lines = journal.NewLines(m.recorder, journal.Options{
-		Verbose: cfg.Verbose, Hide: (&hider{servers: func() *catalog.Catalog { return m.servers.Load() }}).hide, Tools: func(server string) string { return toolsOf(m, server) },
+		Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(server string) string { return toolsOf(m, server) },
 	})
 	return m
 }
@@ -103,7 +104,7 @@ func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay"
 // startControl lets commands call this run. Call it last, because the answers contain the
 // address of the endpoint.
 func (m *machine) startControl(context.Context) error {
-	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, operators: m.functions.operators})
+	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.operators})
 }
 
 // startEndpoints opens the endpoints for clients. Call it after the start of all parts
@@ -112,7 +113,8 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 	if err := m.public.start(ctx); err != nil {
 		return err
 	}
-	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, m.functions.operators, m.log})
+	m.console = consoleOf(m)
+	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, m.console, m.functions.operators, m.log})
 	m.serve(m.public.open[1], m.functions.sockets())
 	return nil
 }

@@ -38,6 +38,7 @@ type Caller struct {
 	Principal string   // in words for clients: "stopped by ada"
 	Tenant    string   // whose records the caller sees; "" for all tenants
 	Servers   []string // session.EveryServer for all
+	Role      session.Role
 }
 
 // may reports whether a caller sees records of a tenant and a server.
@@ -47,6 +48,10 @@ func (c Caller) may(tenant, server string) bool {
 
 // seesAll reports whether a caller sees all servers.
 func (c Caller) seesAll() bool { return slices.Contains(c.Servers, session.EveryServer) }
+
+// reads reports whether a caller may read what servers write to stderr, and so also reasons
+// of failures, which quote it.
+func (c Caller) reads() bool { return auth.Has(c.Role, auth.ToAct) }
 
 // Options are what an API works with. Store, Caller and Info are needed. A route that
 // needs a field that is nil answers not_here.
@@ -77,17 +82,35 @@ type Options struct {
 	Reload func() Reloaded
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
+	// Hide replaces the secrets of all servers in a text.
+	Hide func(text string) string
 	// Bill returns what was used since a time; the zero time is the beginning.
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
+	History
+	// Changes waits until something that the caller sees has changed after an earlier time,
+	// which is what Changes returned before, or 0. It returns the servers that have
+	// changed. The error is that of ctx.
+	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
+	// Entry returns a link to the console that works once. Only the user of the machine may
+	// ask for it.
+	Entry func() (Entry, error)
+
+	Log   *slog.Logger  // gets one line a request; nil: no log
+	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+}
+
+// History is what a place keeps of what was called. The fields are functions of [Options].
+type History struct {
 	// Calls and Series return what was called. Metrics writes counts since the start of the
 	// program in the text format of Prometheus, of what the caller may see.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
-
-	Log   *slog.Logger  // gets one line a request; nil: no log
-	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+	// People returns who called, the newest call first.
+	People func(context.Context, PeopleQuery) ([]Person, error)
+	// Starts returns the newest starts of a server, the newest first.
+	Starts func(context.Context, StartQuery) ([]Start, error)
 }
 
 // handler is the API.
@@ -127,6 +150,8 @@ func (h *handler) routes() []route {
 		{"GET", "servers", auth.ToSee, (*exchange).servers},
 		{"PUT", "servers", auth.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
 		{"GET", "servers/{server}/tools", auth.ToSee, (*exchange).tools},
+		{"GET", "servers/{server}/settings", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
+		{"GET", "servers/{server}/starts", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
 		{"POST", "servers/{server}/stop", auth.ToAct, (*exchange).stopServer},
 		{"GET", "processes", auth.ToSee, (*exchange).processes},
 		{"POST", "stop", auth.ToAct, (*exchange).stopAll},
@@ -141,6 +166,9 @@ func (h *handler) routes() []route {
 		{"DELETE", "keys/{key}", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
 		{"GET", "calls", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
 		{"GET", "series", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
+		{"GET", "people", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
+		{"GET", "changes", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
+		{"POST", "entry", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
 		{"GET", "metrics", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
 		{"GET", "bill", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
 	}
@@ -301,6 +329,15 @@ func version() string {
 
 func (x *exchange) info() (any, error) {
 	i := x.h.Info
-	i.Principal, i.Tenant = x.caller.Principal, x.caller.Tenant
+	i.Principal, i.Tenant, i.Role = x.caller.Principal, x.caller.Tenant, string(x.caller.Role)
 	return i, nil
+}
+
+const noEntry missing = "links to the console are made by the user of the machine only: dormouse open; otherwise sign in with an API key"
+
+func (x kept) entry() (any, error) {
+	if x.h.Entry == nil {
+		return nil, noEntry
+	}
+	return x.h.Entry()
 }

@@ -138,10 +138,10 @@ func code(text string) string {
 }
 
 func TestEachRouteNeedsTheRoleOfItsTable(t *testing.T) {
-	see := []string{"GET /api/v1/", "GET /api/v1/servers", "GET /api/v1/servers/one/tools", "GET /api/v1/processes", "GET /api/v1/sessions", "GET /api/v1/keys"}
+	see := []string{"GET /api/v1/", "GET /api/v1/servers", "GET /api/v1/servers/one/tools", "GET /api/v1/processes", "GET /api/v1/sessions", "GET /api/v1/keys", "GET /api/v1/people", "GET /api/v1/changes", "GET /api/v1/servers/one/starts", "GET /api/v1/bill"}
 	act := []string{
 		"POST /api/v1/servers/one/stop", "POST /api/v1/stop", "POST /api/v1/sessions/aaaa1/stop", "DELETE /api/v1/sessions/aaaa1", "POST /api/v1/keys",
-		"POST /api/v1/keys/none/rotate", "DELETE /api/v1/keys/none", "GET /api/v1/logs",
+		"POST /api/v1/keys/none/rotate", "DELETE /api/v1/keys/none", "GET /api/v1/logs", "GET /api/v1/servers/one/settings", "POST /api/v1/entry",
 	}
 	for _, route := range slices.Concat(see, act) {
 		method, path, _ := strings.Cut(route, " ")

@@ -12,7 +12,7 @@ import (
 func Holders(keys *auth.Keys) func(*http.Request, auth.Right) (Caller, error) {
 	return func(r *http.Request, right auth.Right) (Caller, error) {
 		k, err := keys.Holder(r, right)
-		return Caller{Principal: k.Principal, Tenant: k.Tenant, Servers: k.Servers}, err
+		return Caller{Principal: k.Principal, Tenant: k.Tenant, Servers: k.Servers, Role: k.Role}, err
 	}
 }
 
@@ -24,6 +24,11 @@ func Owner(secret string) func(*http.Request, auth.Right) (Caller, error) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
 			return Caller{}, session.Errorf(session.Unauthenticated, "the caller does not know the secret of the data folder")
 		}
-		return Caller{Principal: "the operator of this machine", Servers: []string{session.EveryServer}}, nil
+		return Machine("the operator of this machine"), nil
 	}
+}
+
+// Machine returns the caller who may do everything, under a name in words.
+func Machine(principal string) Caller {
+	return Caller{Principal: principal, Servers: []string{session.EveryServer}, Role: session.RoleOperator}
 }

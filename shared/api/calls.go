@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -88,7 +89,13 @@ func (x kept) calls() (any, error) {
 	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
 		return nil, err
 	}
-	return x.h.Calls(x.r.Context(), q)
+	calls, err := x.h.Calls(x.r.Context(), q)
+	for i := range calls.Calls {
+		if !x.caller.reads() {
+			calls.Calls[i].Reason = "" // it may quote a program
+		}
+	}
+	return calls, err
 }
 
 func (x kept) series() (any, error) {
@@ -102,7 +109,121 @@ func (x kept) series() (any, error) {
 	if since.IsZero() {
 		since = time.Now().Add(-day)
 	}
-	return x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: x.r.URL.Query().Get("server"), Servers: x.servers(), Since: since})
+	query := x.r.URL.Query()
+	step, err := spanOf(query.Get("step"))
+	if err != nil {
+		return nil, err
+	}
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.servers(), Since: since})
+	if err != nil {
+		return nil, err
+	}
+	return s.merged(int64(step.Seconds()), query.Get("sum") == "true"), nil
+}
+
+// merged returns the series in steps of at least this many seconds, whole multiples of its
+// own. With sum, a bucket counts what happened to all servers and tenants together.
+func (s Series) merged(step int64, sum bool) Series {
+	step = max(step-step%s.Step, s.Step)
+	if step == s.Step && !sum {
+		return s
+	}
+	type place struct {
+		at             int64
+		tenant, server string
+	}
+	out, at := Series{Step: step, Bounds: s.Bounds, Buckets: []Bucket{}}, map[place]int{}
+	for _, b := range s.Buckets {
+		of := place{b.Time.Unix() - b.Time.Unix()%step, b.Tenant, b.Server}
+		if sum {
+			of.tenant, of.server = "", ""
+		}
+		i, known := at[of]
+		if !known {
+			i = len(out.Buckets)
+			at[of] = i
+			out.Buckets = append(out.Buckets, Bucket{Time: time.Unix(of.at, 0).UTC(), Tenant: of.tenant, Server: of.server, Durations: make([]int64, len(b.Durations))})
+		}
+		to := &out.Buckets[i]
+		to.Calls, to.Failed, to.Wakes = to.Calls+b.Calls, to.Failed+b.Failed, to.Wakes+b.Wakes
+		for i, n := range b.Durations {
+			to.Durations[i] += n
+		}
+	}
+	return out
+}
+
+// Person is a principal who called tools, and how often.
+type Person struct {
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Servers   []string  `json:"servers"` // that were called
+	Clients   []string  `json:"clients"` // by the names that they give themselves
+	Calls     int64     `json:"calls"`
+	Failed    int64     `json:"failed"` // of Calls
+	LastCall  time.Time `json:"last_call"`
+}
+
+// PeopleQuery says who is asked for. Empty fields ask for all.
+type PeopleQuery struct {
+	Tenant  string
+	Servers []string // the caller sees no others; nil for all
+	Since   time.Time
+}
+
+func (x kept) people() (any, error) {
+	if x.h.People == nil {
+		return nil, noCalls
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.servers(), Since: since})
+	return map[string]any{"people": all}, err
+}
+
+const noChanges missing = "changes are told by dormouse run only; ask again after a while"
+
+// betweenChanges is the shortest time between two lines of changes.
+const betweenChanges = time.Second
+
+// changesFor is how long a response of changes goes on. The caller then asks again, and
+// shows that its key is still good.
+const changesFor = 5 * time.Minute
+
+// changes answers a line whenever something has changed, until the caller is gone. The
+// first line comes at once and says nothing.
+func (x kept) changes() (any, error) {
+	if x.h.Changes == nil {
+		return nil, noChanges
+	}
+	type line struct {
+		Servers []string `json:"servers"`
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), changesFor)
+	defer cancel()
+	write := x.lines("application/x-ndjson")
+	now := uint64(0)
+	if err := write(line{[]string{}}); err != nil {
+		return nil, err
+	}
+	for {
+		servers, at, err := x.h.Changes(ctx, now, x.caller.may)
+		if err != nil {
+			return nil, nil //nolint:nilerr // the caller is gone or is to ask again, which is how this ends
+		}
+		if now = at; len(servers) > 0 {
+			if write(line{servers}) != nil {
+				return nil, nil
+			}
+		}
+		select {
+		case <-time.After(betweenChanges):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
 }
 
 func (x kept) metrics() (any, error) {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -20,6 +22,12 @@ func (x *exchange) processes() (any, error) {
 	for i := range status.Processes {
 		if err := x.addSessionsOf(&status.Processes[i]); err != nil {
 			return nil, err
+		}
+	}
+	if !x.caller.reads() {
+		for i := range status.Processes {
+			p := &status.Processes[i]
+			p.Detail = withoutOutput(p.Why())
 		}
 	}
 	slices.SortStableFunc(status.Processes, func(a, b Process) int { return b.Since.Compare(a.Since) })
@@ -107,6 +115,13 @@ func (x *exchange) addSessionsOf(p *Process) error {
 		p.LastCall = &last
 	}
 	return nil
+}
+
+// withoutOutput returns the part of a reason that is ours: programs are quoted after a
+// colon.
+func withoutOutput(why string) string {
+	own, _, _ := strings.Cut(why, ": ")
+	return own
 }
 
 // oneOf returns the only name, or how many there are.
@@ -207,6 +222,57 @@ func (x kept) bill() (any, error) {
 		return nil, err
 	}
 	bill, err := x.h.Bill(x.r.Context(), since)
+	if err != nil {
+		return nil, err
+	}
 	bill.Shares = slices.DeleteFunc(bill.Shares, func(s Share) bool { return !x.caller.may(s.Tenant, s.Server) })
-	return bill, err
+	if by := x.r.URL.Query().Get("by"); by != "" {
+		if bill.Shares, err = summed(bill.Shares, strings.Split(by, ","), !since.IsZero()); err != nil {
+			return nil, err
+		}
+	}
+	prices := meter.Published()
+	bill.Prices = prices.Date
+	for i := range bill.Shares {
+		s := &bill.Shares[i]
+		s.USD = prices.Cost(s.Units)
+		bill.USD += s.USD
+	}
+	return bill, nil
+}
+
+// summed adds up shares that are alike in some of their fields, in the order in which the
+// first of each comes. The others are empty then. byDay says whether shares have a day and a tool.
+func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
+	sums, at := []Share{}, map[Share]int{}
+	for _, name := range by {
+		if !slices.Contains([]string{"server", "tenant", "principal", "tool", "day"}, name) || (name == "day" || name == "tool") && !byDay {
+			return nil, session.Errorf(session.Invalid, "by is %q; use some of server, tenant, principal, and, with since, tool and day", strings.Join(by, ","))
+		}
+	}
+	for _, s := range shares {
+		var of Share
+		for _, name := range by {
+			switch name {
+			case "server":
+				of.Server = s.Server
+			case "tenant":
+				of.Tenant = s.Tenant
+			case "principal":
+				of.Principal = s.Principal
+			case "tool":
+				of.Tool = s.Tool
+			case "day":
+				of.Day = s.Day
+			}
+		}
+		i, known := at[of]
+		if !known {
+			i = len(sums)
+			at[of] = i
+			sums = append(sums, of)
+		}
+		sums[i].Units = sums[i].Units.Plus(s.Units)
+	}
+	return sums, nil
 }

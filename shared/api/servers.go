@@ -49,6 +49,9 @@ func (x *exchange) servers() (any, error) {
 		return nil, err
 	}
 	for i := range list {
+		if l := &list[i]; !x.caller.reads() && l.State != NotServed && l.State != Off {
+			l.Why = withoutOutput(l.Why)
+		}
 		s, ok := file.Server(list[i].Name)
 		if !ok || s.Disabled {
 			continue

@@ -19,6 +19,7 @@ type Info struct {
 	Access    string   `json:"access,omitempty"`    // who may call: open, keys or idp
 	Principal string   `json:"principal,omitempty"` // of the caller's key
 	Tenant    string   `json:"tenant,omitempty"`    // what the caller sees; "" is all
+	Role      string   `json:"role"`                // of the caller: viewer or operator
 }
 
 // Places.
@@ -246,6 +247,8 @@ type Outputs struct {
 type Bill struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
+	USD    float64   `json:"usd"`    // all shares, at the published prices
+	Prices string    `json:"prices"` // the date of these prices
 	Shares []Share   `json:"shares"`
 }
 
@@ -259,7 +262,14 @@ type Share struct {
 	Principal string      `json:"principal,omitempty"` // whose session; "" of boxes, which several may share
 	Tool      string      `json:"tool,omitempty"`      // that was called; only of a bill since a time, "" of boxes and of other requests
 	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only of a bill since a time
+	USD       float64     `json:"usd"`                 // at the published prices of AWS
 	Units     meter.Units `json:"units"`
+}
+
+// Entry is a link to the console.
+type Entry struct {
+	URL     string `json:"url"`
+	Seconds int64  `json:"expires_in"` // the link works once, and for this long
 }
 
 // Failure is the body of every answer that is not 2xx.

@@ -20,8 +20,8 @@ const (
 	ToAct  Right = "act"  // see output of processes, stop, end, manage keys
 )
 
-// has reports whether a role has a right.
-func has(role session.Role, r Right) bool {
+// Has reports whether a role has a right.
+func Has(role session.Role, r Right) bool {
 	switch role {
 	case session.RoleUser:
 		return r == ToCall
@@ -43,11 +43,11 @@ func toCall(server string) purpose { return purpose{ToCall, server} }
 // allow returns nil, or why a key is not good for the purpose: Forbidden.
 func (p purpose) allow(k session.Key) error {
 	switch {
-	case !has(k.Role, p.right) && p.right == ToCall:
+	case !Has(k.Role, p.right) && p.right == ToCall:
 		return session.Errorf(session.Forbidden, "this API key is for looking only; use one of role user or operator to call servers")
-	case !has(k.Role, p.right) && p.right == ToSee:
+	case !Has(k.Role, p.right) && p.right == ToSee:
 		return session.Errorf(session.Forbidden, "this API key may only call servers; use one of role viewer or operator: dormouse keys create NAME --role viewer")
-	case !has(k.Role, p.right):
+	case !Has(k.Role, p.right):
 		return session.Errorf(session.Forbidden, "this needs an API key of role operator: dormouse keys create NAME --role operator")
 	case p.right == ToCall && !May(k.Servers, p.server):
 		return session.Errorf(session.Forbidden, "this API key is not for %.64s; it is for %s", p.server, named(k.Servers))

@@ -3,9 +3,12 @@ package history
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +35,10 @@ CREATE TABLE IF NOT EXISTS calls (
 	tool TEXT NOT NULL, client TEXT NOT NULL, session TEXT NOT NULL, trace TEXT NOT NULL, ms REAL NOT NULL, failed INTEGER NOT NULL,
 	code TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS calls_at ON calls (at);
+CREATE TABLE IF NOT EXISTS starts (
+	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, principal TEXT NOT NULL,
+	client TEXT NOT NULL, session TEXT NOT NULL, ms REAL NOT NULL, install REAL NOT NULL, failed INTEGER NOT NULL, phase TEXT NOT NULL,
+	reason TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS counts (
 	step INTEGER NOT NULL, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, what INTEGER NOT NULL, n INTEGER NOT NULL,
 	PRIMARY KEY (step, at, tenant, server, what)) STRICT, WITHOUT ROWID;`
@@ -55,8 +62,8 @@ func openFile(path string) (*file, error) {
 	return &file{db}, nil
 }
 
-// add writes calls and counts in one transaction.
-func (f *file) add(ctx context.Context, calls []api.Call, all map[minute]counts) error {
+// add writes calls, starts and counts in one transaction.
+func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all map[minute]counts) error {
 	tx, err := f.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -71,6 +78,13 @@ func (f *file) add(ctx context.Context, calls []api.Call, all map[minute]counts)
 	for _, c := range calls {
 		if _, err := insert.ExecContext(ctx, c.Time.UnixMilli(), c.Tenant, c.Principal, c.Server, c.Tool, c.Client, c.Session, c.Trace,
 			c.MS, c.Failed, c.Code, c.Reason); err != nil {
+			return err
+		}
+	}
+	for _, s := range starts {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO starts (at, tenant, server, principal, client, session, ms, install, failed, phase, reason)
+			VALUES (?,?,?,?,?,?,?,?,?,?,?)`, s.Time.UnixMilli(), s.Tenant, s.server, s.Principal, s.Client, s.Session, s.MS, s.InstallMS,
+			s.Failed, s.Phase, s.Reason); err != nil {
 			return err
 		}
 	}
@@ -112,6 +126,7 @@ func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 	}{
 		{`DELETE FROM calls WHERE at < ?`, now.Add(-keptCallAge).UnixMilli()},
 		{`DELETE FROM calls WHERE id <= (SELECT MAX(id) FROM calls) - ?`, newest},
+		{`DELETE FROM starts WHERE id <= (SELECT MAX(id) FROM starts) - ?`, keptStarts},
 		{`DELETE FROM counts WHERE step = 60 AND at < ?`, now.Add(-keptMinutes).Unix()},
 		{`DELETE FROM counts WHERE step = 3600 AND at < ?`, now.Add(-keptHours).Unix()},
 	} {
@@ -242,6 +257,72 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 			to.Durations[what] = n
 			to.Calls += n
 		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	return all, nil
+}
+
+// keptStarts is how many starts are kept, of all servers together.
+const keptStarts = 10_000
+
+func (f *file) starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
+	var w where
+	w.equal("tenant", q.Tenant)
+	w.equal("server", q.Server)
+	rows, err := f.db.QueryContext(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
+		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit)...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	all := []api.Start{}
+	for rows.Next() {
+		var s api.Start
+		var at int64
+		if err := rows.Scan(&at, &s.Tenant, &s.Principal, &s.Client, &s.Session, &s.MS, &s.InstallMS, &s.Failed, &s.Phase, &s.Reason); err != nil {
+			return nil, unavailable(err)
+		}
+		s.Time = time.UnixMilli(at).UTC()
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	return all, nil
+}
+
+// mostPeople bounds the answer of people.
+const mostPeople = 1_000
+
+func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
+	var w where
+	w.equal("tenant", q.Tenant)
+	w.among(q.Servers)
+	if !q.Since.IsZero() {
+		w.and("at >= ?", q.Since.UnixMilli())
+	}
+	rows, err := f.db.QueryContext(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
+		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople)...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	all := []api.Person{}
+	for rows.Next() {
+		var p api.Person
+		var at int64
+		var servers, clients []byte
+		err := rows.Scan(&p.Tenant, &p.Principal, &p.Calls, &p.Failed, &at, &servers, &clients)
+		if err = errors.Join(err, json.Unmarshal(servers, &p.Servers), json.Unmarshal(clients, &p.Clients)); err != nil {
+			return nil, unavailable(err)
+		}
+		slices.Sort(p.Servers)
+		slices.Sort(p.Clients)
+		p.Clients = slices.DeleteFunc(p.Clients, func(name string) bool { return name == "" })
+		p.LastCall = time.UnixMilli(at).UTC()
+		all = append(all, p)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, unavailable(err)

@@ -8,7 +8,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +38,7 @@ type History struct {
 
 	mu     sync.Mutex        // never held during a write, so that Record does not wait for the disk
 	calls  []api.Call        // that are not saved yet
+	starts []start           // that are not saved yet
 	counts map[minute]counts // that are not saved yet
 	totals map[labels]counts // since the program has started
 	file   *file             // nil before Open
@@ -87,9 +87,10 @@ func (h *History) Record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call:
 		h.called(e)
+	case journal.ServerReady, journal.ServerFailed:
+		h.started(e)
 	case journal.BoxWake:
-		tenant, _, _ := strings.Cut(e.Detail, "/")
-		h.count(e.Time, labels{tenant: tenant, server: e.Name}, counts{wakes: 1})
+		h.count(e.Time, labels{tenant: e.Tenant, server: e.Name}, counts{wakes: 1})
 	}
 }
 
@@ -97,7 +98,7 @@ func (h *History) called(e journal.Event) {
 	c := api.Call{
 		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool,
 		Client: e.Client, Session: e.Session, Trace: e.Trace, Failed: e.Reason != "", Code: e.Code, Reason: e.Reason,
-		MS: math.Round(float64(e.Duration.Microseconds())/100) / 10,
+		MS: inMS(e.Duration),
 	}
 	n := counts{took: e.Duration}
 	n.durations[bin(c.MS)]++
@@ -116,6 +117,27 @@ func (h *History) called(e journal.Event) {
 		}
 	}
 }
+
+// start is a start of a server.
+type start struct {
+	server string
+	api.Start
+}
+
+func (h *History) started(e journal.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.starts) >= maxUnsaved {
+		h.starts = h.starts[1:]
+	}
+	h.starts = append(h.starts, start{e.Name, api.Start{
+		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Client: e.Client, Session: e.Session,
+		MS: inMS(e.Duration), InstallMS: inMS(e.Install), Failed: e.Kind == journal.ServerFailed, Phase: e.Phase, Reason: e.Reason,
+	}})
+}
+
+// inMS returns milliseconds with one digit after the point.
+func inMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())/100) / 10 }
 
 // bin returns the index of the durations that ms is counted with.
 func bin(ms float64) int {
@@ -178,28 +200,26 @@ func (h *History) save() error {
 // write does what save does. The caller holds saving.
 func (h *History) write() error {
 	h.mu.Lock()
-	f, calls, added := h.file, h.calls, h.counts
-	if f == nil || len(calls) == 0 && len(added) == 0 {
+	f, calls, starts, added := h.file, h.calls, h.starts, h.counts
+	if f == nil || len(calls) == 0 && len(starts) == 0 && len(added) == 0 {
 		h.mu.Unlock()
 		return nil
 	}
-	h.calls, h.counts = nil, map[minute]counts{}
+	h.calls, h.starts, h.counts = nil, nil, map[minute]counts{}
 	h.mu.Unlock()
-	if err := f.add(context.Background(), calls, added); err != nil {
-		h.putBack(calls, added)
+	if err := f.add(context.Background(), calls, starts, added); err != nil {
+		h.putBack(calls, starts, added)
 		return err
 	}
 	return f.prune(context.Background(), time.Now(), h.kept)
 }
 
 // putBack takes back what write could not write, before what was recorded meanwhile.
-func (h *History) putBack(calls []api.Call, added map[minute]counts) {
+func (h *History) putBack(calls []api.Call, starts []start, added map[minute]counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.calls = append(calls, h.calls...)
-	if n := len(h.calls) - maxUnsaved; n > 0 {
-		h.calls = h.calls[n:]
-	}
+	h.calls, h.starts = append(calls, h.calls...), append(starts, h.starts...)
+	h.calls, h.starts = h.calls[max(0, len(h.calls)-maxUnsaved):], h.starts[max(0, len(h.starts)-maxUnsaved):]
 	for m, n := range added {
 		h.counts[m] = h.counts[m].plus(n)
 	}
@@ -234,7 +254,7 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 // Unavailable.
 func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
 	s := api.Series{Step: int64(time.Minute.Seconds()), Bounds: Bounds[:], Buckets: []api.Bucket{}}
-	if time.Since(q.Since) > keptMinutes {
+	if time.Since(q.Since) > keptMinutes+time.Minute { // a day that was asked for a moment ago is still a day
 		s.Step = int64(time.Hour.Seconds())
 	}
 	f, err := h.saved()
@@ -243,6 +263,25 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 	}
 	s.Buckets, err = f.buckets(ctx, q, s.Step)
 	return s, err
+}
+
+// People returns who called, the newest call first, at most so many as a page has. It
+// counts the calls that are kept. Errors: Unavailable.
+func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
+	f, err := h.saved()
+	if f == nil || err != nil {
+		return []api.Person{}, err
+	}
+	return f.people(ctx, q)
+}
+
+// Starts returns the newest starts of a server, the newest first. Errors: Unavailable.
+func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
+	f, err := h.saved()
+	if f == nil || err != nil {
+		return []api.Start{}, err
+	}
+	return f.starts(ctx, q)
 }
 
 // saved returns the file after a save, so that it has everything; nil before Open.

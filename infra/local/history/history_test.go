@@ -215,7 +215,7 @@ func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
 	h.Record(event("mine", "ada", "add", 20*time.Millisecond, ""))
 	h.Record(event("mine", "ada", "add", 2*time.Minute, `it said "no"`))
 	h.Record(event("mine", `b"ob`, "add", 5*time.Millisecond, ""))
-	h.Record(journal.Event{Time: time.Now(), Kind: journal.BoxWake, Name: "mine", Detail: "acme/mine"})
+	h.Record(journal.Event{Time: time.Now(), Kind: journal.BoxWake, Name: "mine", Tenant: "acme"})
 	h.Record(event("hidden", "eve", "spy", 0, ""))
 	var text strings.Builder
 	if err := h.Metrics(&text, func(tenant, server string) bool { return tenant == "acme" && server != "hidden" }); err != nil {
@@ -268,5 +268,80 @@ func TestTheFileMayHaveARelativePath(t *testing.T) {
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestPeopleAreListedWithWhatTheyCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
+		defer func() { _ = h.Close() }()
+		h.Record(event("old", "ada", "add", time.Millisecond, ""))
+		time.Sleep(2 * time.Hour)
+		h.Record(event("mine", "ada", "add", time.Millisecond, ""))
+		h.Record(event("mine", "bob", "add", time.Millisecond, "it exited"))
+		h.Record(event("other", "bob", "add", time.Millisecond, ""))
+		for _, test := range []struct {
+			q    api.PeopleQuery
+			want string
+		}{
+			{api.PeopleQuery{}, "ada [mine old] 2 0, bob [mine other] 2 1"},
+			{api.PeopleQuery{Since: time.Now().Add(-time.Hour)}, "ada [mine] 1 0, bob [mine other] 2 1"},
+			{api.PeopleQuery{Servers: []string{"other"}}, "bob [other] 1 0"},
+			{api.PeopleQuery{Tenant: "somebody"}, ""},
+		} {
+			all, err := h.People(t.Context(), test.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, p := range all {
+				got = append(got, fmt.Sprint(p.Principal, " ", p.Servers, " ", p.Calls, " ", p.Failed))
+				if p.LastCall.Before(time.Now().Add(-time.Minute)) && len(test.q.Servers) == 0 {
+					t.Errorf("%s called last at %v", p.Principal, p.LastCall)
+				}
+			}
+			if strings.Join(got, ", ") != test.want {
+				t.Errorf("%+v: %s, want %s", test.q, strings.Join(got, ", "), test.want)
+			}
+		}
+	})
+}
+
+func TestNewestStartsAreListed(t *testing.T) {
+	h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
+	defer func() { _ = h.Close() }()
+	record := func(kind, tenant, server, session, reason string) {
+		h.Record(journal.Event{Kind: kind, Time: time.Now(), Tenant: tenant, Name: server, Session: session, Duration: 1500 * time.Microsecond, Install: 2 * time.Second, Reason: reason})
+	}
+	record(journal.ServerReady, "acme", "mine", "a", "")
+	record(journal.ServerFailed, "acme", "mine", "b", "exited with code 1")
+	record(journal.ServerReady, "other", "mine", "c", "")
+	record(journal.ServerReady, "acme", "two", "d", "")
+	starts := func(q api.StartQuery) string {
+		all, err := h.Starts(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range all {
+			got = append(got, fmt.Sprint(s.Session, " ", s.MS, " ", s.InstallMS, " ", s.Failed, " ", s.Reason))
+		}
+		return strings.Join(got, ", ")
+	}
+	if got, want := starts(api.StartQuery{Server: "mine", Tenant: "acme", Limit: 20}), "b 1.5 2000 true exited with code 1, a 1.5 2000 false "; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := starts(api.StartQuery{Server: "mine", Limit: 1}), "c 1.5 2000 false "; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A command asks for a day and means the day by minutes, although a moment passes until the
+// answer.
+func TestADayIsCountedByMinutes(t *testing.T) {
+	h := open(t, filepath.Join(t.TempDir(), "history.db"), 10)
+	defer func() { _ = h.Close() }()
+	if s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-24*time.Hour - time.Second)}); err != nil || s.Step != 60 {
+		t.Errorf("the steps have %d s, %v", s.Step, err)
 	}
 }

@@ -28,7 +28,7 @@ type Lines struct {
 }
 
 // caller is who has a session.
-type caller struct{ principal, client string }
+type caller struct{ tenant, principal, client string }
 
 // start is a process that is not ready.
 type start struct {
@@ -367,7 +367,7 @@ func (l *Lines) knows(s *said) {
 		clear(l.callers)
 	}
 	known := l.callers[s.Session]
-	l.callers[s.Session] = caller{s.Principal, cmp.Or(plain(s.Client), known.client)}
+	l.callers[s.Session] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
 }
 
 // process takes the state that a server's process has reached; the states are those of
@@ -378,7 +378,7 @@ func (l *Lines) process(s *said, tools string) {
 	key := s.Server + "\x00" + s.Process
 	from := l.callers[s.Session]
 	e := Event{
-		Name: s.Server, PID: s.PID, Session: s.Session, Process: s.Process,
+		Name: s.Server, PID: s.PID, Session: s.Session, Process: s.Process, Tenant: from.tenant,
 		Principal: from.principal, Client: cmp.Or(plain(s.Client), from.client),
 	}
 	begun := l.starts[key]

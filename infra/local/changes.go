@@ -1,0 +1,83 @@
+package local
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// changes knows which servers something has happened to, for those who watch. It counts
+// changes, so that a watcher who was away for a moment misses none.
+type changes struct {
+	mu   sync.Mutex
+	now  uint64             // how many changes there were
+	last map[changed]uint64 // the newest change of each
+	news chan struct{}      // closed by the next change
+}
+
+// changed is what has changed. The tenant is "" where an event has none.
+type changed struct{ tenant, server string }
+
+// maxChanged bounds the memory for changes. When it is full, all are forgotten.
+const maxChanged = 10_000
+
+func newChanges() *changes {
+	return &changes{now: 1, last: map[changed]uint64{}, news: make(chan struct{})}
+}
+
+// record takes an event. It is a printer of a [journal.Recorder].
+func (c *changes) record(e journal.Event) {
+	switch e.Kind {
+	case journal.Call, journal.BoxWake, journal.BoxSleep, journal.BoxCrash, journal.ServerStarting, journal.ServerInstalling,
+		journal.ServerReady, journal.ServerFailed, journal.ServerStopped, journal.ServerAsleep:
+		c.add(changed{e.Tenant, e.Name})
+	case journal.ServersChanged:
+		var all []changed
+		for _, name := range slices.Concat(e.Added, e.Changed, e.Removed) {
+			all = append(all, changed{"", name})
+		}
+		c.add(all...)
+	}
+}
+
+func (c *changes) add(all ...changed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.last) >= maxChanged {
+		clear(c.last)
+	}
+	c.now++
+	for _, what := range all {
+		c.last[what] = c.now
+	}
+	close(c.news)
+	c.news = make(chan struct{})
+}
+
+// wait implements [api.Options].Changes.
+func (c *changes) wait(ctx context.Context, after uint64, may func(tenant, server string) bool) ([]string, uint64, error) {
+	for {
+		c.mu.Lock()
+		now, news, servers := c.now, c.news, map[string]bool{}
+		for what, at := range c.last {
+			if at > after && may(what.tenant, what.server) {
+				servers[what.server] = true
+			}
+		}
+		c.mu.Unlock()
+		switch {
+		case after == 0:
+			return nil, now, nil
+		case len(servers) > 0:
+			return slices.Sorted(maps.Keys(servers)), now, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil, now, ctx.Err()
+		}
+	}
+}

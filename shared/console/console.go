@@ -1,0 +1,203 @@
+// Package console serves the console: a page in the browser that shows servers, sessions,
+// calls, people, costs and keys, and acts on them. docs/console.md describes it.
+//
+// The page is static files in this program, without a request to another host. It reads
+// the API of operators, package api, and calls tools as an MCP client. A visitor shows a
+// cookie, which this package seals: the page itself never sees an API key again. Requests
+// that change something need the Origin of the page and a header, which pages of others
+// cannot send.
+//
+// The package knows neither how a machine works nor what an API answers.
+package console
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Path is the path of the page. All paths of the console begin with it.
+const Path = "/console/"
+
+// Header is a header that each request of the page to the API has.
+const Header = "X-Dormouse-Console"
+
+// Options are what a console works with. All fields are needed.
+type Options struct {
+	Secret []byte // 32 bytes or more; seals cookies
+	// Hosts reports whether a request's Host is served.
+	Hosts func(host string) bool
+	// API answers for paths below [api.Prefix], to the user of the machine or to the holder
+	// of the API key in the header Authorization.
+	API func(owner bool) http.Handler
+	// MCP answers MCP clients, at /NAME/mcp.
+	MCP http.Handler
+}
+
+// Console is an http.Handler for all paths that [Serves] names.
+type Console struct {
+	Options
+	door    *door
+	files   *files
+	handler http.Handler
+}
+
+// New returns a console.
+func New(o Options) *Console {
+	c := &Console{Options: o, door: newDoor(o.Secret), files: newFiles()}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path+"{$}", c.files.index)
+	mux.HandleFunc("GET "+Path+"files/{version}/{name...}", c.files.file)
+	mux.HandleFunc("GET "+Path+"enter", c.enter)
+	mux.HandleFunc("POST "+Path+"session", c.fromThePage(c.signIn))
+	mux.HandleFunc("DELETE "+Path+"session", c.fromThePage(c.signOut))
+	mux.HandleFunc(Path+"api/", c.fromThePage(c.api))
+	mux.HandleFunc("POST "+Path+"mcp/{server}", c.fromThePage(c.mcp))
+	c.handler = gzhttp.GzipHandler(mux)
+	return c
+}
+
+// Serves reports whether a path belongs to the console.
+func Serves(path string) bool {
+	return path == strings.TrimSuffix(Path, "/") || strings.HasPrefix(path, Path)
+}
+
+// Entry returns a link that signs in the user of the machine once. base is the URL of the
+// endpoint.
+func (c *Console) Entry(base string) api.Entry {
+	return api.Entry{URL: strings.TrimSuffix(base, "/") + Path + "enter?ticket=" + c.door.ticket(), Seconds: int64(ticketLife.Seconds())}
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	switch {
+	case !c.Hosts(r.Host):
+		refuse(w, http.StatusForbidden, session.Forbidden, "the console is not served under this name; open it with the address that dormouse run prints")
+	case r.URL.Path+"/" == Path:
+		http.Redirect(w, r, Path, http.StatusPermanentRedirect)
+	default:
+		c.handler.ServeHTTP(w, r)
+	}
+}
+
+// fromThePage lets only requests of our own page through. Others cannot send the header,
+// because nothing of ours answers a browser that asks for permission.
+func (c *Console) fromThePage(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Values("Origin")
+		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+		switch {
+		case r.Header.Get(Header) == "", site != "" && site != "same-origin",
+			len(origin) > 1, len(origin) == 0 && changes, len(origin) == 1 && !sameHost(origin[0], r.Host):
+			refuse(w, http.StatusForbidden, session.Forbidden, "only the console's own page may ask this")
+		default:
+			r = r.Clone(r.Context())
+			r.Header.Del("Origin")
+			serve(w, r)
+		}
+	}
+}
+
+func sameHost(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
+}
+
+// enter takes the link of [Console.Entry].
+func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	if !c.door.redeem(r.URL.Query().Get("ticket")) {
+		http.Redirect(w, r, Path+"#/sign-in/used", http.StatusSeeOther)
+		return
+	}
+	c.door.let(w, r, visitor{})
+	http.Redirect(w, r, Path, http.StatusSeeOther)
+}
+
+// maxSignIn bounds the body of a sign-in, in bytes.
+const maxSignIn = 4 << 10
+
+// signIn takes an API key that may see, and answers with what the API says to its holder.
+func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
+	var shown struct {
+		Key string `json:"key"`
+	}
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxSignIn)).Decode(&shown); err != nil || strings.TrimSpace(shown.Key) == "" {
+		refuse(w, http.StatusBadRequest, session.Invalid, "paste an API key of role viewer or operator")
+		return
+	}
+	v := visitor{Key: strings.TrimSpace(shown.Key)}
+	ask := r.Clone(r.Context())
+	ask.Method, ask.URL.Path, ask.Body, ask.ContentLength = http.MethodGet, api.Prefix, http.NoBody, 0
+	c.API(false).ServeHTTP(letting{w, func() { c.door.let(w, r, v) }}, v.shows(ask))
+}
+
+// letting lets a visitor in if the answer is good.
+type letting struct {
+	http.ResponseWriter
+	let func()
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (l letting) WriteHeader(status int) {
+	if status == http.StatusOK {
+		l.let()
+	}
+	l.ResponseWriter.WriteHeader(status)
+}
+
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
+	c.door.forget(w, r)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// api answers the page's requests to the API of operators.
+func (c *Console) api(w http.ResponseWriter, r *http.Request) {
+	v, ok := c.door.visitor(r)
+	if !ok {
+		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "you are not signed in")
+		return
+	}
+	r.URL.Path = strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(Path, "/"))
+	c.API(v.owner()).ServeHTTP(w, v.shows(r))
+}
+
+// mcp passes a request on to a hosted server. The user of the machine has no key. Where
+// callers need one, the page makes a key that ends soon, and shows it.
+func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
+	v, ok := c.door.visitor(r)
+	if !ok {
+		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "you are not signed in")
+		return
+	}
+	r.URL.Path = "/" + r.PathValue("server") + "/mcp"
+	if v.owner() {
+		r.Header.Del("Cookie")
+		c.MCP.ServeHTTP(w, r)
+		return
+	}
+	c.MCP.ServeHTTP(w, v.shows(r))
+}
+
+// refuse answers an error in the form of the API.
+func refuse(w http.ResponseWriter, status int, code session.Code, message string) {
+	var f api.Failure
+	f.Error.Code, f.Error.Message = string(code), message
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(f) // the visitor may be gone
+}
