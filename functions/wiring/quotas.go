@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"cmp"
+	"context"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -33,6 +34,14 @@ func (f *Function) Stopped(t fleet.Status) {
 	}
 	tenant, server := session.BoxID(t.Box).Parts()
 	f.Quotas.ChargeTask(tenant, server, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
+}
+
+// Flush writes down what tenants have used, for a function that ends. Errors: Unavailable.
+func (f *Function) Flush(ctx context.Context) error {
+	if f.Quotas == nil {
+		return nil
+	}
+	return f.Quotas.Flush(ctx)
 }
 
 // BoxSize returns the size that a server's box has on AWS.

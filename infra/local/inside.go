@@ -57,6 +57,15 @@ type handlers struct {
 	sweeper *relayhost.Sweeper
 	stopped func(fleet.Status) // charges a tenant for a task
 	natives *native.Backend    // sweeps what native servers left behind
+	of      []*wiring.Function
+}
+
+// flush writes down what tenants have used.
+func (h *handlers) flush(ctx context.Context) (err error) {
+	for _, f := range h.of {
+		err = errors.Join(err, f.Flush(ctx))
+	}
+	return err
 }
 
 // startInside builds the handlers, as the functions' main packages do.
@@ -102,7 +111,11 @@ func (in *inside) serve(servers *catalog.Catalog) error {
 	h, err := in.make(s)
 	if err == nil {
 		in.settings.Store(&s)
-		in.made.Store(h)
+		if before := in.made.Swap(h); before != nil {
+			if err := before.flush(in.ctx); err != nil {
+				in.m.log.Warn("what tenants have used in the last minute is not in their accounts", "error", err)
+			}
+		}
 	}
 	return err
 }
@@ -142,7 +155,7 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 			return nil, err
 		}
 	}
-	h, alarms := &handlers{sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
+	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
 	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome, m.here); err != nil {
 		return nil, err
@@ -267,7 +280,7 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 			h.stopped(*stopped)
 			err = h.sweeper.Stopped(in.ctx, *stopped)
 		} else {
-			err = errors.Join(h.sweeper.Sweep(in.ctx), h.natives.Sweep(in.ctx))
+			err = errors.Join(h.sweeper.Sweep(in.ctx), h.natives.Sweep(in.ctx), h.flush(in.ctx))
 		}
 		if err != nil {
 			in.m.log.Warn("a sweep has failed; the next one will try again", "error", err)
@@ -301,6 +314,9 @@ func (in *inside) close(ctx context.Context) error {
 	var err error
 	if in.alarm != nil {
 		err = in.alarm.Close(ctx)
+	}
+	if h := in.made.Load(); h != nil {
+		err = errors.Join(err, h.flush(ctx))
 	}
 	if in.store != nil {
 		err = errors.Join(err, in.store.Close())

@@ -94,7 +94,7 @@ func rows() map[string][]string {
 		"Q-9":  {endpoints + "TestATenantAtItsLimitCostsAnotherNothing", endpoints + "BenchmarkATenantBesideAnother"},
 		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestALongCallKeepsItsPlace"},
 		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", quotas + "TestACapOfAPrincipalStopsItWithinACentForEachInstance", endpoints + "TestACapOfAPrincipalIsAToolError", endpoints + "TestAtTheCapResultsCanStillBeRead"},
-		"Q-12": {endpoints + "TestTheAccountAgreesWithTheBill"},
+		"Q-12": {endpoints + "TestTheAccountAgreesWithTheBill", "infra/dormouse:TestE2EAccountOfATenantAgreesWithTheBill", quotas + "TestAnInstanceThatEndsWritesDownWhatIsPending"},
 		"Q-13": {quotas + "TestAClockThatIsWrongDoesNotRaiseALimit"},
 		"Q-14": {quotas + "TestALimitHoldsHalfwayWhileTheStoreIsDown", quotas + "TestACapRefusesWorkAfterTenMinutesWithoutAFigure", quotas + "TestUseIsNeitherLostNorCountedTwiceInTrouble"},
 		"Q-15": {quotas + "TestAChangedLimitHoldsWithinThirtySeconds"},

@@ -109,6 +109,33 @@ func TestWhatIsSpentCostsFewWrites(t *testing.T) {
 	})
 }
 
+func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) { // Q-12
+	inTime(t, `{"month_usd": 100}`, "", func(t *testing.T, w *world) {
+		l := w.instance()
+		for _, tenant := range []string{"acme", "other", "acme", "other", "acme"} {
+			l.Charge(tenant, "", "files", costing(0.001), 100)
+		}
+		if got := w.spentOf("acme"); got > 0.0015 {
+			t.Fatalf("$%v are written already", got)
+		}
+		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
+		if err := l.Flush(t.Context()); session.CodeOf(err) != session.Unavailable {
+			t.Errorf("while the store is down: %v", err)
+		}
+		w.store.Set("SaveValue", sessiontest.Faults{})
+		for range 2 { // the second time there is nothing to write
+			if err := l.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for tenant, want := range map[string]float64{"acme": 0.003, "other": 0.002} {
+			if got := w.spentOf(tenant); math.Abs(got-want) > 1e-8 {
+				t.Errorf("%s: $%v, want $%v", tenant, got, want)
+			}
+		}
+	})
+}
+
 func TestBytesAndCallsOfADayAreLimitedForAServer(t *testing.T) {
 	inTime(t, `{"month_gb": 1}`, `{"day": 3}`, func(t *testing.T, w *world) {
 		l := w.instance()

@@ -2,6 +2,8 @@ package quota
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -57,6 +59,26 @@ func (l *Limiter) ChargeTask(tenant, server, task string, u meter.Units) {
 		a.pending.tasks = append(a.pending.tasks, task)
 		a.pending.add(&a.pending.nanos, server, int64(math.Round(l.prices.Cost(u)*nanos)))
 	})
+}
+
+// Flush writes down what is pending, for an instance that ends.
+//
+// Errors: Unavailable; what is not written stays pending.
+func (l *Limiter) Flush(ctx context.Context) error {
+	l.mu.Lock()
+	all := slices.Collect(maps.Values(l.accounts))
+	l.mu.Unlock()
+	var failed error
+	for _, a := range all {
+		if err := a.turn.take(ctx); err != nil {
+			return err
+		}
+		if !a.pending.empty() {
+			failed = errors.Join(failed, l.flush(ctx, a))
+		}
+		a.turn.end()
+	}
+	return failed
 }
 
 func (l *Limiter) charge(tenant string, add func(*account)) {

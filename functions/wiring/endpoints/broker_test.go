@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -184,12 +185,12 @@ func (s *site) brokered(server, scope string) (client, access, refresh string) {
 // Row A-19: the same call costs what it costs without access control, and one read of
 // the revoked grants in each instance.
 func TestATokenCostsOneReadInEachInstance(t *testing.T) {
-	costs := map[bool][][2]int{}
-	for _, open := range []bool{true, false} {
+	costs := map[string][][2]int{}
+	for _, access := range []string{"open", "oauth", "idp"} {
 		s := newSite(t)
-		s.open, s.signIn = open, !open
-		token := "x"
-		if !open {
+		s.open, s.signIn = access == "open", access == "oauth"
+		token := s.token("ada", "who")
+		if access == "oauth" {
 			_, token, _ = s.brokered("who", "who:write")
 		}
 		in := s.as(token, s.begin("who", token))
@@ -198,13 +199,15 @@ func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 		s.cost()
 		for range 3 {
 			if a := s.do("POST", "/who/mcp", call("me"), in...); a.status != http.StatusOK || !strings.Contains(a.body, "result") {
-				t.Fatal(a)
+				t.Fatal(access, a)
 			}
-			costs[open] = append(costs[open], s.cost())
+			costs[access] = append(costs[access], s.cost())
 		}
 	}
-	if a, b := costs[true], costs[false]; a[0] != b[0] || a[1] != b[1] || a[2] != b[2] {
-		t.Errorf("calls cost %v without access control and %v with tokens", a, b)
+	for _, access := range []string{"oauth", "idp"} {
+		if !slices.Equal(costs[access], costs["open"]) {
+			t.Errorf("calls cost %v without access control, and %v with tokens (%s)", costs["open"], costs[access], access)
+		}
 	}
 }
 
