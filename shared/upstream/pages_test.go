@@ -1,11 +1,13 @@
 package upstream_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -179,5 +181,65 @@ func FuzzA56ConnectAnswer(f *testing.F) {
 	f.Add("error=access_denied&state=x")
 	fuzzed(f, func(query string) *http.Request {
 		return &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/connected", RawQuery: query}, Header: http.Header{"Cookie": {query}}, Body: http.NoBody}
+	})
+}
+
+// says answers each request with a status and a body.
+type says struct {
+	status int
+	body   string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *says) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: s.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(s.body))}, nil
+}
+
+// Whatever a token endpoint answers, an exchange gives a token, or says why there is none.
+func FuzzA56TokenAnswer(f *testing.F) {
+	f.Add(200, `{"access_token":"x","expires_in":3600}`)
+	f.Add(200, `{"access_token":"x","expires_in":1e300,"refresh_token":"y"}`)
+	f.Add(400, `{"error":"invalid_grant"}`)
+	f.Add(400, `{"error":"invalid_target"}`)
+	f.Add(503, `<html>`)
+	answer := &says{}
+	client := &http.Client{Transport: answer}
+	f.Fuzz(func(t *testing.T, status int, body string) {
+		answer.status, answer.body = 200+(status%400+400)%400, body
+		v, err := upstream.New(upstream.Config{
+			Store: sessiontest.NewMemory(), Secret: secret('a'), PublicURL: at, SignsIn: true, Client: client,
+			Providers: map[string]upstream.Provider{"crm": {Token: at + "/token", ClientID: "c", Exchange: &upstream.Exchange{Audience: "a"}}},
+		})
+		if err == nil {
+			err = v.KeepSignIn(t.Context(), "acme", "ada", "own", "", time.Now().Add(time.Hour))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		has, missing, err := v.Get(t.Context(), "acme", "ada", []string{"crm"})
+		if code := session.CodeOf(err); err != nil && code != session.Unavailable || err == nil && len(has)+len(missing) != 1 {
+			t.Errorf("%d %q: %v, %v, %v", answer.status, body, has, missing, err)
+		}
+		if value := has["crm"].Value; value != "" && !strings.Contains(body, "access_token") && !strings.Contains(body, "\\u") && !strings.Contains(strings.ToLower(body), "acce") {
+			t.Errorf("%q gives the token %q", body, value)
+		}
+	})
+}
+
+func FuzzA56Providers(f *testing.F) {
+	f.Add(`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c"}}`)
+	f.Add(`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`)
+	f.Fuzz(func(t *testing.T, section string) {
+		all, err := upstream.ReadProviders([]byte(section))
+		if err != nil && !strings.HasPrefix(err.Error(), "x-dormouse.connect: ") {
+			t.Errorf("the error does not name the setting: %v", err)
+		}
+		for name, p := range all {
+			for _, to := range []string{p.Authorize, p.Token} {
+				if u, err := url.Parse(to); to != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+					t.Errorf("%s sends secrets to %q", name, to)
+				}
+			}
+		}
 	})
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -208,6 +210,60 @@ func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 		if !slices.Equal(costs[access], costs["open"]) {
 			t.Errorf("calls cost %v without access control, and %v with tokens (%s)", costs["open"], costs[access], access)
 		}
+	}
+}
+
+// Row A-20: a ticket is worth no more than the grant of the token that it was given for,
+// and neither is a connection that is open. The functions have just started, so they know
+// at once what others know within 30 seconds.
+func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
+	s := newSite(t)
+	s.signIn = true
+	client, token, _ := s.brokered("who", "")
+	ticket := func() string {
+		t.Helper()
+		var got struct{ Ticket string }
+		if a := s.do("POST", "/who/ticket", "", bearer(token)); json.Unmarshal([]byte(a.body), &got) != nil || got.Ticket == "" {
+			t.Fatal(a)
+		}
+		return got.Ticket
+	}
+	socket := func() *front.Socket {
+		t.Helper()
+		k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	connect := func(conn, ticket string) int {
+		t.Helper()
+		status, _, _ := socket().Connect(t.Context(), conn, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/?server=who&ticket="+ticket, nil))
+		return status
+	}
+	answered := func(conn string) bool {
+		t.Helper()
+		s.posted.Take()
+		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return socket().Message(ctx, conn, []byte(initialize)), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(reply)+s.posted.Take(), `"result"`)
+	}
+	first, second, unused := ticket(), ticket(), ticket()
+	if connect("c1", first) != http.StatusOK || connect("c2", second) != http.StatusOK || !answered("c1") {
+		t.Fatal("a ticket of a grant that is good opens no connection")
+	}
+	res, err := http.PostForm(s.url+"/revoke", url.Values{"token": {token}, "client_id": {client}}) //nolint:noctx // the test ends it
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res, err)
+	}
+	_ = res.Body.Close()
+	if status := connect("c3", unused); status != http.StatusUnauthorized {
+		t.Errorf("a ticket of before: %d", status)
+	}
+	if answered("c2") {
+		t.Error("a connection of before goes on")
 	}
 }
 
