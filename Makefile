@@ -126,6 +126,11 @@ test-clients: need-go need-node need-python build ## Run real clients (TypeScrip
 test-browser: need-go need-node build ## Sign in with a real browser (Chromium on the PATH, or DORMOUSE_TEST_BROWSER)
 	@cd infra/proof && go test -count=1 -v -tags clients,browser -run '^TestABrowserSignsIn$$' ./clients
 
+# DORMOUSE_SHOTS=FOLDER keeps the screenshots.
+.PHONY: test-console
+test-console: need-node build ## Look at the console in a real browser (Chromium from npm, or DORMOUSE_TEST_BROWSER)
+	@cd infra/proof && go test -count=1 -v -tags browser -run '^TestConsoleInARealBrowser$$' ./console
+
 .PHONY: test-idp
 test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak, which Maven fetches once (160 MB), with every client
 	@cd infra/proof && go test -count=1 -v -tags clients,keycloak -run '^TestRealClientsSignInWithKeycloak$$' -timeout 20m ./clients

@@ -113,6 +113,7 @@ func arrows() []arrow {
 		{"infra/proof/wake", []string{"infra/local"}},
 		{"infra/stack/deploy", []string{"shared/catalog"}},
 		{"infra/proof/clients/...", []string{"infra/proof/internal/webuser"}},
+		{"infra/proof/console", nil},
 		{"infra/proof/internal/programtest", nil},
 		{"infra/proof/internal/webuser", nil},
 		{"infra/proof/conformance/servers/native", []string{"functions/run", "shared/native"}},

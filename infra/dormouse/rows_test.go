@@ -15,6 +15,8 @@ func rows() map[string][]string {
 		local   = "infra/local:"
 		catalog = "shared/catalog:"
 		clients = "infra/internal/clientfile:"
+		console = "infra/proof/console:TestConsoleInARealBrowser"
+		api     = "shared/api:"
 		file    = "infra/internal/serversfile:"
 	)
 	return map[string][]string{
@@ -35,6 +37,9 @@ func rows() map[string][]string {
 		"U-15": nil, // those of errorRows
 		"U-18": {"TestE2EStopEndsAHangingCallAndTheSessionGoesOn"},
 		"U-19": {clients + "TestMergeKeepsAllElseOfEveryClientsFile", clients + "TestDeepLinksDecodeToTheServer", clients + "TestPastes"},
+		"U-20": {console},
+		"U-21": {console}, // the part of one machine
+		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
 	}
 }

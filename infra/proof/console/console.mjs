@@ -1,0 +1,372 @@
+// Looks at the console as people do, in Chromium, and prints a line of JSON for each check.
+//
+//   node console.mjs '{"base": "http://127.0.0.1:1", "data": "folder", "dormouse": "program", "servers": ["one"], "shots": "folder"}'
+//
+// The machine needs keys. The program makes them, has fifty sessions opened, and calls tools.
+
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import npmChromium from "@sparticuz/chromium";
+import { chromium } from "playwright-core";
+
+const { base, data, dormouse, servers, shots, browser: own } = JSON.parse(process.argv[2]);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+const want = (ok, ...said) => {
+  if (!ok) throw new Error(said.map((s) => (typeof s === "string" ? s : JSON.stringify(s))).join(" "));
+};
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+async function until(what, test, seconds = 20) {
+  for (const end = Date.now() + seconds * 1000; ;) {
+    const got = await test();
+    if (got) return got;
+    want(Date.now() < end, "waited in vain until", what);
+    await pause(100);
+  }
+}
+
+const run = (...args) => execFileSync(dormouse, [...args, "--data", data], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).trim();
+const key = (who, role = "user", tenant = "acme") => run("keys", "create", who, "--all-servers", "--role", role, "--tenant", tenant, "--yet-to-come");
+
+const modern = (client) => ({ "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": { name: client, version: "1" }, "io.modelcontextprotocol/clientCapabilities": {} });
+async function post(server, bearer, message, headers = {}) {
+  const response = await fetch(`${base}/${server}/mcp`, {
+    method: "POST", body: JSON.stringify({ jsonrpc: "2.0", id: 1, ...message }),
+    headers: { authorization: `Bearer ${bearer}`, "content-type": "application/json", accept: "application/json, text/event-stream", ...headers },
+  });
+  const text = await response.text();
+  return { status: response.status, text };
+}
+const call = (server, bearer, name, args, client = "claude-code") =>
+  post(server, bearer, { method: "tools/call", params: { _meta: modern(client), name, arguments: args } }, { "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name });
+const list = (server, bearer) => post(server, bearer, { method: "tools/list", params: { _meta: modern("cursor") } }, { "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list" });
+const open = (server, bearer, client) => post(server, bearer, { method: "initialize", params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: client, version: "1" } } });
+
+// ---- What there is to see
+
+const people = Object.fromEntries(["ada", "bob", "carol"].map((who) => [who, key(who)]));
+const clients = ["claude-code", "cursor", "vscode"];
+for (let i = 0; i < 50; i++) {
+  const { status, text } = await open(servers[i % servers.length], Object.values(people)[i % 3], clients[i % 3]);
+  want(status === 200, "initialize:", text);
+}
+await list("weather", people.ada);
+for (const server of servers.slice(0, 4)) {
+  for (const who of ["ada", "bob"]) await call(server, people[who], "get_forecast", { city: "Oslo" });
+}
+for (let i = 0; i < 12; i++) await call("weather", people.ada, "get_alerts", {}, "cursor");
+await call("weather", people.bob, "divide", { a: 1, b: 0 });
+await call("billing", people.carol, "pay", {});
+const stranger = key("stranger-sam", "user", "globex");
+await call("weather", stranger, "get_forecast", { city: "Rome" });
+
+// ---- The browser
+
+const browser = await chromium.launch({ executablePath: own || (await npmChromium.executablePath()), args: ["--no-sandbox"] });
+
+/** A new browser profile with one page. It fails for errors in the console, and for requests to others. */
+async function person(use, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options });
+  context.setDefaultTimeout(20000);
+  const wrong = [], asked = [];
+  const { expects = [] } = options;
+  context.on("request", (request) => {
+    asked.push(request);
+    if (!options.others && !request.url().startsWith(base + "/") && !request.url().startsWith("blob:")) wrong.push("a request to " + request.url());
+  });
+  context.on("console", (message) => {
+    if (["error", "warning"].includes(message.type()) && !expects.some((e) => message.text().includes(e))) wrong.push(message.text());
+  });
+  context.on("weberror", (error) => wrong.push(String(error.error())));
+  context.on("dialog", (dialog) => (wrong.push("a dialog: " + dialog.message()), dialog.dismiss()));
+  const page = await context.newPage();
+  try {
+    const note = await use(page, context, asked);
+    want(wrong.length === 0, "the browser says:", wrong);
+    return note;
+  } catch (error) {
+    await page.screenshot({ path: join(shots, "failed.png") }).catch(() => {});
+    throw new Error(`${error.message}${wrong.length ? `; the browser says: ${wrong}` : ""}`);
+  } finally {
+    await context.close();
+  }
+}
+
+const link = () => run("open", "--no-browser").split("\n")[0];
+const enter = async (page) => (await page.goto(link()), await page.getByText("live", { exact: true }).waitFor());
+async function signIn(page, bearer) {
+  await page.goto(base + "/console/");
+  await page.getByLabel("API key").fill(bearer);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByText("live", { exact: true }).waitFor();
+}
+const views = {
+  servers: "#/", tools: "#/server/weather/tools", sessions: "#/server/weather/sessions", log: "#/server/weather/log", settings: "#/server/weather/settings",
+  starts: "#/server/billing/starts", activity: "#/activity", people: "#/people", costs: "#/costs", keys: "#/keys",
+};
+async function go(page, hash) {
+  await page.evaluate((h) => (location.hash = h), hash);
+  await pause(50);
+  await until("the view is there", () => page.evaluate(() => !document.querySelector(".loading") && document.querySelector("h1")));
+  await page.waitForFunction(() => document.querySelector("main").innerText.length > 40);
+  await pause(150); // plots are drawn after their data
+}
+const text = (page) => page.evaluate(() => document.body.innerText);
+const everything = async (page) => {
+  let all = "";
+  for (const hash of Object.values(views)) {
+    await go(page, hash);
+    all += await text(page);
+  }
+  return all;
+};
+
+const checks = {
+  "the link works once": () => person(async (page, context) => {
+    const used = link();
+    await page.goto(used);
+    await page.getByText("live", { exact: true }).waitFor();
+    const [cookie] = await context.cookies();
+    want(cookie.httpOnly && cookie.sameSite === "Strict" && cookie.path === "/console/", cookie);
+    want(!page.url().includes("ticket"), "the address keeps the ticket");
+    await person(async (other) => {
+      await other.goto(used);
+      await other.getByText("This link was used already").waitFor();
+      await other.getByText("dormouse open").waitFor();
+    }, { expects: ["401"] });
+  }),
+
+  views: () => person(async (page) => {
+    await enter(page);
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
+      for (const width of [400, 800, 1280]) {
+        await page.setViewportSize({ width, height: 860 });
+        for (const [name, hash] of Object.entries(views)) {
+          await go(page, hash);
+          await page.screenshot({ path: join(shots, `${name}-${width}-${scheme}.png`) });
+          const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+          want(over <= 0, name, "is", over, "pixels wider than", width);
+          if (width === 800 || (width === 400 && scheme === "dark")) continue; // their parts and colours are those of the others
+          await page.evaluate(axe);
+          const { violations } = await page.evaluate(() => window.axe.run());
+          want(!violations.length, name, scheme, width, violations.map((v) => v.id + ": " + v.nodes[0].html));
+        }
+      }
+    }
+    await go(page, views.tools);
+    want((await page.getByText("onerror=alert(1)").count()) === 1 && (await page.locator("main img").count()) === 0, "a description is taken for markup");
+    want(!(await everything(page)).includes("a-value-that-nobody-sees"), "the value of a variable is shown");
+  }),
+
+  live: () => person(async (page, _, asked) => {
+    await enter(page);
+    const calls = () => page.evaluate(() => Number([...document.querySelectorAll(".tile")].find((t) => t.innerText.startsWith("Calls")).querySelector("dd").innerText));
+    const before = await calls(), begun = asked.length;
+    await call("weather", people.ada, "get_forecast", { city: "Bern" });
+    await until("a call shows itself", async () => (await calls()) === before + 1);
+    want(asked.length - begun < 20, "it took", asked.length - begun, "requests");
+  }),
+
+  "a tool is tried": () => person(async (page) => {
+    await enter(page);
+    await go(page, "#/server/weather/tools");
+    await page.getByRole("button", { name: "Try get_forecast" }).click();
+    await page.getByLabel("city").fill("Zürich");
+    await page.getByRole("button", { name: "Call", exact: true }).click();
+    await page.getByText("Sunny in Zürich, 21 degrees").waitFor();
+    await page.evaluate(axe);
+    const { violations } = await page.evaluate(() => window.axe.run());
+    want(!violations.length, violations.map((v) => v.id + ": " + v.nodes[0].html));
+    await page.screenshot({ path: join(shots, "try.png") });
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Try divide" }).click();
+    await page.getByLabel("a", { exact: true }).fill("1");
+    await page.getByLabel("b", { exact: true }).fill("0");
+    await page.keyboard.press("Enter");
+    await page.getByText("The tool says that it failed").waitFor();
+  }),
+
+  keyboard: () => person(async (page) => {
+    await enter(page);
+    await page.reload();
+    await page.getByText("live", { exact: true }).waitFor();
+    const press = (k) => page.keyboard.press(k);
+    const focus = () => page.evaluate(() => (document.activeElement.getAttribute("aria-label") || document.activeElement.innerText || "").trim());
+    const tabTo = async (name) => {
+      for (let i = 0; i < 120; i++) {
+        await press("Tab");
+        if ((await focus()) === name) return want(await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle !== "none"), name, "does not show that it has the focus");
+      }
+      want(false, "Tab does not lead to", name);
+    };
+    await tabTo("Skip to the content");
+    await press("Enter");
+    want(await page.evaluate(() => document.activeElement.id === "main"), "the content has not the focus");
+    await tabTo("Server");
+    await press("Enter");
+    want((await page.evaluate(() => document.querySelector("th[aria-sort]").innerText)).startsWith("Server"), "the table is not sorted");
+    await tabTo("weather");
+    await press("Enter");
+    await page.getByRole("heading", { name: "weather" }).waitFor();
+    await tabTo("Try divide");
+    await press("Enter");
+    await page.getByLabel("a", { exact: true }).waitFor();
+    await page.keyboard.type("6");
+    await press("Tab");
+    await page.keyboard.type("3");
+    await press("Enter");
+    await page.getByLabel("Answer").getByText("2", { exact: true }).waitFor();
+    await press("Escape");
+    await until("the focus is back", async () => (await focus()) === "Try divide");
+  }),
+
+  "stop and end": () => person(async (page) => {
+    await enter(page);
+    await call("github", people.ada, "get_forecast", { city: "Oslo" });
+    await go(page, "#/server/github/sessions");
+    const rows = () => page.locator("tbody tr").count();
+    const before = await rows();
+    await page.getByRole("button", { name: "Stop", exact: true }).click();
+    await until("nothing runs", async () => (await page.locator("tbody .state.awake").count()) === 0, 60);
+    await page.getByRole("button", { name: /^End / }).first().click();
+    await page.getByRole("button", { name: "End it" }).click();
+    await until("a session has ended", async () => (await page.getByText("ended", { exact: true }).count()) === 1 || (await rows()) === before - 1);
+  }),
+
+  keys: () => person(async (page) => {
+    await enter(page);
+    await go(page, "#/keys");
+    await page.getByRole("button", { name: "Make a key" }).click();
+    await page.getByLabel("Who").fill("dora");
+    await page.getByLabel("Tenant").fill("acme");
+    await page.getByRole("button", { name: "Make it" }).click();
+    const made = await page.getByLabel("key", { exact: true }).innerText();
+    want((await call("weather", made, "get_forecast", { city: "Oslo" })).status === 200, "the key is not good");
+    await page.getByRole("button", { name: "Done" }).click();
+    want(!(await text(page)).includes(made), "the key is still shown");
+    await page.getByRole("button", { name: /^Rotate .* of dora$/ }).click();
+    await page.getByRole("button", { name: "Rotate", exact: true }).click();
+    const next = await page.getByLabel("key", { exact: true }).innerText();
+    want(next !== made, "the key is the old one");
+    await page.getByRole("button", { name: "Done" }).click();
+    for (let left = 2; left > 0; left--) {
+      await page.getByRole("button", { name: /^Revoke .* of dora$/ }).first().click();
+      await page.getByRole("button", { name: "Revoke", exact: true }).click();
+      await until("a key is revoked", async () => (await page.getByRole("button", { name: /^Revoke .* of dora$/ }).count()) === left - 1);
+    }
+  }),
+
+  csv: () => person(async (page) => {
+    await enter(page);
+    await go(page, "#/activity?who=bob&failed=true");
+    await page.getByText("ZeroDivisionError").or(page.getByText("the tool reported an error")).first().waitFor();
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "CSV" }).click()]);
+    const lines = readFileSync(await saved.path(), "utf8").trim().split("\r\n");
+    want(lines[0].startsWith("time,tenant,principal,server,tool") && lines.length === 2 && lines[1].includes('"bob","weather","divide"'), lines);
+  }),
+
+  viewer: () => person(async (page) => {
+    await signIn(page, key("vic", "viewer"));
+    const all = await everything(page);
+    want(all.includes("exited with code 1 before it answered initialize"), "a viewer does not see that billing has failed");
+    for (const secret of ["ZeroDivisionError", "Traceback", "listening", "called:"]) want(!all.includes(secret), "a viewer sees", secret);
+    for (const name of [/^Stop/, /^End /, /^Try/, /^Rotate/, /^Revoke/, "Make a key", "Last lines"]) want((await page.getByRole("button", { name }).count()) === 0, "a viewer has a button", String(name));
+    const status = await page.evaluate(async () => (await fetch("api/v1/servers/weather/stop", { method: "POST", headers: { "X-Dormouse-Console": "1" } })).status);
+    want(status === 403, "stop is answered with", status);
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("API key").waitFor();
+  }, { expects: ["401", "403"] }),
+
+  tenants: () => person(async (page) => {
+    await signIn(page, key("olga", "operator", "globex"));
+    const all = await everything(page);
+    for (const name of ["ada", "bob", "carol", "acme"]) want(!new RegExp(`\\b${name}\\b`).test(all), "another tenant's", name, "is shown");
+    want(all.includes("stranger-sam"), "its own calls are missing");
+    await go(page, "#/activity?who=ada");
+    await page.getByText("No calls in this time.").waitFor();
+    const session = JSON.parse(run("sessions", "--json", "--server", "weather")).find((s) => s.tenant === "acme");
+    const answers = await page.evaluate(async (id) => {
+      const ask = async (method, path) => (await fetch("api/v1/" + path, { method, headers: { "X-Dormouse-Console": "1" } })).status;
+      return [await ask("DELETE", "sessions/" + id), await ask("POST", `sessions/${id}/stop`)];
+    }, session.id);
+    want(answers.every((status) => status === 404), answers);
+  }, { expects: ["401", "404"] }),
+
+  "pages of others": () => person(async (page) => {
+    await enter(page);
+    // The same machine by another name is another site, as a page of others is.
+    await page.goto(base.replace("127.0.0.1", "localhost") + "/console/");
+    const got = await page.evaluate(async (at) => {
+      const ask = (options) => fetch(at + "/console/api/v1/stop", { method: "POST", ...options }).then((r) => r.status, () => "blocked");
+      return [await ask({ credentials: "include", mode: "no-cors" }), await ask({ credentials: "include", headers: { "X-Dormouse-Console": "1" } })];
+    }, base);
+    want(got.every((answer) => answer === "blocked" || answer === 0), got);
+  }, { others: true, expects: ["Content Security Policy", "Refused to connect", "401", "Failed to load", "violates"] }),
+
+  hidden: () => person(async (page, context, asked) => {
+    await page.clock.install();
+    await page.goto(link());
+    await page.getByText("live", { exact: true }).waitFor();
+    await page.clock.runFor("02:00");
+    await pause(1500);
+    const before = asked.length;
+    want(before > 20, "a visible page asks for nothing");
+    const show = (hidden) => page.evaluate((h) => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => h });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
+    for (const hash of ["#/", "#/server/weather/log"]) {
+      await page.evaluate((h) => (location.hash = h), hash);
+      await pause(1000);
+      await show(true);
+      await pause(500);
+      const begun = asked.length;
+      await page.clock.runFor("10:00");
+      await call("weather", people.ada, "get_forecast", { city: "Bern" });
+      await pause(1500);
+      want(asked.length === begun, "a hidden page asks:", asked.slice(begun).map((r) => r.url()));
+      await show(false);
+      await until("it goes on", async () => asked.length > begun);
+    }
+  }),
+
+  weight: async () => {
+    let note;
+    await person(async (page, context) => {
+      await page.goto(link());
+      const cookies = await context.cookies();
+      await person(async (fresh, other) => {
+        await other.addCookies(cookies);
+        let bytes = 0;
+        const sizes = [];
+        other.on("requestfinished", (request) => sizes.push(request.sizes().then((s) => (bytes += s.responseBodySize + s.responseHeadersSize))));
+        const begun = performance.now();
+        await fresh.goto(base + "/console/");
+        await fresh.getByRole("row", { name: /^weather/ }).waitFor();
+        await fresh.locator(".plot canvas").nth(2).waitFor();
+        const took = performance.now() - begun;
+        await pause(500);
+        await Promise.all(sizes);
+        want(bytes > 20000 && bytes <= 100000, "the page with", servers.length, "servers loads", bytes, "bytes");
+        const rows = await fresh.locator("tbody tr:not(.below)").count();
+        want(rows === servers.length + 1, rows, "rows");
+        note = `${bytes} bytes and ${Math.round(took)} ms for ${rows} servers and 50 sessions`;
+      });
+    });
+    return note;
+  },
+};
+
+for (const [check, run] of Object.entries(checks)) {
+  const begun = performance.now();
+  try {
+    const note = await run();
+    console.log(JSON.stringify({ check, note: `${note ? note + "; " : ""}${((performance.now() - begun) / 1000).toFixed(1)} s` }));
+  } catch (error) {
+    console.log(JSON.stringify({ check, error: error.message }));
+  }
+}
+await browser.close();

@@ -1,0 +1,89 @@
+//go:build browser
+
+package console
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+)
+
+// servers are the names of the servers that answer. Two more do not.
+var servers = strings.Fields("weather github linear postgres search calendar mail notes files browser maps translate stocks slack jira docs images music recipes tickets")
+
+// checks are the names of what console.mjs checks.
+var checks = []string{
+	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "csv", "viewer", "tenants", "pages of others", "hidden", "weight",
+}
+
+// TestConsoleInARealBrowser needs Chromium: the one in DORMOUSE_TEST_BROWSER, or else one
+// from a package of npm. Screenshots stay in DORMOUSE_SHOTS, if it names a folder.
+func TestConsoleInARealBrowser(t *testing.T) {
+	node := programtest.Tool(t, "node", programtest.NodeHelp)
+	dir := programtest.NodeModules(t, filepath.Join("console"), ".", programtest.Run(t, ".", programtest.NodeHelp, 0, node, "--version"))
+	programtest.Copy(t, "console.mjs", filepath.Join(dir, "console.mjs"))
+	script, err := filepath.Abs("server.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := map[string]any{"billing": map[string]any{"command": node, "args": []string{script, "broken"}}}
+	for _, name := range servers {
+		entries[name] = map[string]any{"command": node, "args": []string{script}, "env": map[string]string{"API_TOKEN": "a-value-that-nobody-sees"}}
+	}
+	data := t.TempDir()
+	base := strings.TrimSuffix(programtest.Host(t, entries, "--data", data, "--access", "keys")["weather"].URL, "/weather/mcp")
+	shots := os.Getenv("DORMOUSE_SHOTS")
+	if shots == "" {
+		shots = t.TempDir()
+	}
+	asked, err := json.Marshal(map[string]any{
+		"base": base, "data": data, "dormouse": filepath.Join(programtest.Root(t), "bin", "dormouse"), "servers": servers,
+		"browser": os.Getenv("DORMOUSE_TEST_BROWSER"), "shots": shots,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, "console.mjs"), string(asked))
+	cmd.Env = append(os.Environ(), "LANG=en_US.UTF-8", "TZ=UTC") // Chromium from npm needs a language
+	cmd.WaitDelay = 10 * time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := map[string]bool{}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var line struct{ Check, Error, Note string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Errorf("%s: %v", lines.Text(), err)
+			continue
+		}
+		done[line.Check] = true
+		switch {
+		case line.Error != "":
+			t.Errorf("%s: %s", line.Check, line.Error)
+		default:
+			t.Log(line.Check, line.Note)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+	for _, name := range checks {
+		if !done[name] {
+			t.Errorf("%s: not checked", name)
+		}
+	}
+}
