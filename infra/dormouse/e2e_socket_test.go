@@ -139,7 +139,7 @@ func (s *socket) read() (m wire.Message, told bool, err error) {
 // eventID returns an event's index and its stream.
 func eventID(id string) (index int, stream string) {
 	number, stream, _ := strings.Cut(id, "/")
-	index, _ = strconv.Atoi(number) // the number of a common event has a nonce, and no test compares it
+	index, _ = strconv.Atoi(number) // the number of a standalone event has a nonce, and no test compares it
 	return index, stream
 }
 

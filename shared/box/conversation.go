@@ -37,7 +37,7 @@ type processSide interface {
 
 // clientSide takes the output of a conversation for clients.
 type clientSide interface {
-	// event tells a message; a nil stream is the common one.
+	// event tells a message; a nil stream is the standalone one.
 	event(to *stream, raw []byte, final bool)
 	// suspend suspends the delivery of a stream: none of its requests is open any more,
 	// and some need something of their client.

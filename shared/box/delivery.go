@@ -47,8 +47,8 @@ type Delivery struct {
 // Output is one message of a server, or an error the box ends a request with.
 type Output struct {
 	Session string
-	Stream  string // deliver id of the request stream, "" for the common stream
-	Ticket  string // the delivery's; on the common stream the session's newest
+	Stream  string // deliver id of the request stream, "" for the standalone stream
+	Ticket  string // the delivery's; on the standalone stream the session's newest
 	Raw     []byte // one line of JSON without its end; the receiver owns it
 	Final   bool   // the last event of the request stream
 	// Asks, if not nil, comes with the last event of a delivery that needs something of

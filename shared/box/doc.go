@@ -30,8 +30,8 @@
 //
 //   - Responses, errors and progress go to the stream of their request.
 //   - A server's own requests and log messages go to the call that is in flight, or to
-//     the newest of several. Without a call they go to the common stream.
-//   - Everything else goes to the common stream.
+//     the newest of several. Without a call they go to the standalone stream.
+//   - Everything else goes to the standalone stream.
 //
 // Two decisions differ from a plain proxy. A request that the client cancels ends with
 // an error response ([wire.CodeCancelled]): if a stream ends without one, clients poll

@@ -213,7 +213,7 @@ func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T
 	}
 	changed := r.event(t, "")
 	if string(changed.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
-		t.Errorf("the common stream has %s", changed.Raw)
+		t.Errorf("the standalone stream has %s", changed.Raw)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 			for range 2 {
 				for _, kind := range want {
 					if e := r.event(t, ""); string(e.Raw) != `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}` {
-						t.Errorf("the common stream has %s", e.Raw)
+						t.Errorf("the standalone stream has %s", e.Raw)
 					}
 				}
 			}

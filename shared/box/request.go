@@ -46,11 +46,11 @@ type question struct {
 	token   json.RawMessage // its progress token, nil for none
 	order   int64
 	session *session // the session whose client is asked; nil if there is only one
-	call    *request // the request that it belongs to, nil on the common stream
+	call    *request // the request that it belongs to, nil on the standalone stream
 	timer   *time.Timer
 }
 
-// stream returns the stream on which the question went out, nil for the common stream of
+// stream returns the stream on which the question went out, nil for the standalone stream of
 // the only session.
 func (q *question) stream() *stream {
 	switch {

@@ -49,7 +49,7 @@ func (c crowd) hears(session, stream string) Output {
 	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return e.Session == session && e.Stream == stream })
 }
 
-// heard lists the methods that a session has got on its common stream so far. It includes
+// heard lists the methods that a session has got on its standalone stream so far. It includes
 // all events that came before the one the test has waited for.
 func (c crowd) heard(session string) []string {
 	var all []string

@@ -13,7 +13,7 @@ import (
 // stream is the request stream of one delivery.
 type stream struct {
 	session    *session
-	id, ticket string // "" for the common stream
+	id, ticket string // "" for the standalone stream
 	round      int    // how often its delivery was suspended
 	came       time.Time
 	open       int      // requests that are at work

@@ -69,7 +69,7 @@ func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
 	hang := r.call("1", "hang", "0") // ticket t1
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
 	if e := r.event(t, ""); e.Ticket != "t2" || e.Session != "s" || e.Final {
-		t.Errorf("the common event is %+v", e)
+		t.Errorf("the standalone event is %+v", e)
 	}
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	if e := r.final(t, hang); e.Ticket != "t1" {

@@ -24,7 +24,7 @@ const looks = 4
 // check fails with an error, the next one does the work.
 func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
-	if b.Stream != session.Common && !b.Final {
+	if b.Stream != session.Standalone && !b.Final {
 		events, bytes = events*openFactor, bytes*openFactor
 	}
 	step := session.Index(max(events/looks, 1))

@@ -15,9 +15,9 @@ func TestAStreamOverItsEventsLosesItsFront(t *testing.T) {
 		batch       func(first session.Index) session.Batch
 		least, most int
 	}{
-		{"the common stream", func(first session.Index) session.Batch {
+		{"the standalone stream", func(first session.Index) session.Batch {
 			b := aBatch(first, fmt.Sprint(first), "x")
-			b.Stream = session.Common
+			b.Stream = session.Standalone
 			return b
 		}, events, events + events/looks},
 		{"a request that has not ended", func(first session.Index) session.Batch { return aBatch(first, fmt.Sprint(first), "x") }, written, written},
@@ -57,10 +57,10 @@ func TestAStreamOverItsBytesLosesItsFrontWithItsParts(t *testing.T) {
 	s := open(t, Options{Bytes: 1 << 20})
 	for first := range session.Index(4) {
 		b := aBatch(first+1, strings.Repeat("x", 400<<10))
-		b.Stream = session.Common
+		b.Stream = session.Standalone
 		add(t, s, b)
 	}
-	got, p := indexes(t, s, session.Common, 0, 10)
+	got, p := indexes(t, s, session.Standalone, 0, 10)
 	if len(got) != 2 || got[0] != 3 || !p.Gap {
 		t.Errorf("events %v, gap %t, want 3 and 4 and a gap", got, p.Gap)
 	}
@@ -72,9 +72,9 @@ func TestAStreamOverItsBytesLosesItsFrontWithItsParts(t *testing.T) {
 func TestTheLastBatchIsNeverDropped(t *testing.T) {
 	s := open(t, Options{Events: 2, Bytes: 10})
 	b := aBatch(1, "0123456789", "0123456789", "0123456789")
-	b.Stream = session.Common
+	b.Stream = session.Standalone
 	add(t, s, b)
-	if got, p := indexes(t, s, session.Common, 0, 10); len(got) != 3 || p.Gap {
+	if got, p := indexes(t, s, session.Standalone, 0, 10); len(got) != 3 || p.Gap {
 		t.Errorf("events %v, gap %t, want all", got, p.Gap)
 	}
 }
@@ -84,7 +84,7 @@ func TestALookCostsNothingUntilAStreamIsLong(t *testing.T) {
 	c, err := costOf(s, func() error {
 		for first := session.Index(1); first <= 1000; first += 10 {
 			b := aBatch(first, strings.Split("0123456789", "")...)
-			b.Stream = session.Common
+			b.Stream = session.Standalone
 			if err := s.Append(t.Context(), b); err != nil {
 				return err
 			}

@@ -10,7 +10,7 @@
 //
 //	PK            SK                         holds
 //	S#<session>   m                          the session record
-//	              e#<stream>#<first index>   a batch of events; the common stream is "-"
+//	              e#<stream>#<first index>   a batch of events; the standalone stream is "-"
 //	              p#<question>               a client's answer
 //	              v#<since>#<hash>           a durable value of the session
 //	V#<owner>     v#<hash>                   a durable value of a principal or a server
@@ -81,7 +81,7 @@ type Options struct {
 	// [session.EventAge].
 	Age time.Duration
 	// Life is the longest time from a session's last Save to its expiry. The last batch of
-	// a common stream holds the next index, so the store keeps it that much longer, but
+	// a standalone stream holds the next index, so the store keeps it that much longer, but
 	// readers do not see it. Default: 7 days.
 	Life time.Duration
 	// Patience is how long the store repeats one request to DynamoDB, including one

@@ -20,15 +20,15 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		return err
 	}
 	r, condition := s.batchRow(b, data), isFree
-	if b.Stream == session.Common {
-		condition = "attribute_not_exists(PK)" // the common stream lives as long as its session does
+	if b.Stream == session.Standalone {
+		condition = "attribute_not_exists(PK)" // the standalone stream lives as long as its session does
 	}
 	if len(data) > maxInline {
 		old, err := s.get(ctx, r.str("PK"), r.str("SK"))
 		if err != nil {
 			return err
 		}
-		if old != nil && (b.Stream == session.Common || old.alive(time.Now())) {
+		if old != nil && (b.Stream == session.Standalone || old.alive(time.Now())) {
 			return sameBatch(old, r, b)
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 		expires = b.Expires
 	}
 	keep := time.Duration(0)
-	if b.Stream == session.Common {
+	if b.Stream == session.Standalone {
 		keep = s.options.Life
 	}
 	r.expire(expires, keep)
@@ -96,7 +96,7 @@ func tailSpan(id session.ID, stream session.StreamID) span {
 	}
 }
 
-// Tail returns the last batch of a stream; see [session.Log]. For the common stream, Tail
+// Tail returns the last batch of a stream; see [session.Log]. For the standalone stream, Tail
 // answers as long as the session lives, even when its events have expired. So the stream
 // never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
@@ -107,7 +107,7 @@ func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID
 	now := time.Now()
 	sp := tailSpan(id, stream)
 	err := s.query(ctx, sp, func(r row) (bool, error) {
-		if stream != session.Common && !r.alive(now) {
+		if stream != session.Standalone && !r.alive(now) {
 			return true, nil
 		}
 		t = session.Tail{Last: lastOf(r), Gen: session.Generation(r.num("g")), Seq: r.num("q"), Final: r.flag("f")}
@@ -118,12 +118,12 @@ func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID
 
 // Newest returns the request stream that began last; see [session.Log].
 func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
-	stream := session.Common
+	stream := session.Standalone
 	now := time.Now()
 	sp := span{pk: sessionKey(id), from: "e#", to: "e$", backwards: true, limit: 1, fields: tailFields}
 	err := s.query(ctx, sp, func(r row) (bool, error) {
 		of := streamOf(r)
-		if of == session.Common { // the common stream sorts before all others
+		if of == session.Standalone { // the standalone stream sorts before all others
 			return false, nil
 		}
 		if r.alive(now) {
@@ -136,7 +136,7 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 }
 
 // prolong keeps two things from being deleted while a session lives: its durable values,
-// and the last batch of its common stream, which holds the next index. Their first
+// and the last batch of its standalone stream, which holds the next index. Their first
 // lifetime covers the first day of the session. After that, prolong moves their deletion
 // whenever the expiry of the session has moved by an hour or more. It adds Life, twice the
 // time needed, so that a later call can make up for a failed one.
@@ -146,7 +146,7 @@ func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
 	}
 	until := num(x.Expires.Add(s.options.Life).Unix())
 	s.prolongStates(ctx, x, until)
-	sp := tailSpan(x.ID, session.Common)
+	sp := tailSpan(x.ID, session.Standalone)
 	_ = s.query(ctx, sp, func(r row) (bool, error) {
 		_, _, err := s.update(ctx, key(r.str("PK"), r.str("SK")), "SET x = :until", "x < :until", row{":until": until})
 		return false, err

@@ -142,15 +142,15 @@ func TestOfManyLongBatchesOneWinsAsAWhole(t *testing.T) {
 	}
 }
 
-func TestTheTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
+func TestTheTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
 	s := open(t, Options{})
 	b := aBatch(1, "1", "2")
-	b.Stream, b.Expires = session.Common, time.Now().Add(-time.Minute)
+	b.Stream, b.Expires = session.Standalone, time.Now().Add(-time.Minute)
 	add(t, s, b)
-	if got, _ := indexes(t, s, session.Common, 0, 10); len(got) > 0 {
+	if got, _ := indexes(t, s, session.Standalone, 0, 10); len(got) > 0 {
 		t.Errorf("events %v are read after they have expired", got)
 	}
-	tail, err := s.Tail(t.Context(), "s1", session.Common)
+	tail, err := s.Tail(t.Context(), "s1", session.Standalone)
 	if want := (session.Tail{Last: 2, Gen: 1, Seq: 1}); err != nil || tail != want {
 		t.Errorf("Tail is %v, %v, want %v", tail, err, want)
 	}
@@ -160,14 +160,14 @@ func TestTheTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
 	}
 }
 
-func TestTheTailOfTheCommonStreamIsKeptForAsLongAsTheSession(t *testing.T) {
+func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	const day = 24 * time.Hour
 	s := open(t, Options{})
 	b := aBatch(1, "1")
-	b.Stream = session.Common
+	b.Stream = session.Standalone
 	add(t, s, aBatch(1, "1"), b)
 	deleted := func() time.Time {
-		r, err := s.get(t.Context(), sessionKey("s1"), eventKey(session.Common, 1))
+		r, err := s.get(t.Context(), sessionKey("s1"), eventKey(session.Standalone, 1))
 		if err != nil || r == nil {
 			t.Fatal(r, err)
 		}

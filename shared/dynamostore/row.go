@@ -108,7 +108,7 @@ func eventKey(stream session.StreamID, first session.Index) string {
 
 // streamKey returns the beginning of the keys of a stream's batches.
 func streamKey(stream session.StreamID) string {
-	if stream == session.Common {
+	if stream == session.Standalone {
 		stream = "-"
 	}
 	return "e#" + string(stream) + "#"
@@ -119,7 +119,7 @@ func streamOf(r row) session.StreamID {
 	sk := r.str("SK")
 	stream := sk[len("e#") : len(sk)-digits-len("#")]
 	if stream == "-" {
-		return session.Common
+		return session.Standalone
 	}
 	return session.StreamID(stream)
 }

@@ -103,7 +103,7 @@ const noEffects = "0 writes, 0 deliveries"
 type victim struct {
 	session   string
 	requested string // an event id of a request stream
-	common    string // one of the common stream
+	common    string // one of the standalone stream
 	sse       string // a session of HTTP+SSE
 	sseEvent  string // an event id of it
 }
@@ -123,7 +123,7 @@ func (g *guarded) victim() victim {
 	}
 	_, stream, _ := strings.Cut(a.lastID(g.t), "/")
 	v.requested = "0/" + stream
-	run{g.t.Context(), g.count, session.ID(v.session), session.Common, nil, session.Address{}}.say("secret")
+	run{g.t.Context(), g.count, session.ID(v.session), session.Standalone, nil, session.Address{}}.say("secret")
 	v.common = "0"
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
 	defer cancel()
@@ -152,17 +152,17 @@ func (v victim) stolen() map[string]func() *http.Request {
 		return func() *http.Request { return request(method, "/pushy/mcp", body, v.headers(more...)...) }
 	}
 	return map[string]func() *http.Request{
-		"POST a request":        mcp("POST", callOf("chat")),
-		"POST a ping":           mcp("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`),
-		"POST a notification":   mcp("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`),
-		"POST a response":       mcp("POST", `{"jsonrpc":"2.0","id":"q","result":{}}`),
-		"GET":                   mcp("GET", ""),
-		"GET a request stream":  mcp("GET", "", "Last-Event-ID", v.requested),
-		"GET the common stream": mcp("GET", "", "Last-Event-ID", v.common),
-		"DELETE":                mcp("DELETE", ""),
-		"SSE by the event id":   func() *http.Request { return request("GET", "/pushy/sse", "", "Last-Event-ID", v.sseEvent) },
-		"SSE by the session":    func() *http.Request { return request("GET", "/pushy/sse?sessionId="+v.sse, "") },
-		"SSE message":           func() *http.Request { return request("POST", "/pushy/message?sessionId="+v.sse, callOf("chat")) },
+		"POST a request":            mcp("POST", callOf("chat")),
+		"POST a ping":               mcp("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`),
+		"POST a notification":       mcp("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`),
+		"POST a response":           mcp("POST", `{"jsonrpc":"2.0","id":"q","result":{}}`),
+		"GET":                       mcp("GET", ""),
+		"GET a request stream":      mcp("GET", "", "Last-Event-ID", v.requested),
+		"GET the standalone stream": mcp("GET", "", "Last-Event-ID", v.common),
+		"DELETE":                    mcp("DELETE", ""),
+		"SSE by the event id":       func() *http.Request { return request("GET", "/pushy/sse", "", "Last-Event-ID", v.sseEvent) },
+		"SSE by the session":        func() *http.Request { return request("GET", "/pushy/sse?sessionId="+v.sse, "") },
+		"SSE message":               func() *http.Request { return request("POST", "/pushy/message?sessionId="+v.sse, callOf("chat")) },
 	}
 }
 

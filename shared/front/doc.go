@@ -33,7 +33,7 @@
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
 //     in trouble the client gets a longer retry.
 //   - P4 A response is held while a request runs, so that polls are few.
-//   - P5 The common stream is held too; a server that has nothing to push answers 405 from
+//   - P5 The standalone stream is held too; a server that has nothing to push answers 405 from
 //     the start.
 //   - P6 Every response has a retry.
 //   - P7 No stream is closed before its first event has been flushed.

@@ -43,7 +43,7 @@ func eventWorld(t *testing.T) *world {
 	r := run{t.Context(), w.store, eventSession, eventStream, []json.RawMessage{[]byte("1")}, session.Address{}}
 	r.say("working")
 	r.end(`{"content":[]}`)
-	run{t.Context(), w.store, eventSession, session.Common, nil, session.Address{}}.say("news")
+	run{t.Context(), w.store, eventSession, session.Standalone, nil, session.Address{}}.say("news")
 	return w
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// get opens the common stream, or goes on with any stream where it was cut (MCP
+// get opens the standalone stream, or goes on with any stream where it was cut (MCP
 // 2025-11-25, basic/transports, "Listening for Messages from the Server" and
 // "Resumability and Redelivery").
 func (s streamable) get() error {

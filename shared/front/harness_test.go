@@ -298,10 +298,10 @@ func (c *client) get(last string) *answer {
 	return c.w.do(c.request("GET", "", "Last-Event-ID", last))
 }
 
-// push appends to the common stream of the session.
+// push appends to the standalone stream of the session.
 func (c *client) push(text string) {
 	c.w.t.Helper()
-	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Common, nil, session.Address{}}.say(text)
+	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Standalone, nil, session.Address{}}.say(text)
 }
 
 // backend is a server whose tools are Go functions. It stands for the relay, the box and

@@ -82,7 +82,7 @@ func (s streamable) hold(call *host.Call) time.Duration {
 }
 
 // polls reports whether the client comes back for the rest of a response. Every client
-// does so for the common stream.
+// does so for the standalone stream.
 func (s streamable) polls() bool {
 	return s.x.r.Method == http.MethodGet || s.x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }

@@ -12,7 +12,7 @@ import (
 // Clients of every protocol version come to one family of paths:
 //
 //	/<server>/mcp      POST            Streamable HTTP: a message
-//	                   GET             the common stream, or one that goes on
+//	                   GET             the standalone stream, or one that goes on
 //	                   GET             with no session and no version: as /<server>/sse
 //	                   DELETE          the end of a session
 //	/<server>/sse      GET             HTTP+SSE: the event stream

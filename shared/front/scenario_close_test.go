@@ -78,9 +78,9 @@ func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) 
 	})
 }
 
-// R-31 (and R13): the server closes the common stream. The response of the primary ends at
+// R-31 (and R13): the server closes the standalone stream. The response of the primary ends at
 // once, and those of the standbys soon after. All of them continue when they come back.
-func TestServerClosesTheCommonStream(t *testing.T) {
+func TestServerClosesTheStandaloneStream(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
 		crowd := v.crowd(4)

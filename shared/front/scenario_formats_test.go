@@ -67,7 +67,7 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 		}
 		v.push("more")
 		if diff := cmp.Diff([]string{said("more")}, v.get(common).datas(t)); diff != "" {
-			t.Errorf("the common stream (-want +got):\n%s", diff)
+			t.Errorf("the standalone stream (-want +got):\n%s", diff)
 		}
 		if a := v.call("x"); a.status != http.StatusOK {
 			t.Errorf("a new call: got %d %s", a.status, a.body)

@@ -113,7 +113,7 @@ func TestPrimaryIsReplacedTimeAndAgain(t *testing.T) {
 	})
 }
 
-// a client resumes the common stream while a primary lives. It becomes a standby.
+// a client resumes the standalone stream while a primary lives. It becomes a standby.
 func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")

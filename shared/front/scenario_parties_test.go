@@ -134,7 +134,7 @@ func (v voice) end(result string) {
 
 // aside returns a voice for messages outside of requests.
 func (v voice) aside() voice {
-	v.stream = session.Common
+	v.stream = session.Standalone
 	return v
 }
 
@@ -185,7 +185,7 @@ type party interface {
 	// heard returns the server's messages since its last call, in order.
 	heard() []string
 	// leave drops every connection. back connects again to everything that was open, and
-	// to the common stream.
+	// to the standalone stream.
 	leave()
 	back()
 }

@@ -151,7 +151,7 @@ func TestStaleConnectionOfACallIsNotHeldForEver(t *testing.T) {
 	})
 }
 
-// C-34, C-43, on the common stream: a client loses its connection without the endpoint
+// C-34, C-43, on the standalone stream: a client loses its connection without the endpoint
 // noticing. It comes back to its own lease, and gets the later events.
 func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {

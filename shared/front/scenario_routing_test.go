@@ -198,7 +198,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 			says   string
 		}{
 			"duplicate request id":     {fails(session.Errorf(session.Duplicate, "request 1 is in flight")), 409, -32600, "in flight"},
-			"channel closed":           {func() *answer { return quiet.get("") }, 405, -32000, "no common stream"},
+			"channel closed":           {func() *answer { return quiet.get("") }, 405, -32000, "no standalone stream"},
 			"event id, index":          {func() *answer { return lastID("x") }, 400, -32600, "malformed index"},
 			"event id, negative index": {func() *answer { return lastID("-1") }, 400, -32600, "malformed index"},
 			"event id, nonce":          {func() *answer { return lastID("1.!/a") }, 400, -32600, "malformed nonce"},

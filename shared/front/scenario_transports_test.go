@@ -62,7 +62,7 @@ var ways = map[string]way{
 	"POST of the modern era, a session ignored":     {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover", sessionIs, "absent"}, modernAsk, 200, `"supportedVersions"`, ""},
 	"POST of a version to come":                     {"POST", "/pushy/mcp", []string{versionIs, "2099-01-01", "Mcp-Method", "tools/list"}, list, 400, `"code":-32022`, ""},
 
-	"GET of a session: its common stream":                   {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "retry: ", ""},
+	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "retry: ", ""},
 	"GET of a session, resumed":                             {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", lastEventIs, "0/abc"}, "", 200, "retry: ", ""},
 	"GET of a session of HTTP+SSE":                          {"GET", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
 	"GET with a version and no session":                     {"GET", "/pushy/mcp", []string{versionIs, "2025-06-18"}, "", 400, "names no session", ""},
@@ -72,7 +72,7 @@ var ways = map[string]way{
 	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
 	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: message?sessionId=STREAM", ""},
 	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},
-	"GET to listen to a server that says nothing by itself": {"GET", "/known/mcp", []string{sessionIs, "KNOWN"}, "", 405, "no common stream", "POST, DELETE, OPTIONS"},
+	"GET to listen to a server that says nothing by itself": {"GET", "/known/mcp", []string{sessionIs, "KNOWN"}, "", 405, "no standalone stream", "POST, DELETE, OPTIONS"},
 
 	"DELETE of a session":            {"DELETE", "/pushy/mcp", []string{sessionIs, "SESSION"}, "", 204, "", ""},
 	"DELETE without a session":       {"DELETE", "/pushy/mcp", nil, "", 400, "names no session", ""},

@@ -110,7 +110,7 @@ type Limits struct {
 	StartTime   time.Duration // how long a cold server may take to answer initialize; 300 s
 	EventAge    time.Duration // how long events and answers are kept; at most and by default session.EventAge
 	AcceptBy    time.Duration // the time after which a function stops waiting for a sign of life; 25 s
-	Hold        time.Duration // how long a GET on the common stream, or a poll, is held open; 25 s
+	Hold        time.Duration // how long a GET on the standalone stream, or a poll, is held open; 25 s
 	Pace        time.Duration // the shortest retry that a client gets; all others are multiples; 1 s
 	Standby     int           // how many GETs of one session may wait for the lease of its primary; 32
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
-// request ([Host.Accept], [Streams.Resume]), the common stream ([Streams.Listen]) or the
+// request ([Host.Accept], [Streams.Resume]), the standalone stream ([Streams.Listen]) or the
 // legacy SSE stream ([Streams.Follow]). One goroutine uses a Call. It holds nothing that
 // lasts, so it can be dropped at any time.
 type Call struct {
@@ -26,7 +26,7 @@ type Call struct {
 	init    []byte   // params of the initialize of the session's client
 	done    bool
 	halted  bool      // the function has stopped executing the request; see InlineTracker
-	lease   *listener // of a GET on the common stream
+	lease   *listener // of a GET on the standalone stream
 	polls   int       // empty polls in a row before this one
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
@@ -259,7 +259,7 @@ func (c *Call) Hold() time.Duration {
 	switch {
 	case !c.Stored():
 		return 0
-	case c.stream == session.Common && c.polls > idlePolls:
+	case c.stream == session.Standalone && c.polls > idlePolls:
 		return min(c.host.limits.Pace, c.host.limits.Hold)
 	default:
 		return c.host.limits.Hold
@@ -270,7 +270,7 @@ func (c *Call) Hold() time.Duration {
 const idlePolls = 3
 
 // Retry returns how long the client should wait before it comes back. On a request stream it
-// is 1 to 5 times the pace, because the client waits for an answer. On the common stream it
+// is 1 to 5 times the pace, because the client waits for an answer. On the standalone stream it
 // grows from 2 to 60 times the pace while nothing happens. After the server has closed the
 // stream it is the time that the server gave; see [Call.Close].
 func (c *Call) Retry() time.Duration {
@@ -278,7 +278,7 @@ func (c *Call) Retry() time.Duration {
 		return c.pause
 	}
 	pace := c.host.limits.Pace
-	if c.stream != session.Common {
+	if c.stream != session.Standalone {
 		return time.Duration(min(1+c.polls/10, 5)) * pace
 	}
 	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())

@@ -88,7 +88,7 @@ func notConnected(m wire.Message, err error, pages []session.Visit, visits bool)
 // Visited tells the client of a session that its user has done what an elicitation asked
 // for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). It
 // does nothing if the session or its connection is gone, and if a box is writing to the
-// session's common stream: that box would take the notification for its successor's.
+// session's standalone stream: that box would take the notification for its successor's.
 //
 // Errors: Unavailable.
 func (o Outlet) Visited(ctx context.Context, id session.ID, elicitation string, age time.Duration) error {
@@ -115,11 +115,11 @@ func (o Outlet) Visited(ctx context.Context, id session.ID, elicitation string, 
 		age = session.EventAge
 	}
 	b := session.Batch{
-		Session: id, Stream: session.Common, Seq: 1 + rand.Int64N(1<<53), Expires: time.Now().Add(age),
+		Session: id, Stream: session.Standalone, Seq: 1 + rand.Int64N(1<<53), Expires: time.Now().Add(age),
 		Events: [][]byte{wire.NewNotification(wire.NotifyElicitationComplete, params)},
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		tail, err := o.Store.Tail(ctx, id, session.Common)
+		tail, err := o.Store.Tail(ctx, id, session.Standalone)
 		if err != nil {
 			return err
 		}

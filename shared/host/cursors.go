@@ -119,7 +119,7 @@ func heldAt(l session.Lease, now time.Time) bool {
 func dropOwed(s *session.Session) {
 	var owed []session.Cursor
 	for _, c := range s.Pushed {
-		if !c.Settled() && c.Stream != session.Common && !c.Stream.Time().IsZero() {
+		if !c.Settled() && c.Stream != session.Standalone && !c.Stream.Time().IsZero() {
 			owed = append(owed, c)
 		}
 	}

@@ -18,7 +18,7 @@
 //   - I1 An event is appended to the log before it is delivered to a client.
 //   - I2 Each stream has one appender in a generation, which assigns the index. Its
 //     write succeeds if the key is free, and is idempotent for the same bytes. After a
-//     conflict on the common stream the writer is fenced and must stop. After one on a
+//     conflict on the standalone stream the writer is fenced and must stop. After one on a
 //     request stream, that stream is closed and the writer sends nothing more for it.
 //   - I3 Raw JSON passes untouched: ids keep type and digits, unknown fields
 //     survive.

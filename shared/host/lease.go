@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listener is the place of a GET at the common stream. One GET of a session, the primary,
+// listener is the place of a GET at the standalone stream. One GET of a session, the primary,
 // holds the lease and gets the events. The others are standbys: they stand in the session's
 // record, oldest first, and get nothing until the lease is free. So two GETs never take the
 // stream from one another (R9).
@@ -74,7 +74,7 @@ func (l *listener) wait(s session.Session, limits Limits) {
 }
 
 // A nonce is a random word, followed by the number of empty polls before it in base 36. So
-// the retry can grow while nothing is stored. On the common stream the word is the lease
+// the retry can grow while nothing is stored. On the standalone stream the word is the lease
 // holder's, also in the ids of events. A client that was cut off thus comes back to its
 // own lease.
 const nonceLen = 10

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Listen opens the common stream (GET). lastEventID is an id that the client was given, or
+// Listen opens the standalone stream (GET). lastEventID is an id that the client was given, or
 // "". Of several listeners one gets the events; see [Call.Next]. Listen returns Closed if
 // the server never sends anything outside of a request.
 //
@@ -35,7 +35,7 @@ func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventI
 		return nil, err
 	}
 	if s.State == session.Ready && !s.Pushes {
-		return nil, session.Errorf(session.Closed, "server %q never sends anything outside a request; there is no common stream", s.Server)
+		return nil, session.Errorf(session.Closed, "server %q never sends anything outside a request; there is no standalone stream", s.Server)
 	}
 	call := &Call{host: h.core, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
@@ -126,7 +126,7 @@ func (c *Call) mayTake(s session.Session, now time.Time) bool {
 func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
-		tail, err := c.host.store.Tail(ctx, c.session, session.Common)
+		tail, err := c.host.store.Tail(ctx, c.session, session.Standalone)
 		if err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) erro
 	return nil
 }
 
-// dismiss sends the standbys away because the server has closed the common stream (R13).
+// dismiss sends the standbys away because the server has closed the standalone stream (R13).
 // Each finds out at its next look. If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	for range casTries {

@@ -26,7 +26,7 @@ func (nobody) End(context.Context, session.Session, session.Box) error   { retur
 
 var someone = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
 
-// listening returns a session with three events on its common stream.
+// listening returns a session with three events on its standalone stream.
 func listening(t *testing.T) (*host.Host, *sessiontest.Memory, session.ID) {
 	t.Helper()
 	store := sessiontest.NewMemory()

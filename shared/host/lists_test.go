@@ -264,7 +264,7 @@ func TestListThatHasChangedIsAskedForUntilALaterGenerationHasListed(t *testing.T
 		d := asked("at first", true)
 		l.answers(t, d, `"result":{}`)
 		asked("once it is known", false)
-		l.says(t, d.Address, session.Batch{Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{
+		l.says(t, d.Address, session.Batch{Session: d.Session, Stream: session.Standalone, First: 1, Gen: 1, Seq: 2, Events: [][]byte{
 			wire.NewNotification(wire.NotifyResourceUpdated, nil), wire.NewNotification(notification, nil),
 		}})
 		l.answers(t, asked("when it has changed", true), `"result":{}`)
@@ -427,7 +427,7 @@ func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 	faulty := sessiontest.NewFaulty(l.store, 1, sessiontest.Faults{})
 	faulty.Set("Append", sessiontest.Faults{Lost: 1})
 	err := host.Outlet{Store: faulty}.Append(t.Context(), d.Address, session.Batch{
-		Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{wire.NewNotification(wire.NotifyToolsChanged, nil)},
+		Session: d.Session, Stream: session.Standalone, First: 1, Gen: 1, Seq: 2, Events: [][]byte{wire.NewNotification(wire.NotifyToolsChanged, nil)},
 	})
 	if err == nil {
 		t.Fatal("the append did not fail")

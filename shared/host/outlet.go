@@ -64,7 +64,7 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 // announces that its lists have changed, Write makes the kept ones invalid. again reports,
 // for a batch with a connection, that the batch was in the log before.
 func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
-	if b.Stream == session.Common {
+	if b.Stream == session.Standalone {
 		if err := forgetLists(ctx, o.Store, a, b); err != nil {
 			return false, err
 		}
@@ -171,19 +171,19 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 
 // post sends a batch straight to the connection of its request. reached is the index of
 // the last event that the connection took. post stops when an event cannot be posted or
-// until has passed. The common stream belongs to no request: if the session's record has
+// until has passed. The standalone stream belongs to no request: if the session's record has
 // an entry for it that is not Live, post sends none of its events.
 func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, until time.Time) (reached session.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
 		return reached, nil
 	}
-	if b.Stream == session.Common {
+	if b.Stream == session.Standalone {
 		s, _, err := o.Store.Load(ctx, a.Session, "")
 		if err != nil {
 			return b.Last(), unlessGone(err)
 		}
-		if c := cursorOf(&s, session.Common); c != nil && !c.Live {
+		if c := cursorOf(&s, session.Standalone); c != nil && !c.Live {
 			return reached, nil
 		}
 	}
@@ -255,7 +255,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 		changed := false
 		for _, p := range ps {
 			c := cursorOf(&s, p.Batch.Stream)
-			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != session.Common || len(s.Conns) == 1)
+			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != session.Standalone || len(s.Conns) == 1)
 			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}

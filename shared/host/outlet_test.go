@@ -243,7 +243,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	address := func(stream session.StreamID) session.Address {
 		return session.Address{Session: s.ID, Stream: stream, LegacySSE: true}
 	}
-	one, two := address(session.Common), address(session.NewStreamID())
+	one, two := address(session.Standalone), address(session.NewStreamID())
 	frame := []host.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
 	for range 2 { // the ack of the first was lost
 		if _, err := out.Send(t.Context(), frame...); err != nil {
@@ -378,7 +378,7 @@ func (w *pushWorld) appender(stream session.StreamID, events int) {
 	out := host.Outlet{Store: w.store, Clients: w.g}
 	for first := session.Index(1); int(first) <= events; {
 		w.nap(3 * time.Second)
-		if stream == session.Common {
+		if stream == session.Standalone {
 			a.Conn = w.conn() // the newest ticket
 		}
 		var batch []string
@@ -387,7 +387,7 @@ func (w *pushWorld) appender(stream session.StreamID, events int) {
 		}
 		b := batchOf(a, first, batch...)
 		next := first + session.Index(len(batch))
-		b.Final = stream != session.Common && int(next) > events
+		b.Final = stream != session.Standalone && int(next) > events
 		w.until("append", func(ctx context.Context) error { return out.Append(ctx, a, b) })
 		first = next
 	}
@@ -402,8 +402,8 @@ func (w *pushWorld) conn() string {
 func (w *pushWorld) run() {
 	w.join(nil)
 	w.wg.Wait()
-	streams := []session.StreamID{session.Common}
-	w.wg.Go(func() { w.appender(session.Common, 10) })
+	streams := []session.StreamID{session.Standalone}
+	w.wg.Go(func() { w.appender(session.Standalone, 10) })
 	for range 2 + w.draw(4) {
 		stream := session.NewStreamID()
 		streams = append(streams, stream)

@@ -54,7 +54,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	store := sessiontest.NewMemory()
 	expires := time.Now().Add(time.Hour)
 	s := session.Session{ID: session.NewID(), Transport: session.WebSocket, State: session.Ready, Expires: expires}
-	s.Pushed = []session.Cursor{{Stream: session.Common, Index: 1}}
+	s.Pushed = []session.Cursor{{Stream: session.Standalone, Index: 1}}
 	for range 1024 {
 		s.Pushed = append(s.Pushed, session.Cursor{Stream: session.NewStreamID(), Index: 1})
 	}
@@ -74,7 +74,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, last := got.Pushed[0], got.Pushed[len(got.Pushed)-1]
-	if len(got.Pushed) != 1025 || first.Stream != session.Common || last.Stream != newest {
+	if len(got.Pushed) != 1025 || first.Stream != session.Standalone || last.Stream != newest {
 		t.Errorf("%d entries, the first of %q, the last of %q, want that of %q", len(got.Pushed), first.Stream, last.Stream, newest)
 	}
 	if got.Pushed[1].Stream == s.Pushed[1].Stream {

@@ -20,7 +20,7 @@ func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventI
 	if err != nil {
 		return nil, err
 	}
-	if from.Stream == session.Common {
+	if from.Stream == session.Standalone {
 		return h.Listen(ctx, c, id, lastEventID)
 	}
 	s, _, err := h.Load(ctx, c, id)

@@ -127,7 +127,7 @@ func (h Sockets) claims(ctx context.Context, s session.Session, cursors []sessio
 	}
 	var claims []session.Cursor
 	for _, id := range cursors {
-		if id.Stream != session.Common && id.Stream.Time().IsZero() {
+		if id.Stream != session.Standalone && id.Stream.Time().IsZero() {
 			return nil, &session.EventIDError{Part: "stream", ID: id.String()}
 		}
 		if slices.ContainsFunc(claims, func(c session.Cursor) bool { return c.Stream == id.Stream }) {

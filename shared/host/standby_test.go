@@ -241,7 +241,7 @@ func pauseAt(t *testing.T, store session.Store, id session.ID, index session.Ind
 	}
 }
 
-func TestAServerClosesTheCommonStreamAndSendsTheStandbysAway(t *testing.T) {
+func TestAServerClosesTheStandaloneStreamAndSendsTheStandbysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})

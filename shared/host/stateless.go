@@ -244,11 +244,11 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 // Errors: Unavailable.
 func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
 	id := PinnedID(c)
-	tail, err := h.store.Tail(ctx, id, session.Common)
+	tail, err := h.store.Tail(ctx, id, session.Standalone)
 	if err != nil {
 		return nil, err
 	}
-	return &Call{host: h.core, session: id, stream: session.Common, after: tail.Last, begun: time.Now()}, nil
+	return &Call{host: h.core, session: id, stream: session.Standalone, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe subscribes to resources. The call's response to uris[i] has the id

@@ -137,7 +137,7 @@ func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byt
 	return errors.Join(errs...)
 }
 
-// one appends to the common stream of a session. Functions that do so at the same time
+// one appends to the standalone stream of a session. Functions that do so at the same time
 // take turns: each writes after the last event that it has seen. Each batch has a random
 // number, so the same notification from two functions does not count as a repeat.
 func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
@@ -146,10 +146,10 @@ func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error 
 		return err
 	}
 	b := session.Batch{
-		Session: s.ID, Stream: session.Common, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
+		Session: s.ID, Stream: session.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
 	}
 	for tries := 0; ; tries++ {
-		tail, err := k.store.Tail(ctx, s.ID, session.Common)
+		tail, err := k.store.Tail(ctx, s.ID, session.Standalone)
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error 
 // event when it connects.
 const noConnection = "-"
 
-// commonOf returns the address to which the events of a session's common stream go.
+// commonOf returns the address to which the events of a session's standalone stream go.
 // open is false for a session that has ended.
 func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
 	a = session.Address{

@@ -44,10 +44,10 @@ func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 	return server, nil
 }
 
-// heard returns the notifications on the common stream of a session, by method and URI.
+// heard returns the notifications on the standalone stream of a session, by method and URI.
 func (w *world) heard(id session.ID) []string {
 	w.t.Helper()
-	page, err := w.open().Read(context.Background(), id, session.Common, 0, session.MaxRead)
+	page, err := w.open().Read(context.Background(), id, session.Standalone, 0, session.MaxRead)
 	if err != nil {
 		w.t.Fatal(err)
 	}

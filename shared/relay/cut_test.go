@@ -93,18 +93,18 @@ func (w *cutWorld) settled(calls int) {
 	}
 }
 
-// noted checks the common stream of a session: it has each notification that the process
+// noted checks the standalone stream of a session: it has each notification that the process
 // counted, once, in order, at the next index.
 func (w *cutWorld) noted(id session.ID, calls int) {
 	w.t.Helper()
-	page, err := w.memory.Read(w.t.Context(), id, session.Common, 0, 1000)
+	page, err := w.memory.Read(w.t.Context(), id, session.Standalone, 0, 1000)
 	if err != nil || page.Gap || len(page.Events) != calls {
-		w.t.Errorf("%d common events of %d, gap %v: %v", len(page.Events), calls, page.Gap, err)
+		w.t.Errorf("%d standalone events of %d, gap %v: %v", len(page.Events), calls, page.Gap, err)
 	}
 	seen := map[string]bool{}
 	for i, e := range page.Events {
 		if e.Index != session.Index(i+1) || seen[string(e.Raw)] || !strings.Contains(string(e.Raw), `"counted"`) {
-			w.t.Errorf("common event %d has index %d: %s", i+1, e.Index, e.Raw)
+			w.t.Errorf("standalone event %d has index %d: %s", i+1, e.Index, e.Raw)
 		}
 		seen[string(e.Raw)] = true
 	}

@@ -302,7 +302,7 @@ func (x *cutBox) execute(d runner.Delivery, m wire.Message, c cutCall, count int
 	say := func(stream session.StreamID, raw []byte, final bool) {
 		x.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: raw, Final: final})
 	}
-	say(session.Common, wire.NewNotification("notifications/message", fmt.Appendf(nil, `{"counted":%d}`, count)), false)
+	say(session.Standalone, wire.NewNotification("notifications/message", fmt.Appendf(nil, `{"counted":%d}`, count)), false)
 	for n := range c.Progress {
 		wait()
 		say(d.ID, wire.NewNotification("notifications/progress", fmt.Appendf(nil, `{"label":%q,"n":%d}`, c.Label, n+1)), false)

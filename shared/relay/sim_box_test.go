@@ -158,7 +158,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		n += 128 * c.round // no two events are the same
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
-			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
+			x.say(nil, c.s, session.Standalone, x.notice("notifications/message", label, n), false)
 		case kind == 0 && n%128 < 5:
 			if !x.ask(a, c, label, n) {
 				return
@@ -181,7 +181,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	result := fmt.Appendf(nil, `{"label":%q,"by":%q,"pad":%q}`, label, x.p.name, strings.Repeat("ä", size/2))
 	x.respond(c, m.ID, wire.ResultResponse(m.ID, result))
 	if a.rng.IntN(6) == 0 && nap(x.p.ctx, draw(a.rng, 2*x.w.idle)) == nil {
-		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, 128*c.round+steps), false)
+		x.say(nil, c.s, session.Standalone, x.notice("notifications/message", label, 128*c.round+steps), false)
 	}
 }
 

@@ -26,7 +26,7 @@ func (w *world) check() {
 		w.checkIndexes(s)
 		w.checkEvents(s)
 		w.checkAsked(s)
-		if s.id != session.Common {
+		if s.id != session.Standalone {
 			w.checkEnd(s)
 		}
 	}
@@ -68,7 +68,7 @@ func (w *world) title(s *simStream) string {
 }
 
 // checkIndexes checks that indexes go from 1 to n without a hole, that no batch comes
-// twice and that nothing follows the end. On the common stream, nothing of an older
+// twice and that nothing follows the end. On the standalone stream, nothing of an older
 // generation may follow a newer one.
 func (w *world) checkIndexes(s *simStream) {
 	next := session.Index(1)
@@ -86,10 +86,10 @@ func (w *world) checkIndexes(s *simStream) {
 			w.breaks("%s has batch %d of generation %d twice", w.title(s), b.Seq, b.Gen)
 		}
 		written[batch{b.Gen, b.Seq}] = true
-		if b.Final && (i != len(s.batches)-1 || s.id == session.Common) {
+		if b.Final && (i != len(s.batches)-1 || s.id == session.Standalone) {
 			w.breaks("%s goes on after its end at %d", w.title(s), next-1)
 		}
-		if i > 0 && s.id == session.Common && b.Gen < s.batches[i-1].Gen {
+		if i > 0 && s.id == session.Standalone && b.Gen < s.batches[i-1].Gen {
 			w.breaks("%s has events of generation %d after those of %d", w.title(s), b.Gen, s.batches[i-1].Gen)
 		}
 	}
@@ -103,7 +103,7 @@ func (w *world) checkEvents(s *simStream) {
 	for _, e := range s.events {
 		by := byOf(e.Raw)
 		if by == "" {
-			if s.id == session.Common || !isError(e.Raw) {
+			if s.id == session.Standalone || !isError(e.Raw) {
 				w.breaks("%s has an event that nobody said: %s", w.title(s), e.Raw)
 			}
 			continue
@@ -115,7 +115,7 @@ func (w *world) checkEvents(s *simStream) {
 		}
 		said[by]++
 	}
-	if s.id != session.Common && len(said) > 1 && !w.asks() {
+	if s.id != session.Standalone && len(said) > 1 && !w.asks() {
 		w.breaks("%s was written by %d processes", w.title(s), len(said))
 	}
 }
@@ -180,7 +180,7 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 		}
 		w.checkRequest(r, log)
 	}
-	common := log[simStreamKey{c.id, session.Common}]
+	common := log[simStreamKey{c.id, session.Standalone}]
 	if common != nil && c.hears && !w.ledger.isEnded(c.name) && c.heard != session.Index(len(common.events)) {
 		w.breaks("the listener of %s heard %d of %d events", c.name, c.heard, len(common.events))
 	}

@@ -29,7 +29,7 @@ type simClient struct {
 
 	mu       sync.Mutex
 	requests []*simRequest
-	hears    bool          // listens on the common stream
+	hears    bool          // listens on the standalone stream
 	heard    session.Index // index of the last event that it has seen there
 }
 

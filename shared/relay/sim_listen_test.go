@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listen is the client's GET on the common stream. It repeats the GET with the id of the
+// listen is the client's GET on the standalone stream. It repeats the GET with the id of the
 // last event it saw. It stops when the world is over and the client has had the time to
 // get the rest.
 func (c *simClient) listen() {

@@ -90,7 +90,7 @@ func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 	for key, s := range log {
 		last := s.events[len(s.events)-1]
 		text, _ := wire.String(wire.Lookup(last.Raw, "error", "message"))
-		if key.stream == session.Common || !last.Final || byOf(last.Raw) != "" || text == "" {
+		if key.stream == session.Standalone || !last.Final || byOf(last.Raw) != "" || text == "" {
 			continue
 		}
 		label := w.name(s.id)

@@ -312,7 +312,7 @@ func (s *simSocket) joined(conn string, rec session.Session) {
 	defer s.mu.Unlock()
 	s.conn = conn
 	if s.id != rec.ID {
-		s.id, s.cursors, s.got, s.calls = rec.ID, map[session.StreamID]session.Index{session.Common: 0}, nil, nil
+		s.id, s.cursors, s.got, s.calls = rec.ID, map[session.StreamID]session.Index{session.Standalone: 0}, nil, nil
 	}
 }
 
@@ -470,7 +470,7 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 		}
 		seen[key.stream] = append(seen[key.stream], index[raw])
 	}
-	told := map[session.StreamID]bool{session.Common: true}
+	told := map[session.StreamID]bool{session.Standalone: true}
 	for _, r := range s.calls {
 		if r.accepted {
 			told[r.stream] = true

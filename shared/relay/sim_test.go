@@ -359,7 +359,7 @@ func (t *teller) Write(p []byte) (int, error) {
 // name returns the label of the request that a stream belongs to. Unlike the stream's id,
 // the label is the same in each run.
 func (w *world) name(id session.StreamID) string {
-	if id == session.Common {
+	if id == session.Standalone {
 		return "common"
 	}
 	return w.ledger.label(id)

@@ -15,11 +15,11 @@ type ID string
 
 // StreamID names a stream of a session. Each client message (a POST or a WebSocket frame)
 // with requests has a stream of its own, whose ID is unique and is also the deliver id of
-// the message. The zero value is the common stream of the session.
+// the message. The zero value is the standalone stream of the session.
 type StreamID string
 
-// Common is the stream of the messages that belong to no request.
-const Common StreamID = ""
+// Standalone is the stream of the messages that belong to no request.
+const Standalone StreamID = ""
 
 // LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an
 // event to a session of that transport also copies it there. No other session has this
@@ -48,7 +48,7 @@ func NewStreamID() StreamID {
 	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
 }
 
-// Time returns when the stream began, to the millisecond. It is zero for Common,
+// Time returns when the stream began, to the millisecond. It is zero for Standalone,
 // LegacySSE, and a string that is no stream ID.
 func (s StreamID) Time() time.Time {
 	b, err := ids.DecodeString(strings.ToUpper(string(s)))
@@ -68,9 +68,9 @@ func NewNonce() string {
 // EventID is the SSE id that a client gets with an event and comes back with, as
 // Last-Event-ID. Its wire forms are:
 //
-//	<index>                     an event of the common stream
+//	<index>                     an event of the standalone stream
 //	<index>/<stream>            an event of a request stream
-//	<index>.<nonce>             a bare cursor on the common stream (no event)
+//	<index>.<nonce>             a bare cursor on the standalone stream (no event)
 //	<index>.<nonce>/<stream>    a bare cursor on a request stream
 //	<index>.<session>/out       an event of the LegacySSE stream, or a cursor on it
 //
@@ -89,7 +89,7 @@ func (e EventID) String() string {
 	if e.Nonce != "" {
 		s += "." + e.Nonce
 	}
-	if e.Stream != Common {
+	if e.Stream != Standalone {
 		s += "/" + string(e.Stream)
 	}
 	return s

@@ -49,7 +49,7 @@ func TestAStreamIDTellsWhenItBegan(t *testing.T) {
 	if at := session.NewStreamID().Time(); at.Before(before) || at.After(time.Now().Add(time.Second)) {
 		t.Errorf("a stream begun now says %v", at)
 	}
-	if !session.Common.Time().IsZero() || !session.StreamID("zz").Time().IsZero() {
+	if !session.Standalone.Time().IsZero() || !session.StreamID("zz").Time().IsZero() {
 		t.Error("what is no request stream has no time")
 	}
 }

@@ -78,8 +78,8 @@ type Session struct {
 	Expires    time.Time
 	Served     bool        // a box has done more for it than answer lists, so its process may have state
 	Pushes     bool        // the server may send messages outside of requests
-	Primary    Lease       // the GET that gets the common stream
-	Delivered  Index       // highest index of the common stream that a client has reported
+	Primary    Lease       // the GET that gets the standalone stream
+	Delivered  Index       // highest index of the standalone stream that a client has reported
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
@@ -145,7 +145,7 @@ type Connection struct {
 }
 
 // Lease gives its holder a right until a time. For example, one GET has the right to read
-// the common stream. A holder need not return its lease; it stops before Until.
+// the standalone stream. A holder need not return its lease; it stops before Until.
 type Lease struct {
 	Nonce string // names the holder
 	Until time.Time

@@ -188,7 +188,7 @@ type Values interface {
 
 // Log keeps the events of streams.
 //
-// An event never changes, and an index is never used twice. For the common stream that
+// An event never changes, and an index is never used twice. For the standalone stream that
 // holds as long as the session lives, even after all its events were dropped. For a
 // request stream it holds as long as any of its events is there. Stream IDs are unique.
 //
@@ -197,7 +197,7 @@ type Values interface {
 // 8 MiB; see the Options of the driver). It drops events from time to time, so that:
 //
 //   - it drops the front of a stream, in whole batches, and never leaves a hole;
-//   - the last batch of the common stream stays;
+//   - the last batch of the standalone stream stays;
 //   - a request that has not ended may have 16 times as much, and its last batch stays;
 //   - the end of a request stays for at least a minute;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
@@ -208,7 +208,7 @@ type Log interface {
 	// written: the result is nil, or Duplicate if b.Once is set. A driver that repeats
 	// its own attempt must recognize it as its own.
 	//
-	// The key of a batch of the common stream that was dropped or has expired is not
+	// The key of a batch of the standalone stream that was dropped or has expired is not
 	// free. A repeat of that batch may get nil or Conflict.
 	//
 	// The caller must write at Tail.Last+1, so that two writers always meet at the same
@@ -228,7 +228,7 @@ type Log interface {
 	// That of a request stream is then zero.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
 	// Newest returns the request stream of a session that began last and has events. It
-	// returns Common if there is none.
+	// returns Standalone if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
 	// Wait is Read with limit MaxWait that waits until there is something to read. It
 	// returns an empty page at until, or earlier at the driver's own pace. Some drivers

@@ -33,7 +33,7 @@ func boundPromises(h Harness) []promise {
 			same(t, "events behind the hole", raws(t, p), []string{`5`})
 			same(t, "More and Gap", []bool{p.More, p.Gap}, []bool{false, true})
 		}},
-		{"an index of the common stream is not free when its events have expired", commonStays},
+		{"an index of the standalone stream is not free when its events have expired", commonStays},
 		{"an expired request stream is forgotten, whole", func(t *testing.T, k *kit) {
 			old, end := aBatch(1, `old`), aBatch(2, `end`)
 			old.Expires, end.Expires, end.Final = past(), past(), true
@@ -97,32 +97,32 @@ func refusals(t *testing.T, k *kit) {
 	same(t, "events", raws(t, read(t, k, 0, 10)), []string(nil))
 }
 
-// onCommon returns a batch of the common stream of session "s1".
-func onCommon(first session.Index, events ...string) session.Batch {
+// onStandalone returns a batch of the standalone stream of session "s1".
+func onStandalone(first session.Index, events ...string) session.Batch {
 	b := aBatch(first, events...)
-	b.Stream = session.Common
+	b.Stream = session.Standalone
 	return b
 }
 
 func commonStays(t *testing.T, k *kit) {
 	noError(t, "Create", k.Create(t.Context(), plain("s1", "acme")))
-	a, b := onCommon(1, `1`, `2`), onCommon(3, `3`)
+	a, b := onStandalone(1, `1`, `2`), onStandalone(3, `3`)
 	a.Expires, b.Expires = past(), past()
 	put(t, k, a, b)
-	p, err := k.Read(t.Context(), "s1", session.Common, 0, 10)
+	p, err := k.Read(t.Context(), "s1", session.Standalone, 0, 10)
 	noError(t, "Read", err)
 	same(t, "events", raws(t, p), []string(nil))
-	tail, err := k.other(t).Tail(t.Context(), "s1", session.Common)
+	tail, err := k.other(t).Tail(t.Context(), "s1", session.Standalone)
 	noError(t, "Tail", err)
 	same(t, "Tail", tail, session.Tail{Last: 3, Gen: 1, Seq: 3})
 	for _, first := range []session.Index{1, 3} {
-		zombie := onCommon(first, `x`)
+		zombie := onStandalone(first, `x`)
 		zombie.Gen = 2
 		wantCode(t, fmt.Sprintf("Append at %d", first), k.Append(t.Context(), zombie), session.Conflict)
 	}
-	put(t, k, b, onCommon(4, `4`))
+	put(t, k, b, onStandalone(4, `4`))
 	for after, gap := range map[session.Index]bool{0: true, 2: true, 3: false} {
-		p, err := k.Read(t.Context(), "s1", session.Common, after, 10)
+		p, err := k.Read(t.Context(), "s1", session.Standalone, after, 10)
 		noError(t, "Read", err)
 		same(t, fmt.Sprintf("events after %d", after), raws(t, p), []string{`4`})
 		same(t, fmt.Sprintf("Gap after %d", after), p.Gap, gap)
@@ -133,21 +133,21 @@ func bounded(t *testing.T, s session.Store) {
 	const total = 100
 	noError(t, "Create", s.Create(t.Context(), plain("s1", "acme")))
 	for i := session.Index(1); i <= total; i++ {
-		put(t, s, onCommon(i, fmt.Sprint(i)))
+		put(t, s, onStandalone(i, fmt.Sprint(i)))
 	}
-	p, err := s.Read(t.Context(), "s1", session.Common, 0, 1000)
+	p, err := s.Read(t.Context(), "s1", session.Standalone, 0, 1000)
 	noError(t, "Read", err)
 	if n := len(p.Events); n == 0 || n > 16 || p.Events[n-1].Index != total || !p.Gap || p.More {
 		t.Fatalf("%d events are left, gap %t, more %t; want at most 16, the last among them, and a gap", n, p.Gap, p.More)
 	}
 	raws(t, p)
-	tail, err := s.Tail(t.Context(), "s1", session.Common)
+	tail, err := s.Tail(t.Context(), "s1", session.Standalone)
 	noError(t, "Tail", err)
 	same(t, "Tail", tail, session.Tail{Last: total, Gen: 1, Seq: total})
 	for _, first := range []session.Index{1, 50, total} {
-		zombie := onCommon(first, `x`)
+		zombie := onStandalone(first, `x`)
 		zombie.Gen = 9
 		wantCode(t, fmt.Sprintf("Append at %d", first), s.Append(t.Context(), zombie), session.Conflict)
 	}
-	put(t, s, onCommon(total, fmt.Sprint(total)), onCommon(total+1, `next`))
+	put(t, s, onStandalone(total, fmt.Sprint(total)), onStandalone(total+1, `next`))
 }

@@ -143,7 +143,7 @@ func appendConflict(t *testing.T, k *kit) {
 func apart(t *testing.T, k *kit) {
 	streams := []session.Batch{
 		{Session: "s1", Stream: "r1"},
-		{Session: "s1", Stream: session.Common},
+		{Session: "s1", Stream: session.Standalone},
 		{Session: "s1", Stream: "r"},
 		{Session: "s1", Stream: "r11"},
 		{Session: "s2", Stream: "r1"},
@@ -168,7 +168,7 @@ func tails(t *testing.T, k *kit) {
 		noError(t, "Tail", err)
 		same(t, "Tail", got, want)
 	}
-	for _, stream := range []session.StreamID{"r1", session.Common} {
+	for _, stream := range []session.StreamID{"r1", session.Standalone} {
 		check(stream, session.Tail{})
 		b := aBatch(1, `1`, `2`, `3`)
 		b.Stream, b.Gen, b.Seq = stream, 4, 9
@@ -191,12 +191,12 @@ func newest(t *testing.T, k *kit) {
 		noError(t, "Newest", err)
 		same(t, "Newest", got, want)
 	}
-	check(session.Common)
+	check(session.Standalone)
 	older, newer, foreign := session.NewStreamID(), session.NewStreamID(), session.NewStreamID()
 	b := aBatch(1, `1`)
-	b.Stream = session.Common
+	b.Stream = session.Standalone
 	put(t, k, b)
-	check(session.Common)
+	check(session.Standalone)
 	b.Stream = newer
 	put(t, k, b)
 	check(newer)
@@ -240,7 +240,7 @@ func readPromises() []promise {
 			for _, c := range []struct {
 				id     session.ID
 				stream session.StreamID
-			}{{"s1", "r2"}, {"s1", session.Common}, {"s2", "r1"}, {"", ""}} {
+			}{{"s1", "r2"}, {"s1", session.Standalone}, {"s2", "r1"}, {"", ""}} {
 				p, err := k.Read(t.Context(), c.id, c.stream, 0, 10)
 				noError(t, "Read", err)
 				same(t, fmt.Sprintf("page of %q in %q", c.stream, c.id), p, session.Page{})
@@ -307,7 +307,7 @@ func readPromises() []promise {
 			same(t, "Tail", tail, session.Tail{})
 			stream, err := k.Newest(t.Context(), "s1")
 			noError(t, "Newest", err)
-			same(t, "Newest", stream, session.Common)
+			same(t, "Newest", stream, session.Standalone)
 		}},
 	}
 }

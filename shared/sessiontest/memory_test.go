@@ -16,7 +16,7 @@ func TestMemoryWaitsDurablyInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
 		begun := time.Now()
-		page, err := m.Wait(t.Context(), "s", session.Common, 0, begun.Add(time.Hour))
+		page, err := m.Wait(t.Context(), "s", session.Standalone, 0, begun.Add(time.Hour))
 		if waited := time.Since(begun); err != nil || len(page.Events) != 0 || waited != time.Hour {
 			t.Fatalf("Wait returned %d events after %s, error %v; want none after an hour", len(page.Events), waited, err)
 		}
@@ -33,7 +33,7 @@ func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 			}))
 		}
 		page := func() session.Page {
-			p, err := m.Read(t.Context(), "s", session.Common, 0, 10)
+			p, err := m.Read(t.Context(), "s", session.Standalone, 0, 10)
 			noError(t, "Read", err)
 			return p
 		}

@@ -19,7 +19,7 @@ func (m *Memory) Append(_ context.Context, b session.Batch) error {
 	now := m.lock()
 	defer m.mu.Unlock()
 	key := streamKey{b.Session, b.Stream}
-	if old, ok := m.streams[key][b.First]; ok && (b.Stream == session.Common || alive(old.Expires, now)) {
+	if old, ok := m.streams[key][b.First]; ok && (b.Stream == session.Standalone || alive(old.Expires, now)) {
 		if old.Gen == b.Gen && old.Seq == b.Seq && old.Final == b.Final && old.Retry == b.Retry && slices.EqualFunc(old.Events, b.Events, bytes.Equal) {
 			return b.Repeated()
 		}
@@ -44,8 +44,8 @@ func (m *Memory) Read(_ context.Context, id session.ID, stream session.StreamID,
 func (m *Memory) Tail(_ context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
-	if stream == session.Common {
-		now = time.Time{} // the common stream lasts as long as its session
+	if stream == session.Standalone {
+		now = time.Time{} // the standalone stream lasts as long as its session
 	}
 	batches := m.batches(streamKey{id, stream}, now)
 	if len(batches) == 0 {
@@ -59,7 +59,7 @@ func (m *Memory) Tail(_ context.Context, id session.ID, stream session.StreamID)
 func (m *Memory) Newest(_ context.Context, id session.ID) (session.StreamID, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
-	newest := session.Common
+	newest := session.Standalone
 	for key := range m.streams {
 		if key.session == id && key.stream > newest && len(m.batches(key, now)) > 0 {
 			newest = key.stream

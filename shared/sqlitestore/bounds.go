@@ -100,7 +100,7 @@ func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over boo
 	_, err = s.row(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
 	o := s.options
 	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
-		(events > o.Events || size > o.Bytes) && (first == session.Common || now()-oldest >= o.Settle.Microseconds())
+		(events > o.Events || size > o.Bytes) && (first == session.Standalone || now()-oldest >= o.Settle.Microseconds())
 	return batches, over, err
 }
 
@@ -143,7 +143,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		stream := log[:end]
 		log = log[end:]
 		last := stream[len(stream)-1]
-		if last.stream != session.Common && !last.final {
+		if last.stream != session.Standalone && !last.final {
 			drop = append(drop, tooLong(stream, o)...)
 			continue
 		}
@@ -155,7 +155,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 			}
 		}
 		switch {
-		case last.stream == session.Common:
+		case last.stream == session.Standalone:
 			fronts = append(fronts, stream[:len(stream)-1]...)
 		case now-last.written >= o.Settle.Microseconds():
 			fronts = append(fronts, stream[:len(stream)-1]...)
@@ -229,7 +229,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// The last batch of the common stream holds the next index of the stream. While its
+// The last batch of the standalone stream holds the next index of the stream. While its
 // session lives, its row stays after its events have expired, but without data.
 //
 // Events are removed by the hour, after the end of the hour, for 100 pairs of an hour and

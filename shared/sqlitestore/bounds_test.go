@@ -37,7 +37,7 @@ func TestTooMuch(t *testing.T) {
 			nil,
 		},
 		{
-			"the oldest of the common stream go, with an eighth more, the last never",
+			"the oldest of the standalone stream go, with an eighth more, the last never",
 			[]logBatch{at("", 1, 3, 3, false, 1), at("", 4, 1, 1, false, 2), at("", 5, 1, 1, false, 3), at("", 6, 20, 20, false, 4)},
 			[]string{" 1", " 4", " 5"},
 		},
@@ -103,17 +103,17 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-func TestCommonStreamOverTheBoundsLosesItsFrontAndSaysSo(t *testing.T) {
+func TestStandaloneStreamOverTheBoundsLosesItsFrontAndSaysSo(t *testing.T) {
 	s := fresh(t, tight(8))
 	for i := session.Index(1); i <= 20; i++ {
-		put(t, s, batch(session.Common, i, `1`))
+		put(t, s, batch(session.Standalone, i, `1`))
 	}
-	p := read(t, s, session.Common, 0)
+	p := read(t, s, session.Standalone, 0)
 	got := indexes(p)
 	if len(got) == 0 || len(got) > 8 || got[len(got)-1] != 20 || !p.Gap {
 		t.Fatalf("events %v, gap %t", got, p.Gap)
 	}
-	same(t, "Gap for a client that has all but these", read(t, s, session.Common, got[0]-1).Gap, false)
+	same(t, "Gap for a client that has all but these", read(t, s, session.Standalone, got[0]-1).Gap, false)
 }
 
 func TestResultsOutliveTheirProgress(t *testing.T) {
@@ -136,7 +136,7 @@ func TestResultsOutliveTheirProgress(t *testing.T) {
 func TestRequestThatHasNotEndedKeepsItsLog(t *testing.T) {
 	s := fresh(t, tight(8))
 	for i := session.Index(1); i <= 128; i++ {
-		put(t, s, batch("r1", i, `1`), batch(session.Common, i, `1`))
+		put(t, s, batch("r1", i, `1`), batch(session.Standalone, i, `1`))
 	}
 	p := read(t, s, "r1", 0)
 	same(t, "events and Gap", []any{len(p.Events), p.Gap}, []any{128, false})
@@ -175,8 +175,8 @@ func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
 		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
 	}
 	same(t, "over, with what has ended just now", over(), false)
-	put(t, s, batch(session.Common, 1, `1`))
-	same(t, "over, with the common stream", over(), true)
+	put(t, s, batch(session.Standalone, 1, `1`))
+	same(t, "over, with the standalone stream", over(), true)
 }
 
 func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
@@ -313,7 +313,7 @@ func TestWritesRemoveWhatHasExpired(t *testing.T) {
 	}
 }
 
-func TestTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
+func TestTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
 	s := fresh(t)
 	x := session.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
 	if err := s.Create(t.Context(), x); err != nil {
@@ -321,29 +321,29 @@ func TestTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
 	}
 	tail := func() session.Tail {
 		t.Helper()
-		got, err := s.Tail(t.Context(), "s1", session.Common)
+		got, err := s.Tail(t.Context(), "s1", session.Standalone)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
 	}
-	a, b := batch(session.Common, 1, `1`, `2`), batch(session.Common, 3, `3`, `4`)
+	a, b := batch(session.Standalone, 1, `1`, `2`), batch(session.Standalone, 3, `3`, `4`)
 	a.Expires, b.Expires = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
 	put(t, s, a, b)
 	want := session.Tail{Last: 4, Gen: 1, Seq: 3}
 	for range 2 {
 		same(t, "Tail", tail(), want)
-		same(t, "events", indexes(read(t, s, session.Common, 0)), []session.Index(nil))
-		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(session.Common, 3, `x`)), session.Conflict)
+		same(t, "events", indexes(read(t, s, session.Standalone, 0)), []session.Index(nil))
+		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(session.Standalone, 3, `x`)), session.Conflict)
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	same(t, "batches", count(t, s, "events"), 1)
 	put(t, s, b) // the writer got no answer, so it repeats the batch
-	put(t, s, batch(session.Common, 5, `5`))
-	same(t, "Gap of a client that has seen event 4", read(t, s, session.Common, 4).Gap, false)
-	same(t, "Gap of a client that has not", read(t, s, session.Common, 3).Gap, true)
+	put(t, s, batch(session.Standalone, 5, `5`))
+	same(t, "Gap of a client that has seen event 4", read(t, s, session.Standalone, 4).Gap, false)
+	same(t, "Gap of a client that has not", read(t, s, session.Standalone, 3).Gap, true)
 
 	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
 	if err := s.Save(t.Context(), x); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // An append may overwrite a row of a request stream once the row has expired. It never
-// overwrites a row of the common stream: that stream lives as long as its session, so its
+// overwrites a row of the standalone stream: that stream lives as long as its session, so its
 // indexes stay taken.
 //
 // Indexes before an existing batch stay taken as well, even if their rows were dropped: a
@@ -126,7 +126,7 @@ const readTail = `
 SELECT first + n - 1, gen, seq, final FROM events
 WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
 
-// Tail returns the last batch of a stream; see [session.Log]. For the common stream, Tail
+// Tail returns the last batch of a stream; see [session.Log]. For the standalone stream, Tail
 // answers as long as the session lives, even when its events have expired. So the stream
 // never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
@@ -142,7 +142,7 @@ const newestStream = `SELECT stream FROM events WHERE session = ? AND stream > '
 
 // Newest returns the request stream that began last; see [session.Log].
 func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
-	stream := session.Common
+	stream := session.Standalone
 	_, err := s.row(ctx, newestStream, []any{id, now()}, []any{&stream})
 	return stream, err
 }

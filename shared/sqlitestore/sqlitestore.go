@@ -26,9 +26,9 @@ import (
 
 // Options limit what the log keeps. Zero fields get their defaults.
 type Options struct {
-	// Events and Bytes limit the log of one session: its common stream and its ended
+	// Events and Bytes limit the log of one session: its standalone stream and its ended
 	// request streams together. Over a limit, the store drops the oldest batches first. It
-	// always keeps the last batch of the common stream. It drops the last batches of
+	// always keeps the last batch of the standalone stream. It drops the last batches of
 	// request streams, which hold the results, after everything else.
 	//
 	// The log of a request that has not ended is not counted. If that log alone exceeds 16

@@ -174,7 +174,7 @@ func a52TheClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
 	if res := b.follow("/connect", with(fields(page.body, "github"), "action", "connect")); !strings.Contains(res.body, "GitHub is connected") {
 		t.Fatal(res)
 	}
-	events, err := s.store.Read(t.Context(), session.ID(id), session.Common, 0, 10)
+	events, err := s.store.Read(t.Context(), session.ID(id), session.Standalone, 0, 10)
 	if err != nil || len(events.Events) != 1 {
 		t.Fatal(events, err)
 	}

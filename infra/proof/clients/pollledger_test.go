@@ -29,7 +29,7 @@ type seen struct {
 	method  string
 	session session.ID
 	from    string           // Last-Event-ID
-	stream  session.StreamID // the stream that it names; Common for a GET without one
+	stream  session.StreamID // the stream that it names; Standalone for a GET without one
 	begun   time.Time
 	ended   time.Time // zero while it is being served
 	status  int
@@ -178,7 +178,7 @@ func (l *ledger) calls(t *testing.T) calls {
 				c.results[string(s.session)+" "+string(e.Data)]++
 			}
 		}
-		if s.stream == session.Common {
+		if s.stream == session.Standalone {
 			continue
 		}
 		c.polls[s.stream]++

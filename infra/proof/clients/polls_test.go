@@ -118,7 +118,7 @@ func TestCallOutlivesAStoreThatFailsUnderItsFirstResponse(t *testing.T) {
 	}
 }
 
-func TestCommonStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
+func TestStandaloneStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 	const said = 30
 	plan := []step{
 		{Check: "notify", Tool: "notify", Arguments: map[string]any{"n": said}, Until: "end"},
@@ -171,7 +171,7 @@ func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
 			}
 			heard := strings.Join(slices.Concat(lines[0].Logs, lines[1].Logs), " ")
 			if want := "3 6 9 12 15 18 21 24 27 end"; heard != want {
-				t.Errorf("on the common stream: got %s, want %s", heard, want)
+				t.Errorf("on the standalone stream: got %s, want %s", heard, want)
 			}
 			p.server.ledger.check(t, p.sharedPace)
 			calls := p.server.ledger.calls(t)

@@ -28,7 +28,7 @@ type pollServer struct {
 
 	mu      sync.Mutex
 	polls   map[session.StreamID]*pollCall
-	listens map[session.ID]*pollCall // whose common stream is being scripted
+	listens map[session.ID]*pollCall // whose standalone stream is being scripted
 	ctx     context.Context          // of the goroutines a tool leaves behind
 	working sync.WaitGroup
 }
@@ -76,7 +76,7 @@ func (s *pollServer) watched(r *http.Request, seen *seen) *pollCall {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if seen.stream == session.Common {
+	if seen.stream == session.Standalone {
 		return s.listens[seen.session]
 	}
 	return s.polls[seen.stream]
@@ -171,7 +171,7 @@ func (c *pollCall) progress(n int) {
 }
 
 func (c *pollCall) push(text string) {
-	c.append(session.Common, false, "method", wire.NotifyMessage, "params", map[string]any{"level": "info", "data": text})
+	c.append(session.Standalone, false, "method", wire.NotifyMessage, "params", map[string]any{"level": "info", "data": text})
 }
 
 func (c *pollCall) text(format string, args ...any) {
@@ -228,7 +228,7 @@ func (s *shakyStore) arm(stream session.StreamID) {
 	s.method, s.stream, s.armed = "Wait", stream, true
 }
 
-func (s *shakyStore) up() { s.down("", session.Common) }
+func (s *shakyStore) up() { s.down("", session.Standalone) }
 
 func (s *shakyStore) failures() int {
 	s.mu.Lock()
@@ -248,7 +248,7 @@ func (s *shakyStore) check(method string, stream session.StreamID) error {
 
 // Load is the store's, or fails.
 func (s *shakyStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
-	if err := s.check("Load", session.Common); err != nil {
+	if err := s.check("Load", session.Standalone); err != nil {
 		return session.Session{}, session.Box{}, err
 	}
 	return s.Store.Load(ctx, id, box)
@@ -291,10 +291,10 @@ func pollTools() []any {
 //	poll    {"n": 12, "down": "Load"}        and reads fail from the third poll to the fifth
 //	stumble {}                               sends a message; then reads of its own stream fail until
 //	                                         the response to the client has ended; ends at its first poll
-//	notify  {"n": 30}                        n messages on the common stream, one for each poll of it,
+//	notify  {"n": 30}                        n messages on the standalone stream, one for each poll of it,
 //	                                         then the message "end", then its own end
 //	long    {"ms": 7200000, "step": 300000}  takes so long; progress at each step, and a message on
-//	                                         the common stream at each third one
+//	                                         the standalone stream at each third one
 func (c *pollCall) begin(params json.RawMessage) error {
 	var call struct {
 		Name      string

@@ -24,7 +24,7 @@ func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 		server := newPollServer(t, sessiontest.NewMemory(), host.Limits{Pace: time.Second})
 		var heard, progressed []string
 		client := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1"}, &mcp.ClientOptions{
-			//nolint:staticcheck // logging is how this server speaks on the common stream, deprecated from 2026-07-28 or not
+			//nolint:staticcheck // logging is how this server speaks on the standalone stream, deprecated from 2026-07-28 or not
 			LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
 				heard = append(heard, fmt.Sprint(r.Params.Data))
 			},
@@ -62,7 +62,7 @@ func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 			t.Errorf("progress: got %s, want %s", got, want)
 		}
 		if got, want := strings.Join(heard, " "), "3 6 9 12 15 18 21 24 27 end"; got != want {
-			t.Errorf("on the common stream: got %s, want %s", got, want)
+			t.Errorf("on the standalone stream: got %s, want %s", got, want)
 		}
 		server.ledger.check(t, false)
 		calls := server.ledger.calls(t)

@@ -1,5 +1,5 @@
 -- A store as version 1 of its schema had it, written by the program of that time: a
--- session with a call that has ended, a word on the common stream that was reported,
+-- session with a call that has ended, a word on the standalone stream that was reported,
 -- a subscription, and its box, which is awake. It began on 2000-01-01.
 
 CREATE TABLE sessions (

@@ -220,7 +220,7 @@ type Pulled struct {
 type Ack struct {
 	Session session.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`
-	Next    session.Index      `json:"next,omitempty"`   // index of the next common event, if the batch had any
+	Next    session.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
 	Closed  []session.StreamID `json:"closed,omitempty"` // streams that the host has ended
 	Fenced  bool               `json:"fenced,omitempty"`
 }

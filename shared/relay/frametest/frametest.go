@@ -39,8 +39,8 @@ type Frame struct {
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
-	// The fields of Events. Next on an ack is the index of the next common event, after a
-	// batch with common events.
+	// The fields of Events. Next on an ack is the index of the next standalone event, after a
+	// batch with standalone events.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
 	Next   session.Index      `json:"next,omitempty"`

@@ -46,7 +46,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) 
 		if err != nil {
 			return nil, err
 		}
-		if t.Session != f.Session || it.Stream != session.Common && it.Stream != t.Stream {
+		if t.Session != f.Session || it.Stream != session.Standalone && it.Stream != t.Stream {
 			return nil, session.Errorf(session.Invalid, "a ticket of session %s does not fit the stream it came with", t.Session)
 		}
 		var events [][]byte
@@ -57,7 +57,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) 
 		}
 		p := said{marked: it.Marked, Posting: host.Posting{To: t.Address, Batch: session.Batch{
 			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
-			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
+			Final: it.Final && it.Stream != session.Standalone, Events: events, Expires: expires,
 		}}}
 		if it.Asks != nil {
 			asks, err := suspension(t, it, again)
@@ -95,7 +95,7 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 	return events[:len(it.Lens)], again, payload[size:], true
 }
 
-// events stores a batch, in this order: the marks; the common stream; the request streams,
+// events stores a batch, in this order: the marks; the standalone stream; the request streams,
 // each after the item of its suspension if it has one. Then it pushes the stored events to
 // connected clients, removes the marks of ended requests, and returns the ack. All of it
 // may be repeated.
@@ -144,7 +144,7 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 // events with their place in the log. ok is false if they must not be pushed.
 func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored host.Posting, ok bool, err error) {
 	p := say.Posting
-	if p.Batch.Stream != session.Common {
+	if p.Batch.Stream != session.Standalone {
 		closed := false
 		if say.asks != nil {
 			if ok, err = h.suspend(ctx, *say.asks, say.marked); err != nil {
@@ -160,7 +160,7 @@ func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored h
 		}
 		return p, !closed, err
 	}
-	v, err := h.appendCommon(ctx, &p)
+	v, err := h.appendStandalone(ctx, &p)
 	if err != nil {
 		return p, false, err
 	}
@@ -175,7 +175,7 @@ func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored h
 func refused(f frame.Events) frame.Ack {
 	ack := frame.Ack{Seq: f.Seq, Session: f.Session}
 	for _, it := range f.Items {
-		if it.Stream != session.Common {
+		if it.Stream != session.Standalone {
 			ack.Closed = append(ack.Closed, it.Stream)
 		}
 	}
@@ -185,7 +185,7 @@ func refused(f frame.Events) frame.Ack {
 func commonFirst(items []frame.EventItem) []int {
 	order := make([]int, 0, len(items))
 	for i, it := range items {
-		if it.Stream == session.Common {
+		if it.Stream == session.Standalone {
 			order = slices.Insert(order, 0, i)
 		} else {
 			order = append(order, i)
@@ -208,12 +208,12 @@ func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed boo
 	return false, err
 }
 
-// appendCommon writes to the common stream and sets the first index of the batch. A
+// appendStandalone writes to the standalone stream and sets the first index of the batch. A
 // runner that is new to a session does not know the next index and sends First 0.
-// appendCommon then finds the place by writing, and that write fences the runner's
+// appendStandalone then finds the place by writing, and that write fences the runner's
 // predecessor. The verdict is write, refuse, or ignore; ignore is for a frame that
 // comes after the next one of its session.
-func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict, err error) {
+func (h *Handler) appendStandalone(ctx context.Context, p *host.Posting) (v verdict, err error) {
 	b := &p.Batch
 	if b.First > 0 {
 		p.Again, err = h.out.Write(ctx, p.To, *b)
@@ -223,7 +223,7 @@ func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict,
 		return write, err
 	}
 	for {
-		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
+		tail, err := h.Store.Tail(ctx, b.Session, session.Standalone)
 		switch {
 		case err != nil:
 			return refuse, err

@@ -336,7 +336,7 @@ func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string)
 
 // open reads a ticket and checks that the frame's sender may use it. The ticket must be
 // of the same box, and its generation must not be above the one the frame claims.
-// Common events may come with an older ticket. The claimed generation must then not be
+// Standalone events may come with an older ticket. The claimed generation must then not be
 // above the record's: a write with a higher one would fence all later generations.
 func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
 	t, err := h.Sealer.Open(sealed)

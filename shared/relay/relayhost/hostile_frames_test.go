@@ -84,7 +84,7 @@ func (s *siege) honest() map[string]any {
 	for _, id := range []session.ID{"a1", "a2"} {
 		v, _, err := s.memory.Load(ctx, id, "")
 		keep("session "+string(id), v, err)
-		for _, stream := range []session.StreamID{session.Common, session.LegacySSE, "d1", "d2", "waits"} {
+		for _, stream := range []session.StreamID{session.Standalone, session.LegacySSE, "d1", "d2", "waits"} {
 			page, err := s.memory.Read(ctx, id, stream, 0, 100)
 			keep(fmt.Sprintf("stream %q of %s", stream, id), page, err)
 		}
@@ -172,7 +172,7 @@ func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frametest.Frame {
 
 func (s *siege) mutantItem(rng *rand.Rand, ticket string, number func() int64) frame.EventItem {
 	it := frame.EventItem{
-		Ticket: ticket, Stream: pick[session.StreamID](rng, "d1", "d2", session.Common, session.LegacySSE, "waits"), First: session.Index(number()),
+		Ticket: ticket, Stream: pick[session.StreamID](rng, "d1", "d2", session.Standalone, session.LegacySSE, "waits"), First: session.Index(number()),
 		Final: rng.IntN(2) == 0, Marked: rng.IntN(2) == 0, Lens: []int{pick(rng, 13, 2, 0, -1, 1<<62)},
 	}
 	if rng.IntN(4) == 0 {

@@ -109,7 +109,7 @@ func TestGenerationThatTheBoxDoesNotHaveIsRefused(t *testing.T) {
 	s := newSiege(t)
 	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
 	for _, gen := range []session.Generation{hostileGen + 1, math.MaxInt64} {
-		for _, stream := range []session.StreamID{session.Common, "d1"} {
+		for _, stream := range []session.StreamID{session.Standalone, "d1"} {
 			f := s.events("m1", stream, 2, ticket)
 			f.Gen = gen
 			s.gainsNothing("events", frametest.Encode(f))

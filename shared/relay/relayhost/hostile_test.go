@@ -26,7 +26,7 @@ import (
 
 // siege is the relay function before a runner that lies. The hostile box is m/s, of tenant
 // m, awake in generation 5; the honest one is a/s, in generation 3. Each box has sessions
-// with one event on the common stream.
+// with one event on the standalone stream.
 type siege struct {
 	t       *testing.T
 	store   *sessiontest.Counting
@@ -167,7 +167,7 @@ func TestForgedTicketIsWorthNothing(t *testing.T) {
 	}
 	for what, ticket := range forged {
 		s.gainsNothing("events, ticket "+what, frametest.Encode(s.events("m1", "d1", 1, ticket)))
-		s.gainsNothing("common, ticket "+what, frametest.Encode(s.events("m1", session.Common, 2, ticket)))
+		s.gainsNothing("common, ticket "+what, frametest.Encode(s.events("m1", session.Standalone, 2, ticket)))
 		s.gainsNothing("taken, ticket "+what, frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
 		s.gainsNothing("status, ticket "+what, frametest.Encode(frametest.Frame{Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Ticket: ticket, Payload: []byte(`{}`)}))
 	}
@@ -176,8 +176,8 @@ func TestForgedTicketIsWorthNothing(t *testing.T) {
 func TestTicketOfAnotherSessionDoesNotFit(t *testing.T) {
 	s := newSiege(t)
 	mine := s.ticket("m1", "d1", hostileBox, hostileGen)
-	s.gainsNothing("common stream of another session", frametest.Encode(s.events("m2", session.Common, 2, mine)))
-	s.gainsNothing("common stream of a foreign session", frametest.Encode(s.events("a1", session.Common, 2, mine)))
+	s.gainsNothing("standalone stream of another session", frametest.Encode(s.events("m2", session.Standalone, 2, mine)))
+	s.gainsNothing("standalone stream of a foreign session", frametest.Encode(s.events("a1", session.Standalone, 2, mine)))
 	s.gainsNothing("request stream of another session", frametest.Encode(s.events("m2", "d1", 1, mine)))
 	s.gainsNothing("another request stream", frametest.Encode(s.events("m1", "d2", 1, mine)))
 	// A frame with one bad item is refused, even if its other items are good.
@@ -192,10 +192,10 @@ func TestTicketOfAnotherBoxDoesNotFit(t *testing.T) {
 	theirs := s.ticket("a1", "d1", honestBox, honestGen)
 	for _, box := range []session.BoxID{hostileBox, "", "a/S", "a/s/"} {
 		events := s.events("a1", "d1", 1, theirs)
-		common := s.events("a1", session.Common, 2, theirs)
+		common := s.events("a1", session.Standalone, 2, theirs)
 		events.Box, common.Box = box, box
 		s.gainsNothing("events", frametest.Encode(events))
-		s.gainsNothing("common events", frametest.Encode(common))
+		s.gainsNothing("standalone events", frametest.Encode(common))
 		s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: box, Gen: hostileGen, Tickets: []string{theirs}}))
 		s.gainsNothing("status", frametest.Encode(frametest.Frame{Type: frame.TypeStatus, Box: box, Gen: hostileGen, Ticket: theirs, Payload: []byte(`{}`)}))
 	}
@@ -208,7 +208,7 @@ func TestTicketOfANewerGenerationDoesNotFit(t *testing.T) {
 	s := newSiege(t)
 	next := s.ticket("m1", "d1", hostileBox, hostileGen+1)
 	s.gainsNothing("events", frametest.Encode(s.events("m1", "d1", 1, next)))
-	s.gainsNothing("common", frametest.Encode(s.events("m1", session.Common, 2, next)))
+	s.gainsNothing("common", frametest.Encode(s.events("m1", session.Standalone, 2, next)))
 	s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{next}}))
 }
 
@@ -237,7 +237,7 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	if f, err := s.handle(frametest.Encode(s.events("m1", "d1", 1, old))); err != nil || len(f.Closed) != 1 {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
-	if f, err := s.handle(frametest.Encode(s.events("m1", session.Common, 1, old))); err != nil || !f.Fenced {
+	if f, err := s.handle(frametest.Encode(s.events("m1", session.Standalone, 1, old))); err != nil || !f.Fenced {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
 	if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
@@ -388,7 +388,7 @@ func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
 		{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 1},
 		{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
 		{Type: frame.TypePart, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
-		s.events("a1", session.Common, 2, s.ticket("a1", "d1", honestBox, honestGen)),
+		s.events("a1", session.Standalone, 2, s.ticket("a1", "d1", honestBox, honestGen)),
 		// The host reads questions one by one, so one frame must not have more questions
 		// than fit into one message.
 		{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
@@ -442,7 +442,7 @@ func staleSiege(t *testing.T) *siege {
 	if err := s.memory.SaveBox(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	newer := s.events("m1", session.Common, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
+	newer := s.events("m1", session.Standalone, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
 	newer.Gen, newer.Seq = hostileGen+1, 1
 	if f, err := s.handle(frametest.Encode(newer)); err != nil || f.Next != 3 {
 		t.Fatalf("the newer runner is answered with %+v, %v", f, err)
@@ -454,7 +454,7 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 	for _, first := range []session.Index{0, 2} { // it knows the next index, or not
 		s := staleSiege(t)
 		before := s.memory.Batches()
-		f, err := s.handle(frametest.Encode(s.events("m1", session.Common, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
+		f, err := s.handle(frametest.Encode(s.events("m1", session.Standalone, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
 		if err != nil || !f.Fenced {
 			t.Errorf("the stale runner is answered with %+v, %v", f, err)
 		}
@@ -475,7 +475,7 @@ func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
 // A fence ends the stale runner. Its calls end with the error from the host.
 func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
 	s := staleSiege(t)
-	stale := s.events("m1", session.Common, 2, s.ticket("m1", "d1", hostileBox, hostileGen))
+	stale := s.events("m1", session.Standalone, 2, s.ticket("m1", "d1", hostileBox, hostileGen))
 	stale.Payload = append([]byte(`{"evil":true}`), wire.ResultResponse([]byte("1"), []byte(`{"evil":2}`))...)
 	stale.Items = append(stale.Items, frame.EventItem{
 		Ticket: stale.Items[0].Ticket, Stream: "d1", First: 1, Final: true, Lens: []int{len(stale.Payload) - 13},

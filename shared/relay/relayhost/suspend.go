@@ -34,7 +34,7 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (session.Item, error) 
 	}
 	a := it.Asks
 	switch {
-	case it.Stream == session.Common || it.Final || len(t.Requests) == 0 || it.First < 1:
+	case it.Stream == session.Standalone || it.Final || len(t.Requests) == 0 || it.First < 1:
 		return bad("an end, or for no request")
 	case a.Round < 1 || a.Round > session.MaxRounds || a.Within <= 0 || len(a.Questions) == 0 || len(a.Questions) > frame.MaxQuestions:
 		return bad("no questions, or too many")

@@ -459,7 +459,7 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 		"a round too many":         func(_ *asylum, it *frame.EventItem) { it.Asks.Round = session.MaxRounds + 1 },
 		"no time":                  func(_ *asylum, it *frame.EventItem) { it.Asks.Within = 0 },
 		"an end":                   func(_ *asylum, it *frame.EventItem) { it.Final = true },
-		"the common stream":        func(_ *asylum, it *frame.EventItem) { it.Stream = session.Common },
+		"the standalone stream":    func(_ *asylum, it *frame.EventItem) { it.Stream = session.Standalone },
 		"a length below zero":      func(_ *asylum, it *frame.EventItem) { it.Asks.Len = -1 },
 		"a length that is too far": func(_ *asylum, it *frame.EventItem) { it.Asks.Len = 1 << 60 },
 		"no request":               func(_ *asylum, it *frame.EventItem) { it.Lens[0] += it.Asks.Len; it.Asks.Len = 0 },
@@ -473,7 +473,7 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 			if n := a.store.Counts(); n.Writes > 0 {
 				t.Errorf("wrote %v", n.Calls)
 			}
-			if f.Items[0].Stream != session.Common && !slices.Contains(ack.Closed, a.stream) {
+			if f.Items[0].Stream != session.Standalone && !slices.Contains(ack.Closed, a.stream) {
 				t.Errorf("answered with %+v", ack)
 			}
 		})

@@ -251,7 +251,7 @@ func (b *bench) ends(stream session.StreamID, raw string) { b.say("s1", stream, 
 
 func (b *bench) say(s session.ID, stream session.StreamID, raw string, final bool) {
 	e := runner.Event{Session: s, Stream: stream, Raw: []byte(raw), Final: final}
-	if stream == session.Common {
+	if stream == session.Standalone {
 		e.Ticket = "ticket-of-" + string(s)
 	}
 	go b.runner.Event(e)

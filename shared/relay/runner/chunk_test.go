@@ -62,7 +62,7 @@ func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		const sessions = frame.MaxTransfers + 3
 		for n := range sessions {
-			b.say(session.ID("s"+string(rune('A'+n))), session.Common, strings.Repeat("x", 130_000), false)
+			b.say(session.ID("s"+string(rune('A'+n))), session.Standalone, strings.Repeat("x", 130_000), false)
 		}
 		places, done := map[string]bool{}, 0
 		for done < sessions {

@@ -66,8 +66,8 @@ type Delivery struct {
 // belongs to the Runner.
 type Event struct {
 	Session session.ID
-	Stream  session.StreamID // session.Common, or the id of the delivery it belongs to
-	Ticket  string           // the delivery's; for the common stream "" or the session's newest
+	Stream  session.StreamID // session.Standalone, or the id of the delivery it belongs to
+	Ticket  string           // the delivery's; for the standalone stream "" or the session's newest
 	Raw     []byte
 	Final   bool        // the last event of its request stream
 	Asks    *Suspension // not nil: the last event of this round of the stream

@@ -40,7 +40,7 @@ type outbox struct {
 	session session.ID
 	ticket  string        // the newest delivery's
 	seq     int64         // number of the last batch; goes up over all generations of this runner
-	next    session.Index // index of the next common event; 0 if only the host knows it, see relayhost's appendCommon
+	next    session.Index // index of the next standalone event; 0 if only the host knows it, see relayhost's appendStandalone
 	unacked *batch
 	common  [][]byte
 	voucher string      // ticket of the newest event in common
@@ -93,7 +93,7 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	if e.Asks != nil && !ob.suspendable(e) {
 		return
 	}
-	if e.Stream == session.Common {
+	if e.Stream == session.Standalone {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
 			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
@@ -163,7 +163,7 @@ func (ob *outboxes) flush(o *outbox) {
 	ob.sendBatch(b)
 }
 
-// batch takes the events that fit into one events frame: common events first, then the
+// batch takes the events that fit into one events frame: standalone events first, then the
 // streams in the order of their first event.
 func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	o.seq++
@@ -315,7 +315,7 @@ func (ob *outboxes) loosenAll() {
 
 // resumeOutboxes continues after a welcome. Over a new connection it sends the unacked
 // batches again, and it sends the events that have come meanwhile. In a new generation it
-// forgets the indexes of the common streams. The host then gives them anew, and that
+// forgets the indexes of the standalone streams. The host then gives them anew, and that
 // fences the previous generation.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {

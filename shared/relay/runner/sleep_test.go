@@ -201,7 +201,7 @@ func TestCutWhileLingeringIsTheEnd(t *testing.T) {
 
 func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 	onLingering(t, func(b *bench) {
-		b.says(session.Common, "late")
+		b.says(session.Standalone, "late")
 		b.nothing()
 		b.deliver("d1")
 		b.expect(frame.TypeHello)
@@ -216,7 +216,7 @@ func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 
 func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
 	onLingering(t, func(b *bench) {
-		b.says(session.Common, "late")
+		b.says(session.Standalone, "late")
 		time.Sleep(5 * time.Second)
 		if err := b.returned(); err != nil {
 			t.Errorf("Run returned %v", err)

@@ -15,7 +15,7 @@ func (ob *outboxes) suspendable(e Event) bool {
 	d := ob.deliveries.byID[e.Stream]
 	var why string
 	switch {
-	case d == nil || e.Stream == session.Common:
+	case d == nil || e.Stream == session.Standalone:
 		return false
 	case len(e.Raw)+len(e.Asks.Raw) > frame.MaxMessage:
 		why = "the question and the request that is to be sent again are larger than the relay carries"

@@ -73,7 +73,7 @@ func runPlan(ctx context.Context, url, plan string, stdout, stderr io.Writer) in
 
 func (p *poller) connect(ctx context.Context, url string) (err error) {
 	client := mcp.NewClient(&mcp.Implementation{Name: "dormouse-polls-go", Version: "1.0.0"}, &mcp.ClientOptions{
-		//nolint:staticcheck // logging is how the server speaks on the common stream, deprecated from 2026-07-28 or not
+		//nolint:staticcheck // logging is how the server speaks on the standalone stream, deprecated from 2026-07-28 or not
 		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
 			p.logs <- fmt.Sprint(r.Params.Data)
 		},

@@ -31,7 +31,7 @@ IS_V2 = SDK_VERSION.startswith("2.")
 if IS_V2:
     from mcp import Client, MCPDeprecationWarning
 
-    # Logging is how the server speaks on the common stream, deprecated or not.
+    # Logging is how the server speaks on the standalone stream, deprecated or not.
     warnings.simplefilter("ignore", MCPDeprecationWarning)
 
 CALL_TIMEOUT = 300.0
