@@ -34,8 +34,9 @@ func TestMain(m *testing.M) {
 		hostileServer()
 		os.Exit(0)
 	}
-	if onLambda() {
+	if onLambda() || os.Getenv(listenAt) != "" {
 		Main()
+		os.Exit(0)
 	}
 	script, ok := os.LookupEnv("RUNNER_TEST_SUPERVISE")
 	if !ok {

@@ -310,6 +310,9 @@ func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			_ = cmd.Process.Signal(syscall.SIGQUIT) // it says what it waits for
+		}
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})

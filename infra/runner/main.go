@@ -38,6 +38,10 @@
 // its welcome. The runner reads DORMOUSE_CACHE there, and removes AWS's variables from its
 // environment before it starts a server.
 //
+// With DORMOUSE_LISTEN, an address such as :8080, the runner is invited too, as the container
+// of an AgentCore runtime: POST /invocations has the invitation, GET /ping says whether there
+// was one.
+//
 // A server that configures no sandbox runs with the rights of the runner. A server with
 // a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
 // its staged files, and its workspace. A server with only limits or network off keeps
@@ -79,9 +83,10 @@ const (
 // confine its servers.
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if onLambda() {
+	invited := onLambda() || os.Getenv(listenAt) != ""
+	if invited {
 		if err := hide(); err != nil {
-			log.Error("the function for boxes cannot start", "error", err)
+			log.Error("the runner cannot wait for an invitation", "error", err)
 			os.Exit(exitFailed)
 		}
 	}
@@ -94,8 +99,11 @@ func Main() {
 		os.Exit(code)
 	}
 	serve := run
-	if onLambda() {
+	switch {
+	case onLambda():
 		serve = serveInvocations
+	case invited:
+		serve = serveSession
 	}
 	if err := serve(log); err != nil {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)

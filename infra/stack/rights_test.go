@@ -126,6 +126,8 @@ func called(t *testing.T) []string {
 					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
+				case n.Value == `"/runtimes/"`:
+					actions = append(actions, "bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession")
 				case n.Value == `"/schedules/"`:
 					actions = append(actions, "scheduler:CreateSchedule", "scheduler:DeleteSchedule", "iam:PassRole") // of the schedules' role
 				}
@@ -200,6 +202,7 @@ func ofOwn() map[string][]string {
 		"shared/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
 		"shared/relay/relayhost.(*Connections).send":      {"execute-api:ManageConnections"},
 		"shared/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
+		"shared/fleet/agentcore.(*Fleet).call":            {"bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
 		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing

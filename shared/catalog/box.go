@@ -31,8 +31,8 @@ const HostPathAuto = "auto"
 type Box struct {
 	// Image is the container image of the box; it has no effect on one machine.
 	Image string `json:"image,omitempty"`
-	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is the stack's
-	// own choice.
+	// Place is where the box runs on AWS: "auto", "lambda", "agentcore" or "fargate"; "" is
+	// the stack's own choice.
 	Place string `json:"place,omitempty"`
 	// Offline is network "off": the server's processes have no network. The box still uses
 	// the network to install packages for them.
@@ -207,9 +207,11 @@ func (r *serverReader) profile(m member) profile {
 // boxKeys are the keys under x-dormouse.box.
 func boxKeys() map[string]field {
 	keys := map[string]field{
-		"profile":          readBefore,
-		"image":            func(r *serverReader, m member) { r.server.Box.Image = r.text(m.value, "image") },
-		"place":            func(r *serverReader, m member) { r.server.Box.Place = r.oneOf(m, "auto", "lambda", "fargate") },
+		"profile": readBefore,
+		"image":   func(r *serverReader, m member) { r.server.Box.Image = r.text(m.value, "image") },
+		"place": func(r *serverReader, m member) {
+			r.server.Box.Place = r.oneOf(m, "auto", "lambda", "agentcore", "fargate")
+		},
 		"network":          func(r *serverReader, m member) { r.server.Box.Offline = r.oneOf(m, "on", "off") == "off" },
 		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.text(m.value, "host_path") },
 		"host_path_mode":   func(r *serverReader, m member) { r.server.Box.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw" },

@@ -10,7 +10,9 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -171,6 +173,30 @@ type Invitation struct {
 	Box         string            `json:"box"`
 	Server      string            `json:"server"`
 	Env         map[string]string `json:"env"`
+}
+
+// maxInvitation is how many bytes the places take.
+const maxInvitation = 1 << 20
+
+// Invite returns the id of a task in a place with [Traits].Invites, and its invitation as
+// JSON. The id is made of the place and the client token.
+//
+// Errors: [ErrInvalid] for a task that could never run there.
+func (t Task) Invite(place string) (id string, invitation []byte, err error) {
+	if t.ClientToken == "" || len(t.ClientToken) > MaxClientToken {
+		return "", nil, fmt.Errorf("%w: the client token has %d bytes, it must have 1 to %d", ErrInvalid, len(t.ClientToken), MaxClientToken)
+	}
+	for name, value := range t.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return "", nil, fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", ErrInvalid, name)
+		}
+	}
+	id = place + "/" + t.ClientToken
+	invitation, err = json.Marshal(Invitation{Task: id, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, Env: t.Env})
+	if err != nil || len(invitation) > maxInvitation {
+		return "", nil, fmt.Errorf("%w: the invitation of the box has %d bytes, at most %d are sent: %w", ErrInvalid, len(invitation), maxInvitation, err)
+	}
+	return id, invitation, nil
 }
 
 // End returns the status with which the task says that it has ended, without its times and

@@ -39,7 +39,8 @@ const (
 	EnvCheck        = "DORMOUSE_CHECK"              // with any value, the function only checks whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
 	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions for boxes on AWS, see lambda.ParseSizes; empty: none
-	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, or fargate
+	EnvBoxRuntime   = "DORMOUSE_BOX_RUNTIME"        // ARN of an AgentCore runtime for boxes on AWS; empty: none
+	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, agentcore, or fargate
 
 	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
 	// sign-ins uses.

@@ -36,7 +36,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -58,7 +57,6 @@ const (
 	// and less to wake.
 	idle        = 4 * time.Second
 	callTimeout = 10 * time.Second
-	maxPayload  = 1 << 20
 	maxAnswer   = 64 << 10
 )
 
@@ -154,16 +152,12 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 		return "", fleet.ErrDisabled
 	}
 	function, err := f.function(t)
-	if err == nil {
-		err = validate(t)
-	}
 	if err != nil {
 		return "", err
 	}
-	id := Place + "/" + t.ClientToken
-	event, err := json.Marshal(fleet.Invitation{Task: id, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, Env: t.Env})
-	if err != nil || len(event) > maxPayload {
-		return "", fmt.Errorf("%w: the event for the box has %d bytes, Lambda takes %d: %w", fleet.ErrInvalid, len(event), maxPayload, err)
+	id, event, err := t.Invite(Place)
+	if err != nil {
+		return "", err
 	}
 	return id, f.invoke(ctx, function, tenant(t.Box), event)
 }
@@ -180,18 +174,6 @@ func (f *Fleet) function(t fleet.Task) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%w: no function for boxes has %d MB of memory", fleet.ErrInvalid, need)
-}
-
-func validate(t fleet.Task) error {
-	if t.ClientToken == "" || len(t.ClientToken) > fleet.MaxClientToken {
-		return fmt.Errorf("%w: the client token has %d bytes, it must have 1 to %d", fleet.ErrInvalid, len(t.ClientToken), fleet.MaxClientToken)
-	}
-	for name, value := range t.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", fleet.ErrInvalid, name)
-		}
-	}
-	return nil
 }
 
 // tenant returns the tenant id of a box.

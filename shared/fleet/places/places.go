@@ -13,14 +13,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// Lambda is the place of boxes that run as Lambda functions.
-const Lambda = "lambda"
+// Places beside a fleet's base.
+const (
+	Lambda    = "lambda"    // boxes run as Lambda functions
+	AgentCore = "agentcore" // boxes run as sessions of an AgentCore runtime
+)
 
 // Wishes for a place, as x-dormouse.box.place has them.
 const (
-	Auto    = "auto"    // the cheapest place that can run the box
-	Fast    = "lambda"  // Lambda, if it can run the box
-	Fargate = "fargate" // the place that runs every box; on one machine a process of it
+	Auto     = "auto"      // the cheapest place that can run the box
+	Fast     = "lambda"    // Lambda, if it can run the box
+	Sessions = "agentcore" // AgentCore, if it can run the box
+	Fargate  = "fargate"   // the place that runs every box; on one machine a process of it
 )
 
 // Fleet is a fleet of several places. It is safe for concurrent use.
@@ -110,7 +114,7 @@ const goneLife = 8 * time.Hour
 
 // Needs says what the start of a box needs.
 type Needs struct {
-	Wish    string        // Auto, Fast or Fargate; "" for the fleet's own
+	Wish    string        // Auto, Fast, Sessions or Fargate; "" for the fleet's own
 	Attempt int           // counted from 1
 	Busy    time.Duration // how long the box has had work in its wakes, in the mean; 0 if unknown
 
@@ -124,34 +128,49 @@ type Needs struct {
 	Installs    bool          // packages that are not kept anywhere and must be installed
 }
 
-// Limits of a box on Lambda.
+// Limits of a box on Lambda, and on AgentCore.
 const (
-	lambdaCPUs   = 2
+	fastCPUs     = 2
 	lambdaMemory = 2048
 	// lambdaTool leaves enough of the 15 minutes for more than one call.
 	lambdaTool = 10 * time.Minute
 	// lambdaBusy is how long a wake may last in the mean until the base place is cheaper.
 	lambdaBusy = 25 * time.Second
+
+	agentCoreMemory = 8192
+	// agentCoreCheap is up to how much memory AgentCore is cheaper than the base place.
+	agentCoreCheap = 819
+	agentCoreTool  = 4 * time.Hour
 )
 
-// Choose returns the place for a start: the first that fits of Lambda and the fleet's
-// base. A second attempt goes to base, since it can run every box.
+// Choose returns the place for a start: the first that fits of AgentCore, Lambda and the
+// fleet's base. A second attempt goes to base, since it can run every box.
 func (f *Fleet) Choose(n Needs) string {
-	if _, there := f.fleets[Lambda]; !there || n.Attempt > 1 || !n.fitLambda() {
+	if n.Attempt > 1 {
 		return f.base
 	}
 	wish := n.Wish
 	if wish == "" {
 		wish = f.wish
 	}
-	if wish == Fast || wish == Auto && !n.Installs && n.Busy <= lambdaBusy {
+	auto := wish == Auto && !n.Installs
+	switch {
+	case f.has(AgentCore) && n.fit(agentCoreMemory, agentCoreTool) && (wish == Sessions || auto && n.MemoryMB <= agentCoreCheap):
+		return AgentCore
+	case f.has(Lambda) && n.fit(lambdaMemory, lambdaTool) && (wish == Fast || auto && n.Busy <= lambdaBusy):
 		return Lambda
+	default:
+		return f.base
 	}
-	return f.base
 }
 
-// fitLambda reports whether Lambda can run the box at all.
-func (n Needs) fitLambda() bool {
-	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
-		n.ToolTimeout > 0 && n.ToolTimeout <= lambdaTool
+func (f *Fleet) has(place string) bool {
+	_, ok := f.fleets[place]
+	return ok
+}
+
+// fit reports whether a place without guards, images and secrets can run the box at all.
+func (n Needs) fit(memoryMB int, longest time.Duration) bool {
+	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= fastCPUs && n.MemoryMB <= memoryMB &&
+		n.ToolTimeout > 0 && n.ToolTimeout <= longest
 }

@@ -79,6 +79,31 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 	}
 }
 
+func TestAStackWithAgentCoreChoosesItWhereItIsCheaper(t *testing.T) {
+	all := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": &driver{}, places.Lambda: &driver{}, places.AgentCore: &driver{}})
+	for name, c := range map[string]struct {
+		change func(*places.Needs)
+		want   string
+	}{
+		"auto":                     {func(*places.Needs) {}, "agentcore"},
+		"long conversations":       {func(n *places.Needs) { n.Busy = time.Hour }, "agentcore"},
+		"a GB":                     {func(n *places.Needs) { n.MemoryMB = 1024 }, "lambda"},
+		"a GB that wishes it":      {func(n *places.Needs) { n.MemoryMB, n.Wish = 1024, places.Sessions }, "agentcore"},
+		"a server that wishes not": {func(n *places.Needs) { n.Wish = places.Fast }, "lambda"},
+		"an hour's calls":          {func(n *places.Needs) { n.ToolTimeout = time.Hour }, "agentcore"},
+		"a day's calls":            {func(n *places.Needs) { n.ToolTimeout, n.Wish = 24*time.Hour, places.Sessions }, "ecs"},
+		"guards":                   {func(n *places.Needs) { n.Confined, n.Wish = true, places.Sessions }, "ecs"},
+		"an install":               {func(n *places.Needs) { n.Installs = true }, "ecs"},
+		"the second attempt":       {func(n *places.Needs) { n.Attempt = 2 }, "ecs"},
+	} {
+		n := places.Needs{Attempt: 1, ToolTimeout: time.Minute}
+		c.change(&n)
+		if got := all.Choose(n); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
 func TestEachTaskBelongsToItsPlace(t *testing.T) {
 	f, base, fast := two(places.Auto)
 	for _, place := range []string{"", "ecs", places.Lambda} {
