@@ -273,7 +273,8 @@ func attack() loot {
 	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", up))
 	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", up))
 	l.Environ, l.Fds, l.Own = string(environ), len(fds), os.Environ()
-	l.Attached = unix.PtraceSeize(up) == nil
+	// Root may trace everybody, and a traced runner stops at its next signal.
+	l.Attached = os.Getuid() != 0 && unix.PtraceSeize(up) == nil
 	api := os.Getenv("RUNNER_TEST_API")
 	client := &http.Client{Timeout: 2 * time.Second}
 	ask := func(method, path string) int {
@@ -310,9 +311,6 @@ func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			_ = cmd.Process.Signal(syscall.SIGQUIT) // it says what it waits for
-		}
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
