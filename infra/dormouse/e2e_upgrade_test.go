@@ -95,7 +95,7 @@ func TestUpgradeOfADataFolder(t *testing.T) {
 	}
 }
 
-// releases returns the commits of the file, oldest first.
+// releases returns the commits of the file, oldest first: those of the last two releases.
 func releases(t *testing.T) (commits []string) {
 	t.Helper()
 	for line := range strings.Lines(read(t, releasesFile)) {
@@ -103,8 +103,8 @@ func releases(t *testing.T) (commits []string) {
 			commits = append(commits, commit)
 		}
 	}
-	if len(commits) == 0 {
-		t.Fatalf("%s names no release", releasesFile)
+	if len(commits) != 2 {
+		t.Fatalf("%s names %d releases, want the last two", releasesFile, len(commits))
 	}
 	return commits
 }
