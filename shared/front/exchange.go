@@ -79,6 +79,7 @@ func (x *exchange) serve() error {
 	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
 	if err != nil {
 		x.challenge(name, err)
+		nameRefused(x)
 		return err
 	}
 	server, err := x.opts.server(x.r, name, "there is no such server; servers are at /<server>/mcp")

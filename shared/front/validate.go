@@ -129,6 +129,23 @@ func (x *exchange) body() ([]byte, error) {
 	return body, nil
 }
 
+// maxRefused is the size of a body up to which the endpoint reads it only to name the
+// request that it refuses, in bytes.
+const maxRefused = 16 << 10
+
+// nameRefused finds out which request is refused before its caller is known, so that
+// the error response has its id (JSON-RPC 2.0, §5). A body that is long, or whose length
+// the client does not say, is not worth reading for a stranger.
+func nameRefused(x *exchange) {
+	if x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused {
+		return
+	}
+	if body, err := x.body(); err == nil {
+		msgs, _, _ := wire.ParseBody(body)
+		x.method, x.id = subject(msgs)
+	}
+}
+
 // subject returns the method and id that answers and log lines are about: those of the
 // first request, or else of the first message. It returns no id for a response, whose
 // id is that of another message.

@@ -306,7 +306,8 @@ func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
 			at = "/who/mcp"
 		}
 		want := `Bearer resource_metadata="` + s.url + `/.well-known/oauth-protected-resource` + at + `", scope="mcp"`
-		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want || !strings.Contains(a.body, `"jsonrpc":"2.0"`) {
+		id := map[string]string{"POST": `"id":1,`}[door[0]]
+		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want || !strings.Contains(a.body, `"jsonrpc":"2.0",`+id) {
 			t.Errorf("%s: %d %s\n got %s\nwant %s", name, a.status, a.body, got, want)
 		}
 	}
