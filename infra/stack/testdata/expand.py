@@ -1,7 +1,7 @@
 """Writes the template that CloudFormation gets from AWS::Serverless, as JSON.
 
-Arguments: the template, then NAME=VALUE for parameters. What the transform needs of
-AWS (managed policies, the region) is given to it, so that nothing is called.
+Arguments: the template, then NAME=VALUE for parameters; CodeUri is where the code of
+functions is. What the transform needs of AWS (managed policies, the region) is given to it, so that nothing is called.
 """
 
 import json
@@ -19,6 +19,6 @@ with open(sys.argv[1], encoding="utf-8") as file:
 parameters = {name: spec.get("Default", "") for name, spec in template["Parameters"].items()}
 parameters.update(pair.split("=", 1) for pair in sys.argv[2:])
 # As sam package leaves it.
-template["Globals"]["Function"]["CodeUri"] = "s3://bucket/code"
+template["Globals"]["Function"]["CodeUri"] = parameters.pop("CodeUri", "s3://bucket/code")
 translator = Translator(managed_policy_map={}, sam_parser=Parser())
 json.dump(translator.translate(template, parameters), sys.stdout, indent=1, default=str)
