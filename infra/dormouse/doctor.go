@@ -86,19 +86,35 @@ func (c *doctorCommand) Run(t *terminal) error {
 	return nil
 }
 
-func (d *doctor) all(ctx context.Context) []finding {
-	all := append(d.programs(ctx), d.serversFile(), d.variables(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
+func (d *doctor) all(ctx context.Context) (all []finding) {
+	here := !d.elsewhere()
+	if here {
+		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
+	}
 	var at time.Time // the time of the place at --url
 	if d.URL != "" {
 		var f finding
 		f, at = d.proxy(ctx)
 		all = append(all, f)
 	}
-	all = append(all, d.sandbox(), d.clock(at))
+	if here {
+		all = append(all, d.sandbox())
+	}
+	all = append(all, d.clock(at))
 	if d.Server != "" {
 		all = append(all, d.server(ctx)...)
 	}
 	return all
+}
+
+// elsewhere reports whether the checks are about --url alone, such as that of a stack:
+// this machine hosts nothing.
+func (d *doctor) elsewhere() bool {
+	if !d.remote() || d.machine != nil {
+		return false
+	}
+	_, err := os.Stat(d.Servers)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func printFindings(t *terminal, all []finding) error {

@@ -15,7 +15,15 @@ import (
 // operate runs a command of dormouse and returns its whole output and its exit code.
 func operate(t *testing.T, args ...string) (printed string, code int) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "dormouse"), args...).CombinedOutput()
+	return operateWith(t, "", nil, args...)
+}
+
+// operateWith is as operate, with a standard input and more variables.
+func operateWith(t *testing.T, stdin string, env []string, args ...string) (printed string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "dormouse"), args...)
+	cmd.Stdin, cmd.Env = strings.NewReader(stdin), append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

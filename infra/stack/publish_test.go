@@ -26,7 +26,7 @@ func TestSAMPublishesNoVersionForAParameter(t *testing.T) {
 	// Each way takes some seconds of a Python process.
 	for settings, changes := range map[string]map[string]bool{
 		"AutoPublishAlias: live": {"CodeUri=s3://bucket/other": true, "ImageTag=other": false, "IdleSeconds=30": false},
-		"AutoPublishAlias: live\n      AutoPublishAliasAllProperties: true":     {"CodeUri=s3://bucket/other": true, "ImageTag=other": false, "IdleSeconds=30": false},
+		"AutoPublishAlias: live\n      AutoPublishAliasAllProperties: true":      {"CodeUri=s3://bucket/other": true, "ImageTag=other": false, "IdleSeconds=30": false},
 		"AutoPublishAlias: live\n      AutoPublishCodeSha256: !Ref RevisionTest": {"CodeUri=s3://bucket/other": false, "ImageTag=other": false, "RevisionTest=other": true},
 	} {
 		t.Run(settings, func(t *testing.T) {

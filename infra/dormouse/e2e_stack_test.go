@@ -1,0 +1,120 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Each command that takes --url works with a stack, or says in a sentence where the thing
+// is that a stack does not have. Each command that takes only --store works with the
+// table. The functions are programs on DynamoDB, so their endpoint knows what it knows on
+// AWS. The commands come from the program: a command that no row is about fails the test.
+func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+	t.Cleanup(dynamoDB.Stop)
+	endpoint, err := dynamoDB.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := dynamostore.Place{Table: "stack-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
+	table := "dynamodb:" + place.Table + "?endpoint=" + endpoint
+	m := newMachine(t, servers{"one": nil}).asPrograms()
+	m.start("--access", "keys", "--store", table)
+
+	operator := m.keys("create", "ada", "--all-servers", "--role", "operator")
+	m.keys("create", "bob", "--server", "one")
+	carl := m.keys("create", "carl", "--server", "one")
+	c := m.as(operator, "one")
+	c.text("count", "")
+	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
+
+	// A machine's functions have their file from its disk, so push goes to the API as a
+	// stack has it, over the same table.
+	store := dynamostore.New(place.Client(dynamostore.Keys{ID: "local", Secret: "local"}, nil), place.Table, dynamostore.Options{})
+	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store))}))
+	t.Cleanup(stack.Close)
+	file := filepath.Join(t.TempDir(), "servers.json")
+	write(t, file, `{"mcpServers":{"one":{"command":"a"}}}`)
+
+	at := []string{"--url", url, "--key", operator}
+	in := []string{"--store", table}
+	type row struct {
+		command, line string // the command, and its arguments
+		where         []string
+		want          string
+		code          int
+	}
+	rows := []row{
+		{"list", "", at, "one   awake", 0},
+		{"tools", "one", at, "echo", 0},
+		{"call", "one echo text=hello", at, "hello", 0},
+		{"sessions", "", at, c.session[:12], 0},
+		{"ps", "", at, "one     awake", 0},
+		{"doctor", "one", at, "✓ first list", 0},
+		{"connect", "claude-code one", at, url + "/one/mcp", 0},
+		{"keys create", "eve --server one", at, "dm_", 0},
+		{"keys list", "", at, "eve", 0},
+		{"keys rotate", "bob --grace 1h", at, "is valid until", 0},
+		{"keys revoke", carl, at, "of carl, tenant default, is revoked", 0},
+		{"stop", "one --now --json", at, "default/one", 0},
+		{"end", c.session[:12] + " --json", at, c.session, 0},
+		{"push", file, []string{"--url", stack.URL, "--key", operator}, "Version 1 of the servers file", 0},
+		// A stack does not have these. The answer says where they are.
+		{"calls", "", at, "log groups in CloudWatch", 1},
+		{"logs", "one", at, "aws logs tail", 1},
+		{"bill", "", at, "log groups in CloudWatch", 1},
+		{"reload", "", at, "dormouse push", 1},
+		// These work with the table itself, with the credentials of its owner.
+		{"quotas show", "", in, "default", 0},
+		{"quotas set", "default month_usd=5", in, "", 0},
+		{"secrets set", "github --principal ada", in, "", 0},
+		{"secrets list", "", in, "github", 0},
+		{"secrets remove", "github --principal ada", in, "", 0},
+		{"grants list", "--json", in, "[]", 0},
+		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
+	}
+	// These are about this machine alone.
+	here := []string{"run", "add", "import", "remove", "enable", "disable", "open", "check", "image", "version", "completion"}
+
+	for _, r := range rows {
+		out, code := operateWith(t, "value", []string{"DORMOUSE_SECRET=" + strings.Repeat("ab", 32)}, slices.Concat(strings.Fields(r.command), strings.Fields(r.line), r.where)...)
+		if code != r.code || !strings.Contains(out, r.want) {
+			t.Errorf("%s %s: exit code %d, want %d with %q: %s", r.command, r.line, code, r.code, r.want, out)
+		}
+		if r.code != 0 && strings.Count(strings.TrimSpace(out), "\n") > 0 {
+			t.Errorf("%s says in more than a line why not: %s", r.command, out)
+		}
+	}
+	help, _ := operate(t, "--help")
+	found := regexp.MustCompile(`(?m)^  ([a-z]+(?: [a-z]+)?)(?: .*)?$`).FindAllStringSubmatch(help[strings.Index(help, "Commands:"):], -1)
+	if len(found) < 30 {
+		t.Fatalf("the program has the commands %q", found)
+	}
+	for _, f := range found {
+		command := f[1]
+		about := slices.Contains(here, command)
+		flags, _ := operate(t, append(strings.Fields(command), "--help")...)
+		remote := strings.Contains(flags, "--url=") || !about && strings.Contains(flags, "--store=")
+		tried := slices.ContainsFunc(rows, func(r row) bool { return r.command == command })
+		switch {
+		case about && remote:
+			t.Errorf("%s takes --url, and the test says that it is about this machine alone", command)
+		case !about && (!remote || !tried):
+			t.Errorf("nobody has said what %s does with a stack: give it a row, or a place in the list of commands about this machine", command)
+		}
+	}
+}
