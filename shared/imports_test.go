@@ -47,6 +47,7 @@ func arrows() []arrow {
 		{"shared/bucket/buckettest", nil},
 		{"shared/bridge", core},
 		{"shared/native", append(verbs, "shared/bridge")},
+		{"shared/remote", append(core, "shared/bridge", "shared/native")},
 		{"shared/native/eventbridge", append(core, "shared/native")},
 		{"shared/front", append(verbs, "shared/bridge", "shared/nearest")},
 		{"shared/front/lambdafront", append(core, "shared/front")},

@@ -196,7 +196,7 @@ func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return host.Server{
 		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
-		Tasks: host.TaskMode(s.Tasks), InPlace: s.Native != "", Providers: s.Principal(),
+		Tasks: host.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }
 

@@ -18,10 +18,13 @@ import (
 )
 
 type addCommand struct {
-	Name     string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command, the name in the MCP registry, such as io.github.ada/weather."`
+	Name     string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the MCP registry, such as io.github.ada/weather."`
 	Command  []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
 	Env      []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
 	Cwd      string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
+	URL      string   `placeholder:"URL" help:"The URL of a remote server, instead of a command: one that somebody else hosts over Streamable HTTP or HTTP+SSE."`
+	Header   []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret in it is saved in .env beside the servers file."`
+	Private  bool     `help:"--url may lead to this machine or to a private network."`
 	Entry    string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
 	NoPin    bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
 	NoStart  bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
@@ -32,7 +35,7 @@ type addCommand struct {
 
 // published reports whether Name is that of a server in the MCP registry.
 func (c *addCommand) published() bool {
-	return c.Entry == "" && len(c.Command) == 0 && strings.Contains(c.Name, "/")
+	return c.Entry == "" && c.URL == "" && len(c.Command) == 0 && strings.Contains(c.Name, "/")
 }
 
 // Validate checks the command line as a whole.
@@ -40,6 +43,16 @@ func (c *addCommand) Validate() error {
 	switch {
 	case c.Entry == "" && c.Name == "":
 		return errors.New("say which server: dormouse add NAME -- COMMAND ARGS…")
+	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || len(c.Env) > 0):
+		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd and -e")
+	case c.URL == "" && (len(c.Header) > 0 || c.Private):
+		return errors.New("--header and --private are for a remote server: give its --url")
+	case c.URL != "":
+		for _, h := range c.Header {
+			if name, _, ok := strings.Cut(h, ":"); !ok || strings.TrimSpace(name) == "" {
+				return errors.New("--header is for a header and its value: --header 'NAME: VALUE'") // h may be a secret
+			}
+		}
 	case c.Entry == "" && len(c.Command) == 0 && !c.published():
 		return fmt.Errorf("say how to start %s: dormouse add %s -- COMMAND ARGS…", c.Name, c.Name)
 	case c.Entry != "" && len(c.Command) > 0:
@@ -158,8 +171,17 @@ func (c *addCommand) entry() (serversfile.Entry, error) {
 		switch {
 		case c.Name == "":
 			return e, errors.New(`--json: the entry has no name: write {"name": …}, or dormouse add NAME --json …`)
-		case e.Command == "":
-			return e, errors.New("--json: the entry has no command; remote servers are not hosted yet")
+		case e.Command == "" && e.URL == "":
+			return e, errors.New("--json: the entry has neither a command nor a url")
+		}
+	} else if c.URL != "" {
+		e.URL = c.URL
+		for _, h := range c.Header {
+			name, value, _ := strings.Cut(h, ":")
+			e.Headers = append(e.Headers, serversfile.Variable{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
+		}
+		if c.Private {
+			e.Ours = map[string]any{"remote": map[string]bool{"private": true}}
 		}
 	} else {
 		e.Command, e.Args = c.Command[0], c.Command[1:]
@@ -182,7 +204,7 @@ func notHosted(c *catalog.Catalog, name string) string {
 
 // checked says why a server of the file cannot be hosted, whatever variables are set.
 func (e *edited) checked(name string) (why string, err error) {
-	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "set", true })
+	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // a value that can also be a URL
 	if err != nil {
 		return "", err
 	}

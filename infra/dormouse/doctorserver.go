@@ -82,6 +82,9 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if s.Native != "" {
 		return append([]finding{good("path", "a server in Go inside dormouse, which needs no program")}, d.start(ctx, nil)...)
 	}
+	if s.Remote.URL != "" {
+		return append([]finding{good("path", "a remote server at %s, which needs no program", s.Remote.Address())}, d.start(ctx, nil)...)
+	}
 	path, err := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
 	if err != nil && s.Command != "uvx" { // which Dormouse can do without
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}

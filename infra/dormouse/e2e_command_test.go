@@ -120,7 +120,7 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 	good := strings.TrimSuffix(strings.TrimSpace(read(t, m.servers)), "}\n}")
 	write(t, m.servers, good+`, // and some that are wrong
     "weather": {"command": "x", "env": {"T": "${DORMOUSE_E2E_NOT_SET}"}},
-    "remote": {"url": "https://example.com/mcp"},
+    "remote": {"url": "example.com/mcp"},
     "line": {"command": "npx -y thing"},
   },
 }
@@ -129,7 +129,7 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 	if got := m.session("one").text("count", ""); got != "1" {
 		t.Errorf("the good one counts %s", got)
 	}
-	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "not hosted yet", "line": "split it into"} {
+	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "url must be a URL", "line": "split it into"} {
 		status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
 		if status != 503 || !strings.Contains(body, `is not served: `) || !strings.Contains(body, why) || !strings.Contains(body, "(servers.json:") {
 			t.Errorf("%s answers %d %s", name, status, body)

@@ -67,7 +67,7 @@ func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
   "inputs": [{"type": "promptString", "id": "server-name", "description": "Name of the server"}],
   "servers": {
     "own": {"type": "stdio", "command": "bin/own", "args": ["-name", "${input:server-name}"], "envFile": "${workspaceFolder}/more.env"},
-    "remote": {"type": "http", "url": "https://example.com/mcp"},
+    "remote": {"type": "http", "url": "example.com/mcp"},
   },
 }`)
 	strict := m.command("run", "--listen", "127.0.0.1:0", "--servers", m.servers, "--strict")
@@ -79,7 +79,7 @@ func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
 	if got := m.session("own").whoami().Name; got != "named" {
 		t.Errorf("the server is called %s", got)
 	}
-	if status, body := m.refusal(strings.Replace(m.urls["own"], "/own/", "/remote/", 1)); status != 503 || !strings.Contains(body, "remote servers are not hosted yet") {
+	if status, body := m.refusal(strings.Replace(m.urls["own"], "/own/", "/remote/", 1)); status != 503 || !strings.Contains(body, "url must be a URL") {
 		t.Errorf("the remote one answers %d %s", status, body)
 	}
 }

@@ -50,7 +50,7 @@ func (m *machine) startFleet(context.Context) error {
 func needsBoxes(servers *catalog.Catalog) bool {
 	return slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
-		return !s.Disabled && s.Native == ""
+		return !s.Disabled && !s.InPlace()
 	})
 }
 

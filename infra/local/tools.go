@@ -49,12 +49,12 @@ func (r recorded) tools(s catalog.Server) (n int, started bool) {
 			started = err != nil || len(parts) > 0
 		}
 	}
-	return n, started || n > 0 || s.Native != ""
+	return n, started || n > 0 || s.InPlace()
 }
 
 // text returns the column of the first block: "11 tools", "never started", or "".
 func (r recorded) text(s catalog.Server) string {
-	if s.Native == "" && !s.Record {
+	if !s.InPlace() && !s.Record {
 		return ""
 	}
 	switch n, started := r.tools(s); {
@@ -73,7 +73,7 @@ func toolsOf(m *machine, server string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
 	s, ok := m.servers.Load().Server(server)
-	if !ok || s.Native == "" && !s.Record {
+	if !ok || !s.InPlace() && !s.Record {
 		return ""
 	}
 	n, _ := recordsOf(ctx, m).tools(s)

@@ -266,10 +266,10 @@ func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, 
 }
 
 // Known returns the tools that a tenant's server is known to have, and when the server said
-// so. tools is nil if that is not known. It starts nothing but native servers, which it
-// asks. The caller owns tools.
+// so. tools is nil if that is not known. It starts nothing. It asks native and
+// remote servers. The caller owns tools.
 func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	if s.Native == "" {
+	if !s.InPlace() {
 		return Recorded(ctx, o.Store, tenant, s)
 	}
 	if o.NativeTools == nil {

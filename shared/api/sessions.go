@@ -182,12 +182,15 @@ func (x *exchange) stopSession() (any, error) {
 	return x.sayNative(told, s.Server), err
 }
 
-// sayNative says of a native server why nothing of it was stopped.
+// sayNative says of a native or remote server why nothing of it was stopped.
 func (x *exchange) sayNative(told Stopped, server string) Stopped {
 	if x.h.Servers == nil {
 		return told
 	}
-	if s, _ := x.h.Servers().Server(server); s.Native != "" {
+	switch s, _ := x.h.Servers().Server(server); {
+	case s.Remote.URL != "":
+		told.Why = server + " is a remote server: Dormouse runs nothing for it. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+	case s.Native != "":
 		told.Why = server + " is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
 	}
 	return told

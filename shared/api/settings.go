@@ -13,6 +13,8 @@ import (
 type Settings struct {
 	Name      string   `json:"name"`
 	Native    string   `json:"native,omitempty"`
+	Remote    string   `json:"remote,omitempty"`  // URL of a remote server, without its query
+	Headers   []string `json:"headers,omitempty"` // the names of its headers
 	Command   string   `json:"command,omitempty"`
 	Args      []string `json:"args,omitempty"` // values of secret variables are hidden in them
 	Cwd       string   `json:"cwd,omitempty"`
@@ -37,7 +39,7 @@ func (x kept) settings() (any, error) {
 		return nil, noSettings
 	}
 	out := Settings{
-		Name: s.Name, Native: s.Native, Command: s.Command, Cwd: s.Cwd, Variables: slices.Sorted(maps.Keys(s.Env)),
+		Name: s.Name, Native: s.Native, Remote: s.Remote.Address(), Headers: slices.Sorted(maps.Keys(s.Remote.Headers)), Command: s.Command, Cwd: s.Cwd, Variables: slices.Sorted(maps.Keys(s.Env)),
 		IdleSeconds: s.Idle.Seconds(), StartupSeconds: s.StartupTimeout.Seconds(), ToolSeconds: s.ToolTimeout.Seconds(),
 		Box: s.Box, Disabled: s.Disabled,
 	}

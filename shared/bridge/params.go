@@ -166,6 +166,29 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 	return nil
 }
 
+// ParamHeaders returns the values of the headers that must repeat arguments of a tools/call,
+// by the rest of the header's name. known is a result of [HeaderParams], nil for none.
+func ParamHeaders(known, params json.RawMessage) map[string]string {
+	var tools headerParams
+	if known == nil || json.Unmarshal(known, &tools) != nil {
+		return nil
+	}
+	tool, _ := wire.String(wire.Lookup(params, "name"))
+	values := map[string]string{}
+	for name, path := range tools[tool] {
+		value := wire.Lookup(params, append([]string{"arguments"}, path...)...)
+		if value == nil || string(value) == "null" {
+			continue
+		}
+		if text, ok := wire.String(value); ok {
+			values[name] = text
+		} else {
+			values[name] = string(value)
+		}
+	}
+	return values
+}
+
 // repeats reports whether a header has the value of an argument.
 func repeats(header []string, value json.RawMessage) bool {
 	if value == nil || string(value) == "null" {

@@ -13,11 +13,11 @@ const (
 )
 
 // Principal returns the names in `${principal:NAME}` and `${principal_file:NAME}` of the
-// server's environment, in order, each once. A process gets their values for the
+// server's environment and headers, in order, each once. A process gets their values for the
 // principal that it works for.
 func (s Server) Principal() []string {
 	names := map[string]bool{}
-	for _, value := range s.Env {
+	for _, value := range slices.Concat(slices.Collect(maps.Values(s.Env)), slices.Collect(maps.Values(s.Remote.Headers))) {
 		for _, kind := range []string{principalKind, principalFileKind} {
 			for _, rest := range strings.Split(value, "${"+kind+":")[1:] {
 				if name, _, closed := strings.Cut(rest, "}"); closed && validName(name) {
@@ -32,7 +32,7 @@ func (s Server) Principal() []string {
 // Anonymous reports whether each session has a process of its own, which knows nothing of
 // the principal that it works for.
 func (s Server) Anonymous() bool {
-	return s.Native == "" && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
+	return !s.InPlace() && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
 }
 
 // principal checks that no other principal can get at the values of the templates.

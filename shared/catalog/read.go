@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // reader turns a document into servers and collects its mistakes. It goes on after a
@@ -214,9 +213,6 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 			return
 		}
 	}
-	if r.remote(m.value, what) {
-		return
-	}
 	r.rule(m.name)
 	s := serverReader{reader: r, what: what, key: m, roots: roots}
 	c.names = append(c.names, m.name)
@@ -239,32 +235,4 @@ func validName(s string) bool {
 		}
 	}
 	return s != "" && len(s) <= 64
-}
-
-const notHosted = "remote servers are not hosted yet: connect to it directly, or give the command that starts it"
-
-// remote refuses servers that clients reach by URL. Clients use different keys for the
-// URL, and not all need a type beside it.
-func (r *reader) remote(n node, what string) bool {
-	const why = "%s: " + notHosted
-	for _, name := range []string{"url", "serverUrl", "httpUrl"} {
-		if m, ok := n.get(name); ok {
-			r.fail(m.at, why, what)
-			return true
-		}
-	}
-	m, ok := n.get("type")
-	if !ok || m.value.shape == null {
-		return false
-	}
-	if !r.want(m.value, text, what+": type") || m.value.text == "stdio" {
-		return false
-	}
-	switch strings.ToLower(m.value.text) {
-	case "http", "sse", "streamable-http", "streamablehttp", "streamable_http", "ws", "websocket":
-		r.fail(m.value.at, why, what)
-	default:
-		r.fail(m.value.at, "%s: unknown type %q: only \"stdio\" is hosted", what, m.value.text)
-	}
-	return true
 }

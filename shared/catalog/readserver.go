@@ -49,6 +49,9 @@ func (r *serverReader) read() Server {
 	if r.isNative() {
 		return r.native()
 	}
+	if r.isRemote() {
+		return r.remote()
+	}
 	for name, value := range r.elsewhere {
 		if _, ok := r.server.Env[name]; !ok {
 			if r.server.Env == nil {
@@ -84,7 +87,7 @@ func (r *serverReader) isNative() bool {
 // box. Its answers come from a program that may change with the next deployment, so it
 // gets no handshake record.
 func (r *serverReader) native() Server {
-	for _, key := range []string{"command", "args", "env", "cwd"} {
+	for _, key := range append([]string{"command", "args", "env", "cwd"}, urlKeys()...) {
 		if m, ok := r.key.value.get(key); ok && m.value.shape != null {
 			r.fail(m.at, "%s: %s is for a server that is started: leave it out beside native", r.what, key)
 		}
@@ -113,11 +116,14 @@ func entryKeys() map[string]field {
 	keys := map[string]field{
 		"command": (*serverReader).command, "args": (*serverReader).args, "env": (*serverReader).env, "cwd": (*serverReader).cwd,
 		"envFile": (*serverReader).envFile, "x-dormouse": (*serverReader).ours,
+		"url": (*serverReader).url, "serverUrl": (*serverReader).url, "httpUrl": (*serverReader).url,
+		"headers": (*serverReader).headers, "http_headers": (*serverReader).headers,
+		"bearer_token_env_var": (*serverReader).bearer, "env_http_headers": (*serverReader).envHeaders, "type": (*serverReader).kind,
 		"env_vars": (*serverReader).envVars, "source": (*serverReader).source,
 		"disabled": readBefore, "enabled": readBefore,
 	}
 	for _, key := range []string{
-		"type", "description", "name", "icon", "headers", "timeout", "trust", "tools", "inputs", "gallery", "version", "dev",
+		"description", "name", "icon", "timeout", "trust", "tools", "inputs", "gallery", "version", "dev",
 		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools", "enabled_tools", "disabled_tools",
 		"sandbox", "sandboxEnabled", "settings", "required", "supports_parallel_tool_calls", "startup_timeout_ms",
 	} {
@@ -265,7 +271,7 @@ func (r *serverReader) additions(n node) {
 // additionKeys are the keys under x-dormouse.
 func additionKeys() map[string]field {
 	keys := map[string]field{
-		"native": (*serverReader).nativeName, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
+		"native": (*serverReader).nativeName, "remote": (*serverReader).remoteSettings, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
 		"enabled": readBefore,
 		"limits": func(r *serverReader, m member) {
 			if r.want(m.value, object, r.what+": limits") {

@@ -92,7 +92,12 @@ func (r *reader) fromRegistry(m member, what string) (node, bool) {
 		r.fail(m.at, "%s: its packages cannot be hosted (%s): npm, pypi and oci can, over stdio, from the usual registries", what, strings.Join(others, ", "))
 		return node{}, false
 	}
-	r.fail(m.at, "%s: %s", what, notHosted)
+	for _, n := range m.value.list("remotes") {
+		if entry, ok := remoteEntry(n, r.getenv); ok {
+			return entry, true
+		}
+	}
+	r.fail(m.at, "%s: it has neither a package nor a remote server", what)
 	return node{}, false
 }
 
@@ -214,4 +219,28 @@ func given(n node, variable string, getenv Getenv) (value node, ok bool) {
 		return value, false
 	}
 	return value, true
+}
+
+// remoteEntry returns a remote server of a server.json as a server of mcpServers.
+func remoteEntry(n node, getenv Getenv) (node, bool) {
+	to := n.word("url")
+	if to == "" {
+		return node{}, false
+	}
+	str := func(s string) node { return node{shape: text, at: n.at, text: s} }
+	headers := node{shape: object, at: n.at}
+	for _, h := range n.list("headers") {
+		name := h.word("name")
+		if value, ok := given(h, strings.ReplaceAll(name, "-", "_"), getenv); ok && name != "" {
+			headers.members = append(headers.members, member{name, h.at, value})
+		}
+	}
+	entry := node{shape: object, at: n.at, members: []member{{"url", n.at, str(to)}}}
+	if kind := n.word("type", "transport_type"); kind != "" {
+		entry.members = append(entry.members, member{"type", n.at, str(kind)})
+	}
+	if len(headers.members) > 0 {
+		entry.members = append(entry.members, member{"headers", n.at, headers})
+	}
+	return entry, true
 }

@@ -15,7 +15,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
   "mcpServers": {
     "good": {"command": "a", "args": ["//no comment", "/* nor this */", "a,]"]}, /* between */
     "weather": {"command": "a", "env": {"KEY": "${WEATHER_KEY}"}},
-    "remote": {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer hunter2"}},
+    "remote": {"url": "example.com/mcp", "headers": {"Authorization": "Bearer hunter2"}},
     "my server": {"command": "a"},
     "twice": {"command": "a"}, "twice": {"command": "b"},
     "both": {"args": 1, "cwd": 2},
@@ -46,7 +46,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 	}
 	want := []string{
 		`server "weather" is not served: env "KEY": WEATHER_KEY is not set: set it, or write ${WEATHER_KEY:-default} (servers.json:5:48)`,
-		`server "remote" is not served: remote servers are not hosted yet: connect to it directly, or give the command that starts it (servers.json:6:16)`,
+		`server "remote" is not served: url must be a URL that begins with https:// or http:// (servers.json:6:23)`,
 		`server "my server" is not served: invalid server name "my server": begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most (servers.json:7:5)`,
 		`server "twice" is not served: duplicate key "twice": it is already on line 8 (servers.json:8:32)`,
 		`server "both" is not served: missing command: give the program that starts it (servers.json:9:5, and 2 more)`,
@@ -93,7 +93,8 @@ func TestRejectionTellsNoValue(t *testing.T) {
 		`"command": "a", "env": {"A": "${SECRET}", "B": "hunter2 ${NONE}"}`,
 		`"command": " ${SECRET}"`,
 		`"command": "a", "x-dormouse": {"box": {"host_path": "hunter2"}}`,
-		`"url": "https://ada:hunter2@example.com"`,
+		`"url": "ftp://ada:hunter2@example.com"`,
+		`"url": "https://example.com?key=${SECRET}", "headers": {"A": "hunter2 ${NONE}", "B C": "hunter2"}`,
 	} {
 		err := wrong(server(keys), env)
 		c, _, _ := catalog.Parse([]byte(server(keys)), "f", env)

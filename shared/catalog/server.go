@@ -18,6 +18,7 @@ import (
 const (
 	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
 	DefaultToolTimeout    = 300 * time.Second // for one tools/call
+	DefaultRemoteStartup  = 30 * time.Second  // startup_timeout_sec of a remote server: its handshake
 	DefaultAnswerTimeout  = 6 * time.Hour     // limits the time for a client's answer to a question of a call
 )
 
@@ -33,8 +34,10 @@ const MaxMarshal = 8 << 10
 type Server struct {
 	Name string // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
 	// Native is the name of a server that is part of the functions, x-dormouse.native;
-	// "" for one that Command starts in a box. One of the two is set.
+	// "" for one that Command starts in a box, or that Remote reaches. One of the three is
+	// set.
 	Native  string
+	Remote  Remote
 	Command string            // a program without arguments
 	Args    []string          `json:"-"`
 	Env     map[string]string `json:"-"`
@@ -71,6 +74,7 @@ type Server struct {
 type marshaled struct {
 	Name           string            `json:"name"`
 	Native         string            `json:"native,omitempty"`
+	Remote         *marshaledRemote  `json:"remote,omitempty"`
 	Command        string            `json:"command"`
 	Args           []string          `json:"args,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
@@ -94,7 +98,7 @@ func (s Server) Marshal() string { return string(encode(s.marshaled())) }
 
 func (s Server) marshaled() marshaled {
 	return marshaled{
-		Name: s.Name, Native: s.Native, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
 		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
@@ -103,7 +107,7 @@ func (s Server) marshaled() marshaled {
 
 func (m marshaled) server() Server {
 	s := Server{
-		Name: m.Name, Native: m.Native, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
+		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
 		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
@@ -127,7 +131,7 @@ func UnmarshalServer(text string) (Server, error) {
 	if json.Unmarshal([]byte(text), &m) != nil {
 		return Server{}, errors.New("server definition is not JSON as Marshal writes it")
 	}
-	if !validName(m.Name) || m.Command == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
+	if !validName(m.Name) || m.Command == "" && m.Remote == nil || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
 		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
 	}
 	return m.server(), nil
@@ -137,6 +141,9 @@ func UnmarshalServer(text string) (Server, error) {
 func (s Server) String() string {
 	if s.Native != "" {
 		return fmt.Sprintf("server %q: native %q", s.Name, s.Native)
+	}
+	if s.Remote.URL != "" {
+		return fmt.Sprintf("server %q: remote at %s", s.Name, s.Remote.Address())
 	}
 	return fmt.Sprintf("server %q: command %q, %d args, env [%s]",
 		s.Name, s.Command, len(s.Args), strings.Join(s.envNames(), " "))
@@ -152,6 +159,7 @@ func (s Server) LogValue() slog.Value {
 		slog.String("name", s.Name),
 		slog.String("command", s.Command),
 		slog.String("native", s.Native),
+		slog.String("remote", s.Remote.Address()),
 		slog.Int("args", len(s.Args)),
 		slog.Any("env", s.envNames()),
 		slog.String("digest", s.Digest[:min(12, len(s.Digest))]),
@@ -163,15 +171,14 @@ func (s Server) envNames() []string { return slices.Sorted(maps.Keys(s.Env)) }
 // digest hashes a JSON list in which every part has a fixed place, so different servers
 // never give the same bytes.
 func (s Server) digest() string {
-	env := [][2]string{}
-	for _, name := range s.envNames() {
-		value := sha256.Sum256([]byte(s.Env[name]))
-		env = append(env, [2]string{name, hex.EncodeToString(value[:])})
-	}
+	env := hashed(s.Env)
 	// The leading number is the version of this list: raise it when the list changes.
 	list := []any{1, s.Command, append([]string{}, s.Args...), env, s.Cwd}
 	if s.Native != "" {
 		list = append(list, "native", s.Native)
+	}
+	if r := s.Remote; r.URL != "" {
+		list = append(list, "remote", r.URL, hashed(r.Headers), r.Transport)
 	}
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
 		// Appended only if set, so that the digests of all other servers stay the same.
@@ -182,6 +189,16 @@ func (s Server) digest() string {
 	}
 	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])
+}
+
+// hashed returns names and the hashes of their values, in order of the names.
+func hashed(values map[string]string) [][2]string {
+	list := [][2]string{}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := sha256.Sum256([]byte(values[name]))
+		list = append(list, [2]string{name, hex.EncodeToString(value[:])})
+	}
+	return list
 }
 
 // Definition returns a digest of everything that a running process and its box were

@@ -72,11 +72,19 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},
 
 		// Servers that are not started.
-		{"url", server(`"url": "https://example.com/mcp"`), remote(7)},
-		{"serverUrl", server(`"serverUrl": "https://example.com/mcp"`), remote(7)},
-		{"type http", server(`"command": "a", "type": "http"`), remote(31)},
-		{"type sse", server(`"type": "sse"`), remote(15)},
-		{"type unknown", server(`"type": "carrier pigeon"`), `f:2:15: server "x": unknown type "carrier pigeon": only "stdio" is hosted`},
+		{"url without a scheme", server(`"url": "example.com/mcp"`), place(7+7) + `url must be a URL that begins with https:// or http://`},
+		{"two URLs", server(`"url": "https://example.com/mcp", "serverUrl": "https://example.com/mcp"`), place(41) + `serverUrl is a second URL: leave one of them`},
+		{"url and command", server(`"url": "https://example.com/mcp", "command": "a"`), place(41) + `command is for a server that is started: leave it out beside the url`},
+		{"url and box", server(`"url": "https://example.com/mcp", "x-dormouse": {"box": {"offline": true}}`), place(56) + `box is for a server in a box: leave it out beside the url`},
+		{"url and stdio", server(`"url": "https://example.com/mcp", "type": "stdio"`), place(41) + `type "stdio" and a URL: leave one of them out`},
+		{"name of a header", server(`"url": "https://example.com/mcp", "headers": {"A B": "c"}`), place(53) + `headers: "A B" cannot be the name of a header`},
+		{"value of a header", server(`"url": "https://example.com/mcp", "headers": {"A": "c\nd"}`), place(58) + `header A: a line break cannot be in the value of a header`},
+		{"file in a header", server(`"url": "https://example.com/mcp", "headers": {"A": "${principal_file:b}"}`), place(58) + `header A: a remote server reads no file: write ${principal:…}`},
+		{"private", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"private": 1}}`), place(78) + `remote.private must be true or false`},
+		{"remote without url", server(`"command": "a", "x-dormouse": {"remote": {"private": true}}`), place(38) + `remote is for a server with a url`},
+		{"type http", server(`"command": "a", "type": "http"`), place(23) + `type "http" needs a url`},
+		{"type sse", server(`"type": "sse"`), place(7) + `type "sse" needs a url`},
+		{"type unknown", server(`"command": "a", "type": "carrier pigeon"`), place(31) + `unknown type "carrier pigeon": choose "stdio", "http" or "sse"`},
 		{"type a number", server(`"command": "a", "type": 1`), `f:2:31: server "x": type must be a string, not a number`},
 
 		// Our additions.
@@ -142,10 +150,6 @@ func badName(quoted string) string {
 		`: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most`
 }
 
-func remote(column int) string {
-	return place(column) + `remote servers are not hosted yet: connect to it directly, or give the command that starts it`
-}
-
 func unset(column int, field, name string) string {
 	return place(column) + field + `: ` + name + ` is not set: set it, or write ${` + name + `:-default}`
 }
@@ -163,7 +167,7 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 		place, _, _ := strings.Cut(line, ": ")
 		places = append(places, place)
 	}
-	if got, want := strings.Join(places, " "), "f:2:1 f:2:15 f:3:1 f:3:39 f:4:7"; got != want {
+	if got, want := strings.Join(places, " "), "f:2:1 f:2:15 f:3:1 f:3:39 f:4:14"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	var first *catalog.Error

@@ -220,7 +220,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 		return held, err
 	}
 	hosted, ok := k.Servers(record.Server)
-	if !ok {
+	if !ok || hosted.Make == nil {
 		k.Log.WarnContext(ctx, "alarm of a server that is not configured any more", "server", record.Server, "session_id", record.ID, "alarm", a.Name)
 		return held, nil
 	}

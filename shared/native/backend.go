@@ -103,6 +103,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 		return k.enqueue(ctx, d)
 	}
 	r := k.newRun(ctx, d.Address, d.Client, server)
+	r.in.secrets = d.Secrets
 	r.take(msgs, false)
 	r.enter(ctx)
 	go r.execute()

@@ -33,6 +33,7 @@ type call struct {
 	conn    *connection        // connection of the round that is executed
 	session *mcp.ServerSession // session of that round
 	closed  bool
+	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
 }
 
 // outcome is the result of a call's round: a response, or a need for another round.
@@ -103,6 +104,11 @@ func (c *call) discovered() outcome {
 		return c.result(c.client().Initialize(discover))
 	case string(wire.Lookup(discover, "capabilities", "resources", "subscribe")) != "true":
 		return c.fault(noSubscriptions())
+	}
+	if c.r.in.server.Remote != nil {
+		if fault := c.subscribes(); fault != nil {
+			return c.fault(fault)
+		}
 	}
 	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
 		if err := newSubscribers(c.r.k.Store, c.r.in.record, uri).add(c.r.ctx, c.r.in.record.ID); err != nil {
@@ -215,6 +221,9 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 		in.subscription = c.m.Method
 		in.uri, _ = wire.String(wire.Lookup(c.m.Params, "uri"))
 	}
+	if in.server.Remote != nil {
+		return c.remote(method, params, &in)
+	}
 	server, err := makeServer(c.r.ctx, Session{&in})
 	if err != nil {
 		c.r.k.Log.WarnContext(c.r.ctx, "server cannot be made", "server", in.record.Server, "session_id", in.record.ID, "error", err)
@@ -261,6 +270,9 @@ func (c *call) cancel() {
 	c.closed = true
 	if c.conn != nil && !c.answered.Load() {
 		_ = c.conn.Close() // returns nil always
+	}
+	if c.abort != nil {
+		c.abort()
 	}
 }
 

@@ -43,6 +43,7 @@ type inside struct {
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
+	secrets map[string]session.Secret // see host.Delivery; nil if this round was not begun by a delivery
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no
@@ -192,6 +193,7 @@ func headerOf(ctx context.Context) http.Header {
 // Hosted is a configured server.
 type Hosted struct {
 	Make          Server
+	Remote        Remote        // answers in the place of a server that Make makes; nil: Make does
 	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
 }

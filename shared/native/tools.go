@@ -20,7 +20,7 @@ const listWithin = 2 * time.Second
 // answer as MCP says.
 func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawMessage, error) {
 	h, ok := k.Servers(server)
-	if !ok || h.Make == nil {
+	if !ok || h.Make == nil && h.Remote == nil {
 		return nil, session.Errorf(session.NotFound, "this program does not have the native server %s", server)
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)

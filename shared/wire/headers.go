@@ -51,3 +51,12 @@ func DecodeHeaderValue(value string) (decoded string, ok bool) {
 	}
 	return value, strings.Trim(value, " \t") == value
 }
+
+// EncodeHeaderValue encodes text for an Mcp-Name or Mcp-Param-* header, as
+// [DecodeHeaderValue] decodes it.
+func EncodeHeaderValue(text string) string {
+	if plain, ok := DecodeHeaderValue(text); ok && plain == text {
+		return text
+	}
+	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(text)) + "?="
+}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
@@ -20,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/remote"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -173,13 +175,32 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 	return newBackend(f, alarms, servers), nil
 }
 
+// remotes is the client of remote servers in this process. Handlers that are made anew, as
+// after a change of the servers file, go on with its connections.
+var remotes = sync.OnceValue(remote.New)
+
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {
+	hosted := func(s catalog.Server) native.Hosted {
+		h := native.Hosted{ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout}
+		if s.Remote.URL == "" {
+			h.Make = servers[s.Native]
+			return h
+		}
+		h.Remote = remotes().Server(remote.Server{
+			Name: s.Name, URL: s.Remote.URL, Headers: s.Remote.Headers, Transport: remote.Transport(s.Remote.Transport), Private: s.Remote.Private,
+			Providers: s.Principal(), Startup: s.StartupTimeout, Secrets: f.Relay.Secrets, Answer: s.AnswerTimeout,
+		})
+		return h
+	}
 	return native.NewBackend(native.Config{
 		Store: f.Store, Next: relayhost.NewBackend(f.Relay), Clients: f.Relay.Clients,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)
-			return native.Hosted{Make: servers[s.Native], ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout}, ok && s.Native != ""
+			if !ok || !s.InPlace() {
+				return native.Hosted{}, false
+			}
+			return hosted(s), true
 		},
 	})
 }

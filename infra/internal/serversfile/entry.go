@@ -9,6 +9,9 @@ import (
 
 // Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
 type Entry struct {
+	URL      string          `json:"url,omitempty"`  // of a remote server, which has no Command
+	Type     string          `json:"type,omitempty"` // of a remote server: "http" or "sse"; "" to find out
+	Headers  Variables       `json:"headers,omitempty"`
 	Command  string          `json:"command,omitempty"`
 	Args     []string        `json:"args,omitempty"`
 	Env      Variables       `json:"env,omitempty"`
@@ -65,7 +68,25 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		case "command":
 			return e.command(value)
 		case "env":
-			return e.variables(value)
+			return variables(&e.Env, "env", value)
+		case "url", "serverUrl", "httpUrl":
+			return as(key, value, "a string", &e.URL)
+		case "type":
+			return as(key, value, "a string", &e.Type)
+		case "headers", "http_headers":
+			return variables(&e.Headers, "header", value)
+		case "bearer_token_env_var":
+			var name string
+			err := as(key, value, "a string", &name)
+			e.Headers = append(e.Headers, Variable{"Authorization", "Bearer ${" + name + "}"})
+			return err
+		case "env_http_headers":
+			var of Variables
+			err := variables(&of, "header", value)
+			for _, h := range of {
+				e.Headers = append(e.Headers, Variable{h.Name, "${" + h.Value + "}"})
+			}
+			return err
 		case "startup_timeout_sec", "tool_timeout_sec":
 			e.set(key, value)
 			return nil
@@ -87,11 +108,14 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		if f, ok := fields[key]; ok {
 			return as(key, value, f.what, f.to)
 		}
-		if key != "type" && key != "source" { // for a server over stdio these keys add nothing
+		if key != "source" { // for a server over stdio this key adds nothing
 			e.Ignored = append(e.Ignored, key)
 		}
 		return nil
 	})
+	if e.URL == "" {
+		e.Type, e.Headers = "", nil // clients keep these beside a command, where they add nothing
+	}
 	return e, name, err
 }
 
@@ -115,13 +139,14 @@ func (e *Entry) command(value json.RawMessage) error {
 		case "args":
 			return as(key, value, "a list of strings", &e.Args)
 		case "env":
-			return e.variables(value)
+			return variables(&e.Env, "env", value)
 		}
 		return nil
 	})
 }
 
-func (e *Entry) variables(value json.RawMessage) error {
+// variables reads an object of strings. what names it in errors.
+func variables(to *Variables, what string, value json.RawMessage) error {
 	if string(value) == "null" {
 		return nil
 	}
@@ -130,10 +155,10 @@ func (e *Entry) variables(value json.RawMessage) error {
 			return nil
 		}
 		v := Variable{Name: name}
-		if err := as("env "+name, value, "a string", &v.Value); err != nil {
+		if err := as(what+" "+name, value, "a string", &v.Value); err != nil {
 			return err
 		}
-		e.Env = append(e.Env, v)
+		*to = append(*to, v)
 		return nil
 	})
 }

@@ -150,7 +150,10 @@ func ValidName(name string) string {
 
 // each replaces the strings of an entry.
 func (e *Entry) each(use func(string) string) {
-	e.Command, e.Cwd, e.EnvFile = use(e.Command), use(e.Cwd), use(e.EnvFile)
+	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
+	for i := range e.Headers {
+		e.Headers[i].Value = use(e.Headers[i].Value)
+	}
 	for i := range e.Args {
 		e.Args[i] = use(e.Args[i])
 	}
@@ -209,7 +212,7 @@ func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 
 // unset returns the variables of an entry that have no value.
 func (im importer) unset(e Entry) (all []Unset) {
-	e.Args, e.Env = slices.Clone(e.Args), slices.Clone(e.Env)
+	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
 	e.each(func(s string) string {
 		for _, m := range regexp.MustCompile(`\$\{(env:|input:)?([^{}]*)\}`).FindAllStringSubmatch(s, -1) {
 			kind, name := m[1], m[2]
@@ -236,6 +239,9 @@ func (im importer) unset(e Entry) (all []Unset) {
 
 // absent returns the programs and paths of an entry that are not on this machine.
 func (im importer) absent(e Entry) (all []string) {
+	if e.URL != "" {
+		return nil
+	}
 	path := func(s string) bool {
 		return filepath.IsAbs(s) && !strings.Contains(s, "${") || regexp.MustCompile(`^[A-Za-z]:[\\/]`).MatchString(s)
 	}

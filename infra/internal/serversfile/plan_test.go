@@ -33,7 +33,7 @@ func source(t *testing.T, path string) serversfile.Source {
 		t.Fatal(err)
 	}
 	src := serversfile.Source{Raw: raw, Folder: "/theirs", Project: raw.Project, Dollar: strings.Contains(path, "gemini"), Rejected: map[string]string{}}
-	c, _, err := catalog.LoadHere(path, func(string) (string, bool) { return "set", true })
+	c, _, err := catalog.LoadHere(path, func(string) (string, bool) { return "http://set", true })
 	if err != nil {
 		t.Fatal(err)
 	}

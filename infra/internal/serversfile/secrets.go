@@ -31,7 +31,45 @@ func (e *Entry) KeepSecrets(server string, env *Env) error {
 		}
 		e.Env[i].Value = moved
 	}
+	if err := k.remote(e); err != nil {
+		return err
+	}
 	return k.args(e.Args)
+}
+
+// remote moves the secrets of a remote server: in its headers, where a word such as Bearer
+// in front stays, and in the query of its URL.
+func (k keeper) remote(e *Entry) error {
+	for i, h := range e.Headers {
+		name := catalog.InputVariable(k.server + "_" + h.Name)
+		scheme, rest, two := strings.Cut(h.Value, " ")
+		if !two || strings.Contains(rest, " ") {
+			scheme, rest = "", h.Value
+		}
+		secret := func(part string) bool { return two || !harmless(h.Name, part) }
+		moved, err := k.parts(name, rest, secret)
+		if err != nil {
+			return err
+		}
+		e.Headers[i].Value = strings.TrimSpace(scheme + " " + moved)
+	}
+	base, query, ok := strings.Cut(e.URL, "?")
+	if !ok {
+		return nil
+	}
+	pairs := strings.Split(query, "&")
+	for i, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		moved, err := k.parts(catalog.InputVariable(k.server+"_"+name), value, func(part string) bool { return !harmless(name, part) })
+		if err != nil {
+			return err
+		}
+		if moved != value {
+			pairs[i] = name + "=" + moved
+		}
+	}
+	e.URL = base + "?" + strings.Join(pairs, "&")
+	return nil
 }
 
 // keeper moves values of one server to the file of variables.

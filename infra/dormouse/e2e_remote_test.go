@@ -1,0 +1,35 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// A machine hosts a server of another machine as a remote one.
+func TestE2ERemoteServerIsHostedLikeTheOthers(t *testing.T) {
+	t.Parallel()
+	far := newMachine(t, servers{"one": nil})
+	far.start()
+	m := machineOf(t, map[string]any{
+		"public": map[string]any{"url": far.urls["one"]},
+		"far":    map[string]any{"url": far.urls["one"], "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}},
+	})
+	m.start()
+	c := m.session("far")
+	if got := c.text("count", ""); got != "1" {
+		t.Errorf("the first call counts %s", got)
+	}
+	m.restart()
+	if got := c.text("count", ""); got != "2" {
+		t.Errorf("after a restart the session counts %s", got)
+	}
+	far.restart()
+	if got := c.text("count", ""); got == "" {
+		t.Error("after a restart of the remote machine nothing is answered")
+	}
+	if status, body := m.refusal(m.urls["public"]); !strings.Contains(body, "is not public") {
+		t.Errorf("a private address answers %d %s", status, body)
+	}
+}

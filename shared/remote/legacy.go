@@ -1,0 +1,366 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// round is what a call that asks its client must know in the next round. The client, or
+// the item of the call, carries it as requestState.
+type round struct {
+	Turn      bridge.State    `json:"turn"`
+	Questions []askedQuestion `json:"asked"`
+	Last      string          `json:"last,omitempty"` // id of the last event of the stream
+	Kept      string          `json:"kept,omitempty"` // name of the conversation in its process
+}
+
+// askedQuestion is a question of the server, with its place in the stream.
+type askedQuestion struct {
+	Index session.Index   `json:"i"`
+	Raw   json.RawMessage `json:"r"`
+}
+
+// These are the pauses of one request at a legacy server.
+const (
+	gather     = 100 * time.Millisecond // for more questions after one
+	resumeWait = time.Second            // before a stream is resumed, if the server does not say
+	maxWait    = time.Minute
+	// Without a new event, a stream is resumed so often, and a server that is away is
+	// waited for so long.
+	resumeTries = 8
+)
+
+// legacy sends the request to a server of the legacy era.
+func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	if x.req.LogLevel == "" && x.r.Legacy {
+		x.req.LogLevel = "debug" // such a client gets what the server sends by itself
+	} else if err := x.setLevel(ctx); err != nil {
+		return nil, nil, err
+	}
+	var was round
+	if x.req.State != "" && x.req.Rounds() {
+		if json.Unmarshal([]byte(x.req.State), &was) != nil {
+			return nil, bridge.BadState(), nil
+		}
+		if was.Turn.Stream != "" {
+			return x.nextRound(ctx, was)
+		}
+	}
+	c := &following{exchange: x, stream: session.StreamID(session.NewID())}
+	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	id := json.RawMessage(`"` + string(c.stream) + `"`)
+	params := bridge.Strip(x.r.Method, x.r.Params)
+	if x.req.Token != nil {
+		params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	}
+	raw := wire.NewRequest(id, x.r.Method, params)
+	var err error
+	if x.link.Era == eraSSE {
+		if c.talk, err = x.connect(ctx); err == nil {
+			err = x.tell(ctx, c.talk, raw)
+		}
+	} else {
+		c.talk, err = x.ask(ctx, raw, x.sessionHeader())
+	}
+	if err != nil {
+		return answerOf(err)
+	}
+	return c.follow(ctx)
+}
+
+// setLevel tells the server the level of log messages that the client wants, if it is
+// another than before.
+func (x *exchange) setLevel(ctx context.Context) error {
+	if x.req.LogLevel == "" || x.req.LogLevel == x.link.Level || x.link.Era == eraSSE || wire.Lookup(x.link.Handshake, "capabilities", "logging") == nil {
+		return nil
+	}
+	id := requestID()
+	params, _ := json.Marshal(map[string]string{"level": x.req.LogLevel}) // a string
+	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodSetLevel, params), x.sessionHeader())
+	if err != nil {
+		return err
+	}
+	defer talk.close()
+	if _, err := x.await(ctx, talk, id); err != nil {
+		return err
+	}
+	x.link.Level = x.req.LogLevel
+	return x.keep(ctx)
+}
+
+// nextRound goes on with a request whose client was asked.
+func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
+	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen}
+	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	answers, err := c.turn.Answers()
+	if err != nil {
+		var e *wire.Error
+		errors.As(err, &e)
+		return nil, e, nil
+	}
+	kept := x.s.take(was.Kept)
+	if was.Kept != "" && kept == nil {
+		return nil, nil, errors.New("it asked on a connection that is gone, and cannot resume it")
+	}
+	for _, a := range answers {
+		if err := x.answer(ctx, kept, a); err != nil {
+			if kept != nil {
+				kept.close()
+			}
+			return nil, nil, err
+		}
+	}
+	for _, q := range was.Questions {
+		c.turn.Take(session.Event{Index: q.Index, Raw: q.Raw})
+		c.asked = append(c.asked, q)
+	}
+	c.turn.Take(session.Event{Index: was.Turn.Seen})
+	if c.turn.Asks() { // some answers are missing
+		if kept != nil {
+			return c.required(kept, "")
+		}
+		return c.required(nil, was.Last)
+	}
+	c.asked = nil
+	if c.talk = kept; kept == nil {
+		if c.talk, err = x.resume(ctx, was.Last); err != nil {
+			return nil, nil, lost(err)
+		}
+	}
+	return c.follow(ctx)
+}
+
+// lost returns the error of an answer that cannot be fetched.
+func lost(err error) error {
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return errors.New(errLost.Error() + ": " + refused.Error())
+	}
+	return err
+}
+
+// answer posts an answer to a question. The id of the question is the server's own, as
+// JSON.
+func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answer) error {
+	raw, ok := wire.Replace(a.Raw, json.RawMessage(a.Question), "id")
+	if !ok {
+		return nil
+	}
+	return lost(x.tell(ctx, talk, raw))
+}
+
+// resume opens the rest of a stream.
+func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
+	h := x.sessionHeader()
+	h.Set(wire.HeaderLastEventID, last)
+	talk, err := x.stream(ctx, http.MethodGet, x.url, nil, h)
+	if err == nil {
+		talk.last = last
+	}
+	return talk, err
+}
+
+// following reads the stream of one request to its end, or to the next questions.
+type following struct {
+	*exchange
+	stream session.StreamID // names the request at the server
+	turn   *bridge.Turn
+	talk   *conversation
+	index  session.Index
+	asked  []askedQuestion
+	tries  int // how often the stream was resumed since its last message
+}
+
+func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	defer func() {
+		if c.talk != nil {
+			c.talk.close()
+		}
+	}()
+	for {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if c.turn.Asks() {
+			wait, cancel = context.WithTimeout(ctx, gather)
+		}
+		e, err := c.talk.next(wait)
+		cancel()
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			c.cancelled(ctx)
+			return nil, nil, ctx.Err()
+		case c.turn.Asks():
+			return c.asks(ctx)
+		default:
+			if err = c.again(ctx, err); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if len(e.Data) == 0 || e.Name != "" && e.Name != "message" {
+			continue
+		}
+		reply, err := c.take(ctx, e.Data)
+		if err != nil {
+			return nil, nil, err
+		}
+		if reply != nil {
+			m, err := wire.Parse(reply.Raw)
+			if err != nil {
+				return nil, failure(phaseCall, "the remote server answered with a message that is malformed"), nil
+			}
+			return m.Result, errorOf(m), nil
+		}
+	}
+}
+
+// take takes one message of the server. reply is the end of the request.
+func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Response, err error) {
+	m, err := wire.Parse(data)
+	if err != nil {
+		return nil, nil
+	}
+	c.tries = 0
+	raw := data
+	switch {
+	case m.Kind == wire.Request && m.Method == wire.MethodPing:
+		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
+	case m.Kind == wire.Request:
+		// A question of another life of the session may have the same id, and an id may
+		// be a number.
+		named, _ := json.Marshal(string(m.ID)) // a string
+		raw, _ = wire.Replace(data, named, "id")
+	case m.Kind == wire.Notification && aboutSession(m.Method):
+		if c.r.Legacy && !c.r.Once {
+			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // the client lists again some day
+		}
+		return nil, nil
+	}
+	c.index++
+	step := c.turn.Take(session.Event{Index: c.index, Raw: raw})
+	if m.Kind == wire.Request && step.Answer == nil {
+		c.asked = append(c.asked, askedQuestion{c.index, raw})
+	}
+	if step.Notify != nil {
+		c.r.Say(step.Notify)
+	}
+	if step.Answer != nil {
+		return nil, c.answer(ctx, c.talk, *step.Answer)
+	}
+	return step.Reply, nil
+}
+
+// aboutSession reports whether a notification belongs to the session and not to a request.
+func aboutSession(method string) bool {
+	switch method {
+	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyElicitationComplete:
+		return true
+	}
+	return false
+}
+
+// again resumes a stream that ended before the answer.
+func (c *following) again(ctx context.Context, why error) error {
+	last, pause := c.talk.last, c.talk.retry
+	c.talk.close()
+	if c.link.Era == eraSSE || last == "" {
+		return why
+	}
+	for {
+		if c.tries++; c.tries > resumeTries && pause == 0 || c.tries > 1000 {
+			return why
+		}
+		wait := pause
+		if wait == 0 {
+			wait = min(resumeWait<<min(c.tries-1, 3)/4, maxWait)
+		}
+		if err := rest(ctx, min(wait, maxWait)); err != nil {
+			c.cancelled(ctx)
+			return err
+		}
+		talk, err := c.resume(ctx, last)
+		if err == nil {
+			if talk.retry == 0 {
+				talk.retry = pause
+			}
+			c.talk = talk
+			return nil
+		}
+		var refused *refusal
+		if errors.As(err, &refused) {
+			return lost(err)
+		}
+	}
+}
+
+// cancelled tells the server that nobody waits for the answer.
+func (c *following) cancelled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	params := json.RawMessage(`{"requestId":"` + string(c.stream) + `","reason":"the client cancelled the request, or it took too long"}`)
+	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // the server may never know
+}
+
+// asks ends the round: the client is asked.
+func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	talk := c.talk
+	if c.turn.Again() || c.link.Era == eraHTTP && talk.last != "" {
+		return c.required(nil, talk.last)
+	}
+	c.talk = nil // so that it stays open
+	if talk.leave(); ctx.Err() != nil {
+		talk.close()
+		return nil, nil, ctx.Err()
+	}
+	return c.required(talk, "")
+}
+
+// required returns the call for input. talk is kept in this process until the answers come.
+func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
+	next := round{Turn: c.turn.State(), Last: last}
+	for _, q := range c.asked {
+		id, _ := wire.String(wire.Lookup(q.Raw, "id"))
+		for key := range next.Turn.Asked {
+			if key == id || next.Turn.IDs[key] == id {
+				next.Questions = append(next.Questions, q)
+				break
+			}
+		}
+	}
+	if talk != nil {
+		next.Kept = string(session.NewID())
+		c.s.put(next.Kept, talk, c.s.Answer)
+	}
+	state, err := json.Marshal(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.Lookup(c.turn.Required(string(state)), "result"), nil, nil
+}
+
+// put keeps a conversation open until take gets it, at most as long as a client may think.
+func (c *Servers) put(name string, talk *conversation, within time.Duration) {
+	if within <= 0 {
+		within = session.MaxAsk
+	}
+	remember(c, c.kept, name, talk)
+	time.AfterFunc(within, func() {
+		if t := c.take(name); t != nil {
+			t.close()
+		}
+	})
+}
+
+// take gets a conversation back, nil for one that is not here.
+func (c *Servers) take(name string) *conversation {
+	t, _ := recall(c, c.kept, name)
+	forget(c, c.kept, name)
+	return t
+}

@@ -1,0 +1,259 @@
+package remote
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// era is how a server speaks.
+type era string
+
+const (
+	eraModern era = "modern" // 2026-07-28
+	eraHTTP   era = "http"   // Streamable HTTP, 2025-03-26 to 2025-11-25
+	eraSSE    era = "sse"    // HTTP+SSE, 2024-11-05
+)
+
+// link is what a client's session has at a server. It is a durable value of the session.
+type link struct {
+	Era       era             `json:"era"`
+	Of        string          `json:"of"` // hash of the URL
+	Session   string          `json:"session,omitempty"`
+	Version   string          `json:"version,omitempty"`
+	Handshake json.RawMessage `json:"handshake,omitempty"` // the result of initialize
+	Level     string          `json:"level,omitempty"`     // the last log level that the server was told
+
+	rev int64
+}
+
+// linkName is the name of the durable value.
+const linkName = "remote"
+
+// Times of a handshake.
+const (
+	greetWithin = 30 * time.Second
+	leaveWithin = time.Second
+)
+
+// open finds the link of the session, or opens one. anew says that the server does not know
+// the one that was used.
+func (x *exchange) open(ctx context.Context, anew bool) error {
+	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {
+		x.link = was
+		return nil
+	}
+	used := x.link
+	if !x.r.Once {
+		var kept link
+		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &kept)
+		if err != nil && errors.Is(err, session.Unavailable) {
+			return err
+		}
+		kept.rev = rev
+		if x.link = kept; err == nil && rev != 0 && kept.Of == of && (!anew || kept.Session != used.Session) {
+			remember(x.s.Servers, x.s.links, id, kept)
+			return nil
+		}
+	}
+	rev := x.link.rev
+	if anew {
+		forget(x.s.Servers, x.s.eras, x.s.URL)
+	}
+	within := x.s.Startup
+	if within <= 0 {
+		within = greetWithin
+	}
+	greeting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	x.link = link{Of: of}
+	if err := x.greet(greeting); err != nil {
+		if greeting.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("it did not finish the handshake within %s (startup_timeout_sec)", within)
+		}
+		return err
+	}
+	x.link.rev = rev
+	remember(x.s.Servers, x.s.eras, x.s.URL, x.link.Era)
+	return x.keep(ctx)
+}
+
+// keep saves the link. If another function was first with a link of its own, keep takes
+// that one, and ends its own session at the server.
+func (x *exchange) keep(ctx context.Context) error {
+	if x.r.Once {
+		return nil
+	}
+	id, state := session.ID(x.r.Session.ID()), x.r.Session.State(native.OfSession)
+	rev, err := state.Save(ctx, linkName, x.link.rev, x.link)
+	switch {
+	case errors.Is(err, session.Conflict):
+		var other link
+		if rev, err = state.Load(ctx, linkName, &other); err != nil {
+			return err
+		}
+		if other.Of == x.link.Of && other.Session != x.link.Session {
+			x.leave(ctx)
+			x.link = other
+		}
+	case errors.Is(err, session.TooLarge):
+		err = nil // a server with a very long text of instructions: each process asks it again
+	case err != nil:
+		return err
+	}
+	x.link.rev = rev
+	remember(x.s.Servers, x.s.links, id, x.link)
+	return err
+}
+
+func hashOf(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	return hex.EncodeToString(sum[:8])
+}
+
+// leave ends the session at the server, as far as that is quickly done.
+func (x *exchange) leave(ctx context.Context) {
+	if x.link.Session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	if resp, err := x.do(ctx, http.MethodDelete, x.url, nil, x.sessionHeader()); err == nil {
+		_ = resp.Body.Close() // the server may refuse to end a session
+	}
+}
+
+// greet finds out how the server speaks, and opens a session if it has sessions.
+func (x *exchange) greet(ctx context.Context) error {
+	known, _ := recall(x.s.Servers, x.s.eras, x.s.URL)
+	if x.s.Transport == SSE {
+		known = eraSSE
+	}
+	if known == "" || known == eraModern {
+		modern, err := x.probe(ctx)
+		if modern || err != nil {
+			return err
+		}
+	}
+	if known != eraSSE {
+		err := x.initialize(ctx)
+		var refused *refusal
+		old := errors.As(err, &refused) && (refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed || refused.status == http.StatusBadRequest)
+		if err == nil || !old || x.s.Transport == Streamable {
+			return err
+		}
+		if sse := x.greetSSE(ctx); sse == nil {
+			return nil
+		}
+		return err
+	}
+	return x.greetSSE(ctx)
+}
+
+// probe asks a server whether it is of the modern era. Its error says that the server
+// cannot be reached, or wants a credential.
+func (x *exchange) probe(ctx context.Context) (modern bool, err error) {
+	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
+	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
+	x.link.Session = ""
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden || refused.status == http.StatusTooManyRequests):
+		return false, err
+	case err != nil && (unsent(err) || ctx.Err() != nil):
+		return false, err
+	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
+		return false, nil // a server of the legacy era may answer anything
+	}
+	m := wire.Message{Result: result}
+	if fault != nil {
+		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // it is JSON
+	}
+	if bridge.ReadProbe(m) == bridge.LegacyOnly {
+		return false, nil
+	}
+	x.link.Era, x.link.Version = eraModern, wire.V20260728
+	return true, nil
+}
+
+// initializeParams returns what the server is told of the client. Tasks and extensions of
+// a client are not offered, because they would need a stream that is always open.
+func (x *exchange) initializeParams() json.RawMessage {
+	client := wire.Lookup(x.r.Init, "clientInfo")
+	if client == nil {
+		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)
+	}
+	capabilities := map[string]json.RawMessage{}
+	if json.Unmarshal(wire.Lookup(x.r.Init, "capabilities"), &capabilities) != nil || capabilities == nil {
+		capabilities = map[string]json.RawMessage{}
+	}
+	delete(capabilities, "tasks")
+	delete(capabilities, "extensions")
+	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": capabilities, "clientInfo": client}) // it was JSON before
+	return raw
+}
+
+// initialize opens a session over Streamable HTTP.
+func (x *exchange) initialize(ctx context.Context) error {
+	x.link.Session, x.link.Version = "", ""
+	id := requestID()
+	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodInitialize, x.initializeParams()), nil)
+	if err != nil {
+		return err
+	}
+	defer talk.close()
+	if err := x.greeted(ctx, talk, id); err != nil {
+		return err
+	}
+	x.link.Era = eraHTTP
+	return x.tell(ctx, nil, wire.NewNotification(wire.NotifyInitialized, nil))
+}
+
+// greeted takes the answer to initialize.
+func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawMessage) error {
+	m, err := x.await(ctx, talk, id)
+	if err != nil {
+		return err
+	}
+	if fault := errorOf(m); fault != nil {
+		return &refusal{status: http.StatusOK, said: fault.Message}
+	}
+	version, _ := wire.String(wire.Lookup(m.Result, "protocolVersion"))
+	if !slices.Contains(wire.LegacyVersions(), version) {
+		return &refusal{status: http.StatusOK, said: "it speaks no version of MCP that Dormouse knows: " + version}
+	}
+	x.link.Version, x.link.Handshake = version, m.Result
+	return nil
+}
+
+// await reads messages until the response with an id, and answers pings meanwhile.
+func (x *exchange) await(ctx context.Context, talk *conversation, id json.RawMessage) (wire.Message, error) {
+	for {
+		e, err := talk.next(ctx)
+		if err != nil {
+			return wire.Message{}, err
+		}
+		m, err := wire.Parse(e.Data)
+		switch {
+		case err != nil:
+		case m.Kind == wire.Response && wire.SameID(m.ID, id):
+			return m, nil
+		case m.Kind == wire.Request && m.Method == wire.MethodPing:
+			if err := x.tell(ctx, talk, wire.ResultResponse(m.ID, nil)); err != nil {
+				return wire.Message{}, err
+			}
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// These limit what a server may send.
+const (
+	maxMessage = session.MaxBatchBytes // bytes of one message
+	maxRefusal = 64 << 10              // bytes that are read of an error
+)
+
+// These limit how long a server that is busy is waited for.
+const (
+	busyTries = 3
+	busyWait  = 10 * time.Second
+)
+
+// conversation is an open stream of a server's messages.
+type conversation struct {
+	events chan wire.SSE
+	ended  error         // why events was closed; read it only then
+	stop   func()        // ends the HTTP request
+	leave  func() bool   // the end of the context that began it does not end it any more
+	last   string        // id of the last event, "" for none
+	retry  time.Duration // how long the server wants its client to wait before it resumes
+	// endpoint is where messages are posted, for HTTP+SSE; nil for the server's URL.
+	endpoint *url.URL
+}
+
+// next returns the next event. Its error is errLost at the end of the stream.
+func (t *conversation) next(ctx context.Context) (wire.SSE, error) {
+	select {
+	case e, ok := <-t.events:
+		return t.took(e, ok)
+	default:
+	}
+	select {
+	case e, ok := <-t.events:
+		return t.took(e, ok)
+	case <-ctx.Done():
+		return wire.SSE{}, ctx.Err()
+	}
+}
+
+func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
+	if !ok {
+		if t.ended != nil && !errors.Is(t.ended, io.EOF) {
+			return wire.SSE{}, fmt.Errorf("%w (%w)", errLost, t.ended)
+		}
+		return wire.SSE{}, errLost
+	}
+	if e.ID != "" {
+		t.last = e.ID
+	}
+	if e.Retry > 0 {
+		t.retry = e.Retry
+	}
+	return e, nil
+}
+
+func (t *conversation) close() { t.stop() }
+
+// do sends one HTTP request. The response has a status below 300 and is ended by stop.
+func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) (resp *http.Response, err error) {
+	for try := 1; ; try++ {
+		r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
+		if err != nil {
+			return nil, errMalformed
+		}
+		maps.Copy(r.Header, x.header)
+		maps.Copy(r.Header, header)
+		r.Header.Set("Accept", wire.MediaSSE)
+		if method == http.MethodPost {
+			r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+			r.Header.Set("Content-Type", wire.MediaJSON)
+		}
+		r.Header.Set("User-Agent", "dormouse")
+		if resp, err = x.client.Do(r); err != nil {
+			return nil, err
+		}
+		if resp.StatusCode < 300 {
+			return resp, nil
+		}
+		refused := read(resp)
+		busy := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
+		var no *refusal
+		if !errors.As(refused, &no) || !busy || no.after == 0 || no.after > busyWait || try == busyTries {
+			return nil, refused
+		}
+		if err := rest(ctx, no.after); err != nil {
+			return nil, refused
+		}
+	}
+}
+
+// read reads a response that is no success. The error is a refusal if the server says that
+// the request did not run.
+func read(resp *http.Response) error {
+	defer func() { _ = resp.Body.Close() }()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what was read tells enough
+	no := &refusal{status: resp.StatusCode, asks: resp.Header.Get("Www-Authenticate")}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds >= 0 {
+		no.after = max(time.Duration(min(seconds, 24*3600))*time.Second, time.Millisecond)
+	} else if at, err := http.ParseTime(resp.Header.Get("Retry-After")); err == nil {
+		no.after = max(time.Until(at), time.Millisecond)
+	}
+	if e := wire.Lookup(body, "error"); e != nil {
+		no.said, _ = wire.String(wire.Lookup(e, "message"))
+		no.code = string(wire.Lookup(e, "code"))
+		no.raw = body
+		if len(no.said) > 300 {
+			no.said = no.said[:300]
+		}
+	}
+	if resp.StatusCode >= 500 && resp.StatusCode != http.StatusServiceUnavailable && no.raw == nil {
+		return fmt.Errorf("it answered with HTTP %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	// Some servers answer 400 for a session that they do not know.
+	said := bytes.ToLower(body)
+	no.first = resp.StatusCode == http.StatusNotFound && (no.code == "" || no.code == "-32001" || bytes.Contains(said, []byte("session"))) ||
+		resp.StatusCode == http.StatusBadRequest && bytes.Contains(said, []byte("session"))
+	return no
+}
+
+// ask posts a request, and returns the stream of what comes back.
+func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*conversation, error) {
+	return x.stream(ctx, http.MethodPost, x.url, raw, header)
+}
+
+// stream sends an HTTP request, and returns the stream of what comes back. The stream ends
+// with ctx, unless leave was called.
+func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw []byte, header http.Header) (*conversation, error) {
+	own, stop := context.WithCancel(context.WithoutCancel(ctx))
+	t := &conversation{events: make(chan wire.SSE, 16), stop: stop, leave: context.AfterFunc(ctx, stop)}
+	resp, err := x.do(own, method, to, raw, header) //nolint:bodyclose // readEvents and readJSON close it
+	if err != nil {
+		stop()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, err
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // "" is handled as JSON
+	if id := resp.Header.Get(wire.HeaderSessionID); id != "" && validSession(id) {
+		x.link.Session = id
+	}
+	if kind == wire.MediaSSE {
+		go t.readEvents(own, resp.Body)
+		return t, nil
+	}
+	t.readJSON(resp)
+	return t, nil
+}
+
+// validSession reports whether a session id may stand in a header.
+func validSession(id string) bool {
+	return len(id) <= 1024 && !strings.ContainsFunc(id, func(c rune) bool { return c < 0x21 || c > 0x7e })
+}
+
+// readEvents reads an event stream until it ends.
+func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
+	defer func() { _ = body.Close() }()
+	defer close(t.events)
+	for r := wire.NewSSEReader(body, maxMessage); ; {
+		e, err := r.Next()
+		if err != nil {
+			t.ended = err
+			return
+		}
+		select {
+		case t.events <- e:
+		case <-ctx.Done():
+			t.ended = ctx.Err()
+			return
+		}
+	}
+}
+
+// readJSON reads a response that is one message, a batch, or nothing.
+func (t *conversation) readJSON(resp *http.Response) {
+	defer func() { close(t.events) }()
+	defer t.stop()
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage+1))
+	if err != nil || len(body) > maxMessage {
+		t.ended = err
+		return
+	}
+	msgs, _, err := wire.ParseBody(body)
+	if err != nil {
+		t.ended = io.ErrUnexpectedEOF
+		return
+	}
+	t.events = make(chan wire.SSE, len(msgs))
+	for _, m := range msgs {
+		t.events <- wire.SSE{Data: m.Raw}
+	}
+}
+
+// tell posts a message that has no answer: a notification, or the answer to a question.
+func (x *exchange) tell(ctx context.Context, t *conversation, raw []byte) error {
+	to := x.url
+	if t != nil && t.endpoint != nil {
+		to = t.endpoint
+	}
+	resp, err := x.do(ctx, http.MethodPost, to, raw, x.sessionHeader())
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxRefusal)) // so that the connection can be used again
+	_ = resp.Body.Close()                                             // it was read
+	return nil
+}
+
+// sessionHeader returns the headers of a session of the legacy era.
+func (x *exchange) sessionHeader() http.Header {
+	h := http.Header{}
+	if x.link.Session != "" {
+		h.Set(wire.HeaderSessionID, x.link.Session)
+	}
+	if v := x.link.Version; v != "" && v != wire.V20241105 && v != wire.V20250326 {
+		h.Set(wire.HeaderProtocolVersion, v)
+	}
+	return h
+}

@@ -1,0 +1,108 @@
+package remote_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/remote"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// world is everything that outlives a message: the store, the upstream, and the endpoint of
+// clients, whose handlers are made anew for each request.
+type world struct {
+	t       *testing.T
+	store   session.Store
+	server  remote.Server
+	sealer  *session.Sealer
+	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
+	url     string
+	upcalls atomic.Int64 // requests at the upstream
+}
+
+// newWorld returns a world whose server "far" is upstream.
+func newWorld(t *testing.T, store session.Store, upstream http.Handler) *world {
+	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, store: store, sealer: sealer}
+	far := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.upcalls.Add(1)
+		upstream.ServeHTTP(rw, r)
+	}))
+	w.server = remote.Server{Name: "far", URL: far.URL + "/mcp", Private: true}
+	near := httptest.NewServer(http.HandlerFunc(w.serve))
+	w.url = near.URL + "/far/mcp"
+	t.Cleanup(func() {
+		near.CloseClientConnections()
+		near.Close()
+		far.CloseClientConnections()
+		far.Close()
+	})
+	return w
+}
+
+// onEachStore runs a test on the stores of one machine.
+func onEachStore(t *testing.T, test func(t *testing.T, store session.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, sessiontest.NewMemory()) })
+	t.Run("sqlite", func(t *testing.T) {
+		store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		test(t, store)
+	})
+}
+
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	servers := w.warm
+	if servers == nil {
+		servers = remote.New()
+	}
+	log := slog.New(slog.DiscardHandler)
+	b := native.NewBackend(native.Config{
+		Store: w.store, Log: log,
+		Servers: func(name string) (native.Hosted, bool) {
+			return native.Hosted{Remote: servers.Server(w.server)}, name == "far"
+		},
+	})
+	native.Handler(front.New(front.Options{
+		Servers: func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
+		},
+		Host: host.New(w.store, b, host.Limits{}), Auth: w, Sealer: w.sealer, Log: log,
+	})).ServeHTTP(rw, r)
+}
+
+// Authenticate implements front.Authenticator: every client is ada.
+func (w *world) Authenticate(*http.Request, string) (session.Identity, error) {
+	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
+}
+
+func (w *world) Confirm(context.Context, string, string) error { return nil }
+
+// connect connects a client of go-sdk to the endpoint.
+func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
+	w.t.Helper()
+	s, err := client.Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
