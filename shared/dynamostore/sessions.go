@@ -354,6 +354,48 @@ func (s *Store) handshakeOf(digest, version string, r row) (session.Handshake, e
 	return h, nil
 }
 
+// Recorded reads parts of several records; see [session.Handshakes].
+func (s *Store) Recorded(ctx context.Context, wanted []session.RecordKey) ([]session.Recorded, error) {
+	name := func(r row) [2]string { return [2]string{r.str("PK"), r.str("SK")} }
+	found := map[[2]string]row{}
+	var keys []row
+	want := func(k row) {
+		if _, twice := found[name(k)]; !twice { // BatchGetItem refuses a key that it gets twice
+			keys, found[name(k)] = append(keys, k), nil
+		}
+	}
+	for _, w := range wanted {
+		if w.Version != "" {
+			want(handshakeKey(w.Digest, w.Version))
+		}
+		if w.Box != "" {
+			want(key(boxKey(w.Box), "m"))
+		}
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		found[name(r)] = r
+	}
+	list := make([]session.Recorded, len(wanted))
+	for i, w := range wanted {
+		list[i].Box.ID = w.Box
+		if r := found[name(handshakeKey(w.Digest, w.Version))]; w.Version != "" && r != nil && r.alive(time.Now()) {
+			if list[i].Handshake, err = s.handshakeOf(w.Digest, w.Version, r); err != nil {
+				return nil, err
+			}
+		}
+		if r := found[name(key(boxKey(w.Box), "m"))]; w.Box != "" && r != nil {
+			if list[i].Box, err = boxOf(r); err != nil {
+				return nil, s.failed(err)
+			}
+		}
+	}
+	return list, nil
+}
+
 // ListHandshakes returns parts of a handshake record; see [session.Handshakes].
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
 	var list []session.Handshake

@@ -33,6 +33,9 @@ type exchange struct {
 	sent    *counter        // counts the body of the answer; nil without a meter
 	err     error           // what went wrong, even if the status reports success
 	called  called
+
+	one  *one  // the group that the request is for, nil for the path of a server
+	seen *seen // nil: the client gets what the server sends
 }
 
 // saw notes the end of a call among its events, for the log line.
@@ -71,6 +74,9 @@ func (x *exchange) serve() error {
 	if x.r.URL.Path == "/" && (browser{x}).asks() {
 		browser{x}.page(http.StatusOK, "")
 		return nil
+	}
+	if o, ok := oneOf(x); ok {
+		return o.serve()
 	}
 	name, serve, err := x.route()
 	if err != nil {
@@ -124,7 +130,7 @@ func (x *exchange) json(status int, body []byte) {
 	x.empty(status)
 	if x.r.Method != http.MethodHead {
 		// A client that has gone misses its answer; nothing can be done about it.
-		_, _ = x.w.Write(body)
+		_, _ = x.w.Write(x.seen.message(body))
 	}
 }
 
@@ -191,5 +197,5 @@ func (x *exchange) commit() *stream {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	x.empty(http.StatusOK)
-	return &stream{w: x.w}
+	return &stream{w: x.w, seen: x.seen}
 }

@@ -28,8 +28,12 @@ func (s streamable) get() error {
 	if err := s.sessionID(); err != nil {
 		return err
 	}
+	return s.follows(s.x.r.Header.Get(wire.HeaderLastEventID))
+}
+
+// follows serves a stream of the session after an event, last, or from now on if last is "".
+func (s streamable) follows(last string) error {
 	var from session.EventID
-	last := s.x.r.Header.Get(wire.HeaderLastEventID)
 	if last != "" {
 		var err error
 		if from, err = session.ParseEventID(last); err != nil {

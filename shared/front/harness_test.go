@@ -253,6 +253,7 @@ func request(method, path, body string, headers ...string) *http.Request {
 type client struct {
 	w       *world
 	server  string
+	path    string // instead of that of the server
 	session string
 	version string
 }
@@ -274,7 +275,11 @@ func (w *world) open(server string) *client {
 }
 
 func (c *client) request(method, body string, headers ...string) *http.Request {
-	return request(method, "/"+c.server+"/mcp", body,
+	path := c.path
+	if path == "" {
+		path = "/" + c.server + "/mcp"
+	}
+	return request(method, path, body,
 		append([]string{"Mcp-Session-Id", c.session, "MCP-Protocol-Version", c.version}, headers...)...)
 }
 

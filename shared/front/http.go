@@ -28,6 +28,9 @@ type Options struct {
 	// Removed returns the text of the 404 for a server that was in the servers file, in
 	// words for its users, and "" for any other name. nil: all names get the same text.
 	Removed func(name string) string
+	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
+	// none.
+	Groups func(name string) (Group, bool)
 	// Host serves the sessions.
 	Host *host.Host
 	// Auth finds out who sent a request. nil: every request is refused.

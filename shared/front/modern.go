@@ -78,6 +78,11 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 }
 
 func (m modern) serve() error {
+	if m.x.one != nil {
+		if served, err := (oneModern{m.x.one}).serve(m); served || err != nil {
+			return err
+		}
+	}
 	switch m.req.Method {
 	case wire.MethodDiscover:
 		return m.discover()

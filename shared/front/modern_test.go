@@ -42,6 +42,7 @@ func modern(t *testing.T, test func(t *testing.T, w *world)) {
 // ask is one modern request before it is encoded.
 type ask struct {
 	server  string // "quiet" if it is not said
+	path    string // instead of that of the server
 	id      string // JSON; 7
 	method  string
 	params  string // members of params, without _meta
@@ -70,7 +71,7 @@ func (a ask) request() *http.Request {
 	} else if uri, ok := wire.String(wire.Lookup([]byte(body), "params", "uri")); ok {
 		headers = append(headers, "Mcp-Name", uri)
 	}
-	return request("POST", "/"+or(a.server, "quiet")+"/mcp", body, append(headers, a.headers...)...)
+	return request("POST", or(a.path, "/"+or(a.server, "quiet")+"/mcp"), body, append(headers, a.headers...)...)
 }
 
 func toolCall(tool string) ask {

@@ -2,6 +2,7 @@ package front
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -14,23 +15,34 @@ import (
 // post takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
 // to the Server").
 func (s streamable) post() error {
-	if err := s.x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
+	msgs, batch, err := s.read()
+	if err != nil {
 		return err
 	}
+	return s.take(msgs, batch)
+}
+
+// read does the checks of a POST that come before its messages are known, and reads these.
+func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
+	if err := s.x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
+		return nil, false, err
+	}
 	if err := s.x.contentType(); err != nil {
-		return err
+		return nil, false, err
 	}
 	body, err := s.x.body()
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	msgs, batch, err := wire.ParseBody(body)
+	msgs, batch, err = wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
 	s.x.msgs, s.x.batch = msgs, batch
 	s.x.called.asks(msgs)
-	if err != nil {
-		return err
-	}
+	return msgs, batch, err
+}
+
+// take serves messages.
+func (s streamable) take(msgs []wire.Message, batch bool) error {
 	if err := s.x.permit(msgs); err != nil {
 		return err
 	}
@@ -47,7 +59,15 @@ func (s streamable) post() error {
 	if err := s.sessionID(); err != nil {
 		return err
 	}
+	if s.x.one != nil {
+		s.x.session = host.MemberID(s.x.session, s.x.caller.Server.Name)
+	}
 	call, err := s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
+	if s.x.one != nil && errors.Is(err, session.NotFound) {
+		if err = s.x.one.join(s.x.caller); err == nil {
+			call, err = s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -138,10 +138,17 @@ func (x *exchange) discovery() error {
 	nothing := refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; the metadata of a server is at "+resourceMetadata+"/<server>/mcp")
 	path, ours := strings.CutPrefix(x.r.URL.Path, resourceMetadata)
 	server, resource, ok := split(path)
-	if !ours || !ok || resource != "mcp" && resource != "sse" {
+	if name, grouped := groupOf(path); ours && grouped && x.opts.Groups != nil {
+		if _, known := x.opts.Groups(name); !known {
+			return nothing
+		}
+		server = "all servers"
+		if name != "" {
+			server = "group " + name
+		}
+	} else if !ours || !ok || resource != "mcp" && resource != "sse" {
 		return nothing
-	}
-	if _, known := x.opts.Servers(server); !known {
+	} else if _, known := x.opts.Servers(server); !known {
 		return nothing
 	}
 	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
@@ -159,6 +166,9 @@ const maxQuery = 512
 // asked for the metadata of path. A message and a ticket have an address of their own; for
 // them it is the address from which the client got theirs.
 func (x *exchange) address(path string) string {
+	if _, ok := groupOf(path); ok {
+		return queried(x.r, strings.TrimSuffix(path, "/"), path)
+	}
 	server, resource, _ := split(path)
 	switch resource {
 	case "message":
@@ -166,14 +176,19 @@ func (x *exchange) address(path string) string {
 	case "ticket":
 		return "/" + server + "/mcp"
 	}
-	address := "/" + server + "/" + resource
+	return queried(x.r, "/"+server+"/"+resource, path)
+}
+
+// queried returns an address as the client wrote it: with the slash behind path, and with the
+// query.
+func queried(r *http.Request, address, path string) string {
 	if strings.HasSuffix(path, "/") {
 		address += "/"
 	}
 	// Leave out a query that would change in a header or in JSON. No client sends such a
 	// query.
 	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
-	q := x.r.URL.RawQuery
+	q := r.URL.RawQuery
 	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {
 		address += "?" + q
 	}

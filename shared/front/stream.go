@@ -16,12 +16,13 @@ type stream struct {
 	w     http.ResponseWriter
 	buf   []byte
 	retry time.Duration // the last pace that was sent
+	seen  *seen
 }
 
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1).
 func (s *stream) prime(id session.EventID, retry time.Duration) {
 	s.retry = retry
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id.String(), Retry: retry, HasData: true})
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), Retry: retry, HasData: true})
 }
 
 // pace adds an event that has only a retry. The client keeps the id that it has.
@@ -36,7 +37,7 @@ func (s *stream) events(call *host.Call, events []session.Event) {
 		if len(e.Raw) == 0 {
 			continue // it marks the end of the stream, which streamable.follow handles
 		}
-		frame := wire.SSE{ID: call.ID(e).String(), Data: e.Raw}
+		frame := wire.SSE{ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)}
 		if retry := call.Retry(); retry != s.retry {
 			frame.Retry, s.retry = retry, retry
 		}
@@ -60,7 +61,7 @@ func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
 // message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
 // come back to it.
 func (s *stream) message(id string, raw []byte) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: raw})
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: s.seen.message(raw)})
 }
 
 func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) }

@@ -16,6 +16,7 @@ type Host struct {
 	Stateless
 	Tasks
 	Sockets
+	Groups
 }
 
 // core has what all verbs share: the store, the backend, and the functions that change the
@@ -49,7 +50,7 @@ func New(store session.Store, backend Backend, limits Limits) *Host {
 }
 
 func newHost(c core) *Host {
-	return &Host{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}}
+	return &Host{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}, Groups: Groups{&c}}
 }
 
 // WithClients returns the same Host with the connections of WebSocket clients: it can

@@ -21,15 +21,9 @@ import (
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.
 func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.Message) (session.Session, *Call, error) {
-	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
-	if !ok {
-		return session.Session{}, nil, session.Errorf(session.Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
-	}
-	if err := bounded(m); err != nil {
+	version, err := initializable(m)
+	if err != nil {
 		return session.Session{}, nil, err
-	}
-	if len(m.Params) > maxInit {
-		return session.Session{}, nil, session.Errorf(session.TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
 	}
 	var record *session.Handshake
 	if c.Server.Record {
@@ -66,6 +60,18 @@ func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.M
 		return session.Session{}, nil, err
 	}
 	return s, call, nil
+}
+
+// initializable checks an initialize, and returns the version that it asks for.
+func initializable(m wire.Message) (version string, err error) {
+	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+	switch {
+	case !ok:
+		return "", session.Errorf(session.Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
+	case len(m.Params) > maxInit:
+		return "", session.Errorf(session.TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
+	}
+	return version, bounded(m)
 }
 
 // begin makes a session that is being initialized: a new one, or one that was opened with

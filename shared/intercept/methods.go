@@ -52,6 +52,13 @@ func (s *Store) SaveHandshake(ctx context.Context, v session.Handshake) error {
 	return change(ctx, s, "SaveHandshake", v, func(ctx context.Context) error { return s.inner.SaveHandshake(ctx, v) })
 }
 
+// Recorded implements session.Store.
+func (s *Store) Recorded(ctx context.Context, keys []session.RecordKey) ([]session.Recorded, error) {
+	return read(ctx, s, "Recorded", func(ctx context.Context) ([]session.Recorded, error) {
+		return s.inner.Recorded(ctx, keys)
+	})
+}
+
 // ListHandshakes implements session.Store.
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
 	return read(ctx, s, "ListHandshakes", func(ctx context.Context) ([]session.Handshake, error) {

@@ -98,7 +98,7 @@ func writeUnits(size int) float64 {
 }
 
 // readUnits returns the cost of a read. Load reads two rows, and Answers one for each
-// question. A query of an index, such as List, costs one unit more than its rows. A query of
+// question. Recorded reads two rows for each want. A query of an index, such as List, costs one unit more than its rows. A query of
 // a box's items or of a frame's parts is billed for all rows together.
 func readUnits(c *intercept.Call) float64 {
 	switch out := c.Out.(type) {
@@ -122,6 +122,12 @@ func readUnits(c *intercept.Call) float64 {
 	case []session.Answer:
 		questions, _ := c.In.([]string)
 		return eachRow(out) + float64(len(questions)-len(out))
+	case []session.Recorded:
+		units := 0.0
+		for _, r := range out {
+			units += unitsOf(size(r.Handshake), readUnit) + unitsOf(size(r.Box), readUnit)
+		}
+		return max(1, units)
 	case []session.Item:
 		return unitsOf(total(out), readUnit)
 	case []session.Part:

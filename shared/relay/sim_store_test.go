@@ -148,6 +148,10 @@ func (s *simStore) Handshake(ctx context.Context, digest, version string) (sessi
 	return through(ctx, "Handshake", func() (session.Handshake, error) { return s.Memory.Handshake(ctx, digest, version) })
 }
 
+func (s *simStore) Recorded(ctx context.Context, keys []session.RecordKey) ([]session.Recorded, error) {
+	return through(ctx, "Recorded", func() ([]session.Recorded, error) { return s.Memory.Recorded(ctx, keys) })
+}
+
 func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 	wrote := false
 	return change(ctx, "Append", func() error {

@@ -85,6 +85,7 @@ type Session struct {
 	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
 	Pusher     Lease       // the function that pushes the events that are owed by Pushed
 	Answers    AnswerCount `json:",omitzero"`
+	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
 	Later      Later       `json:"-"`
 }
 
@@ -99,6 +100,7 @@ func (s Session) Clone() Session {
 	s.Props, s.Init = bytes.Clone(s.Props), bytes.Clone(s.Init)
 	s.ServerInfo, s.Params = bytes.Clone(s.ServerInfo), bytes.Clone(s.Params)
 	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
+	s.Members = slices.Clone(s.Members)
 	s.Standby, s.Pushed = slices.Clone(s.Standby), slices.Clone(s.Pushed)
 	return s
 }
@@ -247,6 +249,19 @@ type Handshake struct {
 	Result  json.RawMessage // of the server's response
 	Taken   time.Time       // when the server said it
 	Expires time.Time
+}
+
+// RecordKey names a part of a handshake record, and the box whose state says whether the
+// part is still good.
+type RecordKey struct {
+	Digest, Version string // as in Handshake
+	Box             BoxID
+}
+
+// Recorded is what the store has for a [RecordKey].
+type Recorded struct {
+	Handshake Handshake // zero: there is none, or it has expired
+	Box       Box
 }
 
 // RecordFor returns the name of a server's handshake record. The tenant is part of it,

@@ -92,6 +92,11 @@ type Handshakes interface {
 	SaveHandshake(ctx context.Context, h Handshake) error
 	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
+	// Recorded reads parts of several records, each with a box, in one round trip for every
+	// 50 wants. Its results are in the order of wants. A part that is not there is the zero
+	// Handshake, and a box as Boxes.Box returns it. A want without Version or Box reads
+	// only the other.
+	Recorded(ctx context.Context, wants []RecordKey) ([]Recorded, error)
 	// ListHandshakes returns the parts of a record whose Version begins with prefix, in
 	// order of Version. It is for operators, and may take several round trips.
 	ListHandshakes(ctx context.Context, digest, prefix string) ([]Handshake, error)

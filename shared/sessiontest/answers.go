@@ -105,6 +105,21 @@ func answerPromises() []promise {
 				t.Errorf("a record that nobody has written has %v", none)
 			}
 		}},
+		{"parts of several records are read together with boxes", func(t *testing.T, k *kit) {
+			first := session.Handshake{Digest: "d1", Version: "v1", Result: json.RawMessage(`{"a":1}`), Taken: now()}
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), first))
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), session.Handshake{Digest: "d2", Version: "v1", Result: json.RawMessage(`2`), Taken: now(), Expires: past()}))
+			noError(t, "SaveBox", k.SaveBox(t.Context(), session.Box{ID: "t/b1", Gen: 3}))
+			got, err := k.other(t).Recorded(t.Context(), []session.RecordKey{
+				{Digest: "d1", Version: "v1", Box: "t/b2"}, {Digest: "d2", Version: "v1", Box: "t/b1"}, {Digest: "d3", Version: "v1"}, {Box: "t/b1"}, {Digest: "d1", Version: "v1"},
+			})
+			noError(t, "Recorded", err)
+			box := session.Box{ID: "t/b1", Rev: 1, Gen: 3}
+			same(t, "Recorded", got, []session.Recorded{{Handshake: first, Box: session.Box{ID: "t/b2"}}, {Box: box}, {}, {Box: box}, {Handshake: first}})
+			none, err := k.Recorded(t.Context(), nil)
+			noError(t, "Recorded of nothing", err)
+			same(t, "Recorded of nothing", len(none), 0)
+		}},
 		{"a handshake record holds a long list", func(t *testing.T, k *kit) {
 			list := json.RawMessage(`{"tools":["` + strings.Repeat("x", 256<<10-14) + `"]}`)
 			h := session.Handshake{Digest: "t/d1", Version: "tools/list 2025-11-25 roots,sampling", Result: list, Taken: now()}

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -243,6 +244,26 @@ func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]se
 	})
 	if err != nil {
 		return nil, err
+	}
+	return list, nil
+}
+
+// Recorded reads parts of several records; see [session.Handshakes].
+func (s *Store) Recorded(ctx context.Context, keys []session.RecordKey) ([]session.Recorded, error) {
+	list := make([]session.Recorded, len(keys))
+	for i, k := range keys {
+		list[i].Box.ID = k.Box
+		var err error
+		if k.Version != "" {
+			if list[i].Handshake, err = s.Handshake(ctx, k.Digest, k.Version); err != nil && !errors.Is(err, session.NotFound) {
+				return nil, err
+			}
+		}
+		if k.Box != "" {
+			if list[i].Box, err = s.Box(ctx, k.Box); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return list, nil
 }

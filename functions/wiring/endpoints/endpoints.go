@@ -51,7 +51,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		return HTTP{}, err
 	}
 	o := front.Options{
-		Servers: f.Server, Names: served(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -90,6 +90,11 @@ func served(f *wiring.Function) func() []string {
 			return !ok
 		})
 	}
+}
+
+// groups returns the groups of servers that a function serves.
+func groups(*wiring.Function) func(string) (front.Group, bool) {
+	return func(name string) (front.Group, bool) { return front.Group{}, name == "" }
 }
 
 // Operators returns what the API for operators works with in a function: callers have an

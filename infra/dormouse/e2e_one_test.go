@@ -1,0 +1,117 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// atOne makes the address of all servers one of the machine's.
+func (m *machine) atOne(server string) string {
+	m.urls["/mcp"] = strings.Replace(m.urls[server], "/"+server+"/mcp", "/mcp", 1)
+	return "/mcp"
+}
+
+func namesIn(t *testing.T, list json.RawMessage) (names []string) {
+	t.Helper()
+	wire.Elements(wire.Lookup(list, "tools"), func(tool json.RawMessage) bool {
+		name, _ := wire.String(wire.Lookup(tool, "name"))
+		names = append(names, name)
+		return true
+	})
+	return names
+}
+
+func TestE2EOneAddressForAllServers(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{
+		"one":    map[string]any{"command": program, "args": []string{"-name", "one"}},
+		"two":    map[string]any{"command": program, "args": []string{"-name", "two"}},
+		"broken": map[string]any{"command": "sh", "args": []string{"-c", "echo no luck >&2; exit 3"}},
+	})
+	m.start(sleepy()...)
+	all := m.atOne("one")
+
+	c := m.session(all)
+	list := c.list()
+	if got := namesIn(t, list); !slices.Contains(got, "one__echo") || !slices.Contains(got, "two__echo") || len(got) != 2 {
+		t.Errorf("the tools are %s", list)
+	}
+	if why, _ := wire.String(wire.Lookup(list, "_meta", "dormouse/unavailable", "broken")); !strings.Contains(why, "exited with code 3") || !strings.Contains(why, "no luck") {
+		t.Errorf("the list says %q of the server that fails: %s", why, list)
+	}
+	if got := c.text("two__count", ""); got != "1" {
+		t.Errorf("the counter says %s", got)
+	}
+	if messages, err := c.call("broken__anything", `{}`); err != nil || !strings.Contains(string(messages[len(messages)-1].Raw), "no luck") {
+		t.Errorf("a tool of the server that fails: %v, %v", messages, err)
+	}
+
+	s, err := c.post(c.request("1", "one__ask", `{"method":"elicitation/create"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	question, err := s.next()
+	if err != nil || !strings.HasPrefix(string(question.ID), `"one~`) {
+		t.Fatalf("the question is %s, %v", question.Raw, err)
+	}
+	s.close()
+	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.resumed(s.last); !cmp.Equal(got, []string{"response 1"}) {
+		t.Errorf("behind the question came %v, want the response", got)
+	}
+
+	gate := filepath.Join(t.TempDir(), "gate")
+	if s, err = c.post(c.request("2", "two__stubborn", fmt.Sprintf(`{"gate":%q}`, gate))); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if _, err := s.next(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`); err != nil {
+		t.Fatal(err)
+	}
+	if end, err := s.response("2"); err != nil || wire.Lookup(end.Raw, "error") == nil {
+		t.Errorf("the cancelled call ended with %s, %v", end.Raw, err)
+	}
+	if n := len(namesIn(t, c.modern("tools/list"))); n != 2 {
+		t.Errorf("%d tools for the modern era", n)
+	}
+	if a := c.served(wire.MethodToolsCall, "one__echo", `"name":"one__echo","arguments":{"text":"hi"}`, "{}"); textOf(a) != "hi" {
+		t.Errorf("the modern call was answered with %s", a.Raw)
+	}
+
+	m.asleep()
+	wakes := m.count("box.wake")
+	next := m.session(all)
+	if got := namesIn(t, next.list()); len(got) != 2 {
+		t.Errorf("asleep, the tools are %q", got)
+	}
+	if n := m.count("box.wake") - wakes; n != 1 { // the one that never started is tried again
+		t.Errorf("a list woke %d boxes", n)
+	}
+	wakes = m.count("box.wake")
+	if got := next.text("two__count", ""); got != "1" {
+		t.Errorf("the counter of the new session says %s", got)
+	}
+	if n := m.count("box.wake") - wakes; n != 1 {
+		t.Errorf("a call woke %d boxes", n)
+	}
+}

@@ -1,0 +1,445 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/group"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Group is several servers at one address:
+//
+//	/mcp             all servers
+//	/g/<group>/mcp   those of a group
+//
+// It is served over Streamable HTTP of every version. A caller sees the servers that it may
+// use.
+type Group struct {
+	Servers   []string // its members; nil: all servers
+	Separator string   // between the names of a member and of its tool; "": group.DefaultSeparator
+	Plain     bool     // names that no two members have get no prefix
+	Search    bool     // the client gets find_tools and call_tool in place of the tools
+}
+
+// groupOf returns the name of the group that a path belongs to, "" for all servers.
+func groupOf(path string) (name string, ok bool) {
+	path = strings.TrimSuffix(path, "/")
+	if path == "/mcp" {
+		return "", true
+	}
+	rest, ok := strings.CutPrefix(path, "/g/")
+	name, resource, found := strings.Cut(rest, "/")
+	return name, ok && found && name != "" && resource == "mcp"
+}
+
+// one serves a request to the address of a group. A message for a member goes the way that it
+// goes on the member's own path, with the names in it changed, and so does every message back.
+// one answers itself what concerns all members: initialize, discover, and lists.
+type one struct {
+	x       *exchange
+	group   Group
+	caller  host.Caller   // whose server is the group
+	members []host.Caller // the caller, at each member that it may use
+	names   *group.Names
+	session session.ID // of the group
+	refuses error      // why a request of the modern era has no member
+	finds   bool       // a request of the modern era is find_tools
+}
+
+// seen changes what the client of a group gets from a member. nil changes nothing.
+type seen struct {
+	group.View
+	place func(cursor string) string // the id of an event, from that of the member's
+}
+
+func (s *seen) message(raw []byte) []byte {
+	if s == nil {
+		return raw
+	}
+	return s.Message(raw)
+}
+
+func (s *seen) cursor(id string) string {
+	if s == nil || id == "" {
+		return id
+	}
+	return s.place(id)
+}
+
+// oneOf returns the group that a request is for.
+func oneOf(x *exchange) (*one, bool) {
+	name, ok := groupOf(x.r.URL.Path)
+	if !ok || x.opts.Groups == nil {
+		return nil, false
+	}
+	g, ok := x.opts.Groups(name)
+	o := &one{x: x, group: g}
+	o.caller.Server.Name = strings.TrimSuffix(x.r.URL.Path, "/")
+	return o, ok
+}
+
+func (o *one) serve() error {
+	x := o.x
+	serve := map[string]func() error{http.MethodPost: o.post, http.MethodGet: oneStreams{o}.get, http.MethodDelete: o.delete}[x.r.Method]
+	if serve == nil {
+		return notAllowed(methods, "this method is not served here; use "+strings.TrimSuffix(methods, ", OPTIONS"))
+	}
+	if err := o.gather(); err != nil {
+		return err
+	}
+	if (browser{x}).asks() {
+		browser{x}.page(http.StatusOK, "")
+		return nil
+	}
+	x.one, x.caller = o, o.caller
+	release, err := x.opts.admitted(x.ctx(), x.caller)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return serve()
+}
+
+// gather finds the members that the caller may use. A caller that may use none gets the
+// reason of the first.
+func (o *one) gather() error {
+	x := o.x
+	var refused error
+	var all []string
+	if x.opts.Names != nil {
+		all = x.opts.Names()
+	}
+	for _, name := range all {
+		if o.group.Servers != nil && !slices.Contains(o.group.Servers, name) {
+			continue
+		}
+		server, ok := x.opts.Servers(name)
+		if !ok {
+			continue
+		}
+		who, err := whole(x.opts.Auth.Authenticate(x.r, name))
+		if err != nil {
+			if refused == nil || session.CodeOf(refused) == session.Forbidden {
+				refused = err
+			}
+			continue
+		}
+		c := x.opts.caller(who, server, session.HTTP)
+		o.members = append(o.members, c)
+		if o.caller.Tenant == "" {
+			group := o.caller.Server
+			o.caller = c
+			o.caller.Server, o.caller.Tools = group, session.ToolFilter{}
+		}
+	}
+	if len(o.members) == 0 && refused == nil {
+		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
+	}
+	if len(o.members) == 0 {
+		if x.opts.SignIn != nil {
+			if value := x.opts.SignIn.Challenge(x.address(x.r.URL.Path), x.r.Header.Get("Authorization") != "", refused); value != "" {
+				x.w.Header().Set("WWW-Authenticate", value)
+			}
+		} else if session.CodeOf(refused) == session.Unauthenticated {
+			x.w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		return refused
+	}
+	var served []string
+	for _, c := range o.members {
+		served = append(served, c.Server.Name)
+	}
+	o.names = group.NewNames(o.group.Separator, served)
+	return nil
+}
+
+// member returns the caller at a member.
+func (o *one) member(name string) (host.Caller, bool) {
+	i := slices.IndexFunc(o.members, func(c host.Caller) bool { return c.Server.Name == name })
+	if i < 0 {
+		return host.Caller{}, false
+	}
+	return o.members[i], true
+}
+
+// join opens the session with a member that a message is for.
+func (o *one) join(c host.Caller) error {
+	return o.x.opts.Host.Join(o.x.ctx(), o.caller, o.session, c)
+}
+
+func (o *one) post() error {
+	x := o.x
+	msgs, batch, err := streamable{x}.read()
+	if err != nil {
+		return err
+	}
+	if anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return oneModern{o}.post(msgs, batch)
+	}
+	s := streamable{x}
+	initialize, err := s.checkMessages(msgs, batch)
+	if err != nil {
+		return err
+	}
+	if initialize {
+		return o.initialize(msgs[0])
+	}
+	if err := s.sessionID(); err != nil {
+		return err
+	}
+	o.session = x.session
+	if batch {
+		return o.batch(msgs)
+	}
+	return o.legacy(msgs[0])
+}
+
+// batch serves a batch (2025-03-26) whose messages are all for one member.
+func (o *one) batch(msgs []wire.Message) error {
+	var to string
+	for i, m := range msgs {
+		t, err := o.target(m)
+		if err != nil {
+			return err
+		}
+		if t.Member == "" || i > 0 && t.Member != to {
+			return session.Errorf(session.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
+		}
+		to = t.Member
+		if msgs[i], err = t.Message(m); err != nil {
+			return err
+		}
+	}
+	return o.forward(to, msgs, true)
+}
+
+// legacy serves one message of a session.
+func (o *one) legacy(m wire.Message) error {
+	x := o.x
+	switch {
+	case m.Method == wire.MethodPing && m.Kind == wire.Request, m.Method == wire.NotifyInitialized:
+		return o.itself(m)
+	case m.Kind == wire.Request && isListed(m.Method):
+		s, _, err := x.opts.Host.Load(x.ctx(), o.caller, o.session)
+		if err != nil {
+			return err
+		}
+		result, err := oneLists{o}.list(m.Method, s, nil)
+		if err != nil {
+			return err
+		}
+		x.json(http.StatusOK, wire.ResultResponse(m.ID, result))
+		return nil
+	case m.Kind == wire.Request && m.Method == wire.MethodSetLevel:
+		if err := x.opts.Host.SetLevel(x.ctx(), o.caller, o.session, o.members, m); err != nil {
+			return err
+		}
+		x.json(http.StatusOK, wire.ResultResponse(m.ID, []byte("{}")))
+		return nil
+	case m.Kind == wire.Request && m.Method == wire.MethodTasksList:
+		return oneLists{o}.tasks(m)
+	}
+	s := o.groupSession()
+	if handled, err := o.search(m, s); handled {
+		return err
+	}
+	t, err := o.target(m)
+	switch {
+	case err != nil:
+		return o.answer(m, err)
+	case t.Member != "":
+		if m, err = t.Message(m); err != nil {
+			return err
+		}
+		return o.forward(t.Member, []wire.Message{m}, false)
+	case m.Kind == wire.Notification:
+		return o.tell(m)
+	default: // an answer to a question of nobody
+		x.empty(http.StatusAccepted)
+		return nil
+	}
+}
+
+// groupSession returns a function that reads the session of the group.
+func (o *one) groupSession() func() (session.Session, error) {
+	return func() (session.Session, error) {
+		s, _, err := o.x.opts.Host.Load(o.x.ctx(), o.caller, o.session)
+		return s, err
+	}
+}
+
+// itself hands a message to the session of the group.
+func (o *one) itself(m wire.Message) error {
+	x := o.x
+	call, err := x.opts.Host.Accept(x.ctx(), o.caller, o.session, []wire.Message{m}, false)
+	if err != nil {
+		return err
+	}
+	if call == nil {
+		x.empty(http.StatusAccepted)
+		return nil
+	}
+	return streamable{x}.respond(call, false, x.until(x.opts.Limit))
+}
+
+// answer answers a message that no member can be found for.
+func (o *one) answer(m wire.Message, err error) error {
+	var rpc *wire.Error
+	if m.Kind != wire.Request || !errors.As(err, &rpc) {
+		return err
+	}
+	o.x.err = err
+	o.x.called.outcome, o.x.called.why = outcomeFailed, rpc.Message
+	o.x.json(http.StatusOK, wire.ErrorResponse(m.ID, rpc))
+	return nil
+}
+
+// forward serves messages as on the path of a member.
+func (o *one) forward(member string, msgs []wire.Message, batch bool) error {
+	if err := o.enter(member, msgs, batch); err != nil {
+		return err
+	}
+	return streamable{o.x}.take(msgs, batch)
+}
+
+// enter makes the exchange one with a member.
+func (o *one) enter(member string, msgs []wire.Message, batch bool) error {
+	x := o.x
+	c, ok := o.member(member)
+	if !ok {
+		return session.Errorf(session.Forbidden, "you may not use the server %q; ask its operator for access", member)
+	}
+	x.caller, x.msgs, x.batch = c, msgs, batch
+	x.seen = &seen{View: group.View{Member: member, Plain: o.group.Plain}, place: func(id string) string { return member + placeMark + id }}
+	x.called.asks(msgs)
+	return nil
+}
+
+// tell passes a notification that names no member to those with which the group's session has
+// opened sessions. Those that sleep have nothing that it could concern.
+func (o *one) tell(m wire.Message) error {
+	x := o.x
+	g, err := o.groupSession()()
+	if err != nil {
+		return err
+	}
+	for _, c := range o.members {
+		if !slices.Contains(g.Members, c.Server.Name) {
+			continue
+		}
+		_, err := x.opts.Host.Accept(x.ctx(), c, host.MemberID(o.session, c.Server.Name), []wire.Message{m}, false)
+		if err != nil && !errors.Is(err, session.NotFound) {
+			return err
+		}
+	}
+	x.empty(http.StatusAccepted)
+	return nil
+}
+
+// delete ends the session of the group, and those that it has with members.
+func (o *one) delete() error {
+	x := o.x
+	if isModern(x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return notAllowed(methodsModern, "this protocol version has no session to end; use POST")
+	}
+	s := streamable{x}
+	if err := s.checkVersion(); err != nil {
+		return err
+	}
+	if err := s.sessionID(); err != nil {
+		return err
+	}
+	o.session = x.session
+	g, err := o.groupSession()()
+	if err != nil {
+		return err
+	}
+	for _, c := range o.members {
+		if slices.Contains(g.Members, c.Server.Name) {
+			err := x.opts.Host.End(x.ctx(), c, host.MemberID(o.session, c.Server.Name))
+			if err != nil && !errors.Is(err, session.NotFound) {
+				return err
+			}
+		}
+	}
+	if err := x.opts.Host.End(x.ctx(), o.caller, o.session); err != nil {
+		return err
+	}
+	x.empty(http.StatusNoContent)
+	return nil
+}
+
+// target returns where a message goes. Errors: *[wire.Error] for a name that no member has.
+func (o *one) target(m wire.Message) (group.Target, error) {
+	t := o.names.Find(m)
+	if _, ok := o.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
+		return t, nil
+	}
+	own, err := oneLists{o}.resolve(o.x.ctx(), t)
+	if err == nil {
+		return own, nil
+	}
+	return t, err
+}
+
+// resolve finds a name in the lists of the members: a short name, or one without a prefix.
+func (o oneLists) resolve(ctx context.Context, t group.Target) (group.Target, error) {
+	if !o.group.Plain && !group.Short(t.Name) {
+		return t, o.unknown(t)
+	}
+	s, err := o.model()
+	if err != nil {
+		return t, err
+	}
+	kinds := []string{t.Kind}
+	if t.Kind == wire.MethodResourcesList {
+		kinds = append(kinds, wire.MethodResourceTemplatesList)
+	}
+	for _, kind := range kinds {
+		entries, _, err := o.entries(ctx, kind, s)
+		if err != nil {
+			return t, err
+		}
+		for _, e := range entries {
+			if e.Name == t.Name {
+				return t.To(e.Member, e.Own), nil
+			}
+			if kind != t.Kind && group.Makes(e.Own, t.Name) {
+				return t.To(e.Member, t.Name), nil
+			}
+		}
+	}
+	if t.Member != "" {
+		return t, nil // a name of the member that only looks like a short one
+	}
+	return t, o.unknown(t)
+}
+
+// unknown returns the error for a name of no member.
+func (o oneLists) unknown(t group.Target) error {
+	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
+	if what == "" {
+		what = "resource"
+	}
+	server := o.names.Begin(t.Name)
+	if of, _, ok := group.UnwrapURI(t.Name); ok {
+		server = of
+	}
+	text := "there is no " + what + " " + clip(t.Name) + " here"
+	if o.x.opts.Unserved != nil && server != "" {
+		if reason := o.x.opts.Unserved(server); reason != "" {
+			text = "server \"" + server + "\" is not served: " + reason
+		}
+	}
+	code := wire.CodeInvalidParams
+	if what == "resource" && o.session != "" {
+		code = wire.CodeResourceNotFound
+	}
+	return &wire.Error{Code: code, Message: text}
+}

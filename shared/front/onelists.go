@@ -1,0 +1,352 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/group"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// The lists of a group come from the handshake records, in one read. A member is asked only
+// if its box is awake and the record may be out of date, or if no client has ever had the
+// list. So a list wakes no server that has been listed before. Its client may get a list that
+// a sleeping server would change when it starts; the server then announces the change.
+
+// firstLists is how long a list waits for the members that have to be asked. Those that have
+// not answered by then are left out.
+const firstLists = 20 * time.Second
+
+// metaUnavailable is the member of _meta in a list which names the servers that are left out,
+// with the reason of each.
+const metaUnavailable = "dormouse/unavailable"
+
+// oneLists serves what a group knows of its members.
+type oneLists struct{ *one }
+
+func isListed(method string) bool {
+	switch method {
+	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList:
+		return true
+	}
+	return false
+}
+
+// list returns the result of a list method. client is that of a modern client, else nil.
+func (o oneLists) list(method string, s session.Session, client *host.Client) (json.RawMessage, error) {
+	if o.searches() && method == wire.MethodToolsList {
+		return searchTools(), nil
+	}
+	entries, missing, err := o.entriesFor(o.x.ctx(), method, s, client)
+	if err != nil {
+		return nil, err
+	}
+	result := group.Result(method, entries)
+	if len(missing) > 0 {
+		meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
+		if err != nil {
+			return nil, err // texts always encode
+		}
+		result = append(append(append(result[:len(result)-1], `,"_meta":`...), meta...), '}')
+	}
+	return result, nil
+}
+
+// model returns the session whose lists a request is about.
+func (o oneLists) model() (session.Session, error) {
+	if o.session != "" {
+		return o.groupSession()()
+	}
+	return modelOf(bridge.Superset(nil)), nil
+}
+
+// modelOf returns the session that stands for a modern client, as far as lists depend on it.
+func modelOf(init json.RawMessage) session.Session {
+	return session.Session{Transport: session.Modern, Version: wire.V20251125, Init: init}
+}
+
+func (o oneLists) entries(ctx context.Context, method string, s session.Session) ([]group.Entry, map[string]string, error) {
+	return o.entriesFor(ctx, method, s, nil)
+}
+
+// entriesFor returns what the members have, and why some are left out.
+func (o oneLists) entriesFor(ctx context.Context, method string, s session.Session, client *host.Client) ([]group.Entry, map[string]string, error) {
+	known, err := o.x.opts.Host.Lists(ctx, s, o.members, method)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.Transport == session.Modern && client == nil {
+		client = &host.Client{Init: s.Init}
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstLists)
+	defer cancel()
+	lists := make([]group.List, len(o.members))
+	failed := make([]error, len(o.members))
+	var asks sync.WaitGroup
+	for i, c := range o.members {
+		lists[i] = group.List{Member: c.Server.Name, Result: known[i].Result}
+		if known[i].Fresh || known[i].Result != nil && !known[i].Up {
+			continue
+		}
+		if known[i].Result == nil && !known[i].Up {
+			if lists[i].Result, err = o.x.opts.Host.Borrow(ctx, s, c, method); err != nil {
+				return nil, nil, err
+			}
+		}
+		if lists[i].Result != nil && !known[i].Up {
+			continue
+		}
+		asks.Go(func() {
+			result, err := o.ask(ctx, c, s, client, method)
+			if err == nil {
+				lists[i].Result = result
+			} else if lists[i].Result == nil {
+				failed[i] = err
+			}
+		})
+	}
+	asks.Wait()
+	missing := map[string]string{}
+	for i, err := range failed {
+		var rpc *wire.Error
+		switch {
+		case err == nil, errors.As(err, &rpc) && rpc.Code == wire.CodeMethodNotFound: // it has no such lists
+		case errors.Is(err, context.DeadlineExceeded):
+			missing[lists[i].Member] = "it has not started within " + firstLists.String() + "; ask for the list again"
+		case errors.As(err, &rpc):
+			missing[lists[i].Member] = rpc.Message
+		default:
+			missing[lists[i].Member] = problemOf(err).rpc.Message
+		}
+	}
+	return o.names.Merge(method, o.group.Plain, lists...), missing, nil
+}
+
+// mostPages is how many pages of a member's list are read.
+const mostPages = 100
+
+// ask gets a list from a member, page by page. Errors: *[wire.Error] is the member's own.
+func (o oneLists) ask(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string) (json.RawMessage, error) {
+	list := json.RawMessage(nil)
+	var params json.RawMessage
+	for range mostPages {
+		page, err := o.askOnce(ctx, c, s, client, method, params)
+		if err != nil {
+			return nil, err
+		}
+		if list == nil {
+			list = page
+		} else {
+			list = group.Joined(method, list, page)
+		}
+		next := wire.Lookup(page, "nextCursor")
+		if _, ok := wire.String(next); !ok {
+			break
+		}
+		params = append(append([]byte(`{"cursor":`), next...), '}')
+	}
+	return list, nil
+}
+
+func (o oneLists) askOnce(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (json.RawMessage, error) {
+	call, err := o.begin(ctx, c, s, client, method, params)
+	if err != nil {
+		return nil, err
+	}
+	until, _ := ctx.Deadline()
+	for {
+		events, err := call.Next(ctx, until)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if !isResponse(e.Raw) {
+				continue
+			}
+			if result := wire.Lookup(e.Raw, "result"); result != nil {
+				return result, nil
+			}
+			fault := wire.Error{Code: wire.CodeInternal}
+			if err := json.Unmarshal(wire.Lookup(e.Raw, "error"), &fault); err != nil {
+				return nil, err
+			}
+			return nil, &fault
+		}
+		if len(events) == 0 {
+			if !call.Done() {
+				return nil, context.DeadlineExceeded
+			}
+			return nil, errOver
+		}
+	}
+}
+
+func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (*host.Call, error) {
+	h := o.x.opts.Host
+	if client != nil {
+		c.Transport = session.Modern
+		call, _, err := h.Send(ctx, c, *client, method, params)
+		return call, err
+	}
+	m, err := wire.Parse(wire.NewRequest(json.RawMessage(`"dormouse"`), method, params))
+	if err != nil {
+		return nil, err
+	}
+	id := host.MemberID(s.ID, c.Server.Name)
+	call, err := h.Accept(ctx, c, id, []wire.Message{m}, false)
+	if errors.Is(err, session.NotFound) {
+		if err = o.join(c); err == nil {
+			call, err = h.Accept(ctx, c, id, []wire.Message{m}, false)
+		}
+	}
+	return call, err
+}
+
+// initialize opens the session of the group.
+func (o *one) initialize(m wire.Message) error {
+	x := o.x
+	opened, call, err := x.opts.Host.Greet(x.ctx(), o.caller, m, func(version string) (json.RawMessage, error) {
+		greeting, err := oneLists{o}.greeting(version)
+		if err != nil {
+			return nil, err
+		}
+		return append([]byte(`{"protocolVersion":"`+version+`",`), greeting[1:]...), nil
+	})
+	if err != nil {
+		return err
+	}
+	x.session = opened.ID
+	x.w.Header().Set(wire.HeaderSessionID, string(opened.ID))
+	return streamable{x}.respond(call, false, x.until(x.opts.Limit))
+}
+
+// greeting returns what the members say about themselves together, as far as it is known.
+func (o oneLists) greeting(version string) (json.RawMessage, error) {
+	known, err := o.x.opts.Host.Greetings(o.x.ctx(), o.members, version)
+	if err != nil {
+		return nil, err
+	}
+	members := make([]group.List, len(known))
+	for i, k := range known {
+		members[i] = group.List{Member: o.members[i].Server.Name, Result: k.Result}
+	}
+	return group.Greeting(o.names, members...), nil
+}
+
+// tasks answers tasks/list with the tasks at all members that the session has used.
+func (o oneLists) tasks(m wire.Message) error {
+	s, err := o.groupSession()()
+	if err != nil {
+		return err
+	}
+	var all []group.List
+	for _, name := range s.Members {
+		c, ok := o.member(name)
+		if !ok {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(o.x.ctx(), firstLists)
+		result, err := o.ask(ctx, c, s, nil, wire.MethodTasksList)
+		cancel()
+		if err == nil { // a member without tasks refuses
+			all = append(all, group.List{Member: name, Result: result})
+		}
+	}
+	o.x.json(http.StatusOK, wire.ResultResponse(m.ID, group.TaskList(all...)))
+	return nil
+}
+
+// oneModern serves a request of the modern era to a group.
+type oneModern struct{ *one }
+
+// post finds the member that a request is for.
+func (o oneModern) post(msgs []wire.Message, batch bool) error {
+	x := o.x
+	m := msgs[0]
+	if batch || m.Kind != wire.Request {
+		return serveModern(x, msgs, batch)
+	}
+	called, m, err := o.searched(m)
+	if o.finds || err != nil {
+		o.refuses = err
+		return serveModern(x, msgs, false)
+	}
+	t, err := o.target(m)
+	if called && err != nil {
+		m = msgs[0] // the headers are checked against it
+	}
+	if err != nil || t.Member == "" {
+		o.refuses = err
+		return serveModern(x, []wire.Message{m}, false)
+	}
+	named, _ := bridge.HeaderName(msgs[0])
+	if m, err = t.Message(m); err != nil {
+		return err
+	}
+	if err := o.enter(t.Member, []wire.Message{m}, false); err != nil {
+		return err
+	}
+	if err := o.rename(named, m); err != nil {
+		return err
+	}
+	if err := x.permit([]wire.Message{m}); err != nil {
+		return err
+	}
+	return serveModern(x, []wire.Message{m}, false)
+}
+
+// rename makes the headers of a request those of a message to a member. named is what the
+// client's message names.
+func (o oneModern) rename(named string, m wire.Message) error {
+	name, ok := bridge.HeaderName(m)
+	if !ok {
+		return nil
+	}
+	header := o.x.r.Header.Get(wire.HeaderName)
+	if decoded, is := wire.DecodeHeaderValue(header); header != named && (!is || decoded != named) {
+		return mismatch(wire.HeaderName, "params")
+	}
+	o.x.r = o.x.r.Clone(o.x.ctx())
+	o.x.r.Header.Set(wire.HeaderName, name)
+	return nil
+}
+
+// serve serves what concerns all members. served is false for a request for one of them.
+func (o oneModern) serve(m modern) (served bool, err error) {
+	out := newReply(m.x, m.req)
+	switch {
+	case o.refuses != nil:
+		return true, out.fail(o.refuses)
+	case o.finds:
+		result, err := oneLists(o).find(m.req.Message, modelOf(m.client().Init))
+		if err != nil {
+			return true, out.fail(err)
+		}
+		out.finish(wire.ResultResponse(m.req.ID, bridge.Result(m.req.Method, result, group.Info())), 0)
+	case m.req.Method == wire.MethodDiscover:
+		greeting, err := oneLists(o).greeting(wire.V20251125)
+		if err != nil {
+			return true, out.fail(err)
+		}
+		out.finish(wire.ResultResponse(m.req.ID, bridge.Discover(greeting, m.x.servesTasks())), 0)
+	case isListed(m.req.Method):
+		client := m.client()
+		result, err := oneLists(o).list(m.req.Method, modelOf(client.Init), &client)
+		if err != nil {
+			return true, out.fail(err)
+		}
+		out.finish(wire.ResultResponse(m.req.ID, bridge.Result(m.req.Method, result, group.Info())), 0)
+	case m.req.Method == wire.MethodListen:
+		return true, o.hear(m)
+	default:
+		return false, nil
+	}
+	return true, nil
+}

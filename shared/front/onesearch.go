@@ -1,0 +1,115 @@
+package front
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/dormouse-mcp/dormouse/shared/group"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// In search mode a client of a group gets two tools in place of hundreds. find_tools answers
+// from the handshake records, and wakes nothing. call_tool becomes a call of the tool that it
+// names, before any check, so access and quotas are those of that tool.
+
+const (
+	toolFind = "find_tools"
+	toolCall = "call_tool"
+)
+
+// searches reports whether the client gets search mode: the group or its address says so.
+func (o *one) searches() bool { return o.group.Search || o.x.r.URL.Query().Get("tools") == "search" }
+
+func searchTools() json.RawMessage {
+	return json.RawMessage(`{"tools":[` +
+		`{"name":"` + toolFind + `","title":"Find tools","description":"Finds tools by words. Call it first: it returns the names, descriptions and input schemas of the tools that fit, best first.",` +
+		`"inputSchema":{"type":"object","properties":{"query":{"type":"string","description":"what the tool should do, in a few words"},"limit":{"type":"integer","minimum":1,"maximum":50,"default":10}},"required":["query"]},` +
+		`"annotations":{"readOnlyHint":true,"openWorldHint":false}},` +
+		`{"name":"` + toolCall + `","title":"Call a tool","description":"Calls a tool that ` + toolFind + ` has found.",` +
+		`"inputSchema":{"type":"object","properties":{"name":{"type":"string","description":"the name of the tool"},"arguments":{"type":"object","description":"its arguments, as its input schema says"}},"required":["name"]}}]}`)
+}
+
+// search serves find_tools, and turns call_tool into the call that it stands for.
+func (o *one) search(m wire.Message, s func() (session.Session, error)) (handled bool, err error) {
+	name, _ := wire.String(wire.Lookup(m.Params, "name"))
+	if !o.searches() || m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
+		return false, nil
+	}
+	switch name {
+	case toolFind:
+		of, err := s()
+		if err != nil {
+			return true, err
+		}
+		result, err := oneLists{o}.find(m, of)
+		if err != nil {
+			return true, err
+		}
+		o.x.called.outcome = outcomeDone
+		o.x.json(http.StatusOK, wire.ResultResponse(m.ID, result))
+		return true, nil
+	case toolCall:
+		call, err := unwrapped(m)
+		if err != nil {
+			return true, o.answer(m, err)
+		}
+		return true, o.legacy(call)
+	}
+	return false, nil
+}
+
+// unwrapped returns the call that a call_tool stands for.
+func unwrapped(m wire.Message) (wire.Message, error) {
+	name := wire.Lookup(m.Params, "arguments", "name")
+	if text, ok := wire.String(name); !ok || text == toolCall || text == toolFind {
+		return m, &wire.Error{Code: wire.CodeInvalidParams, Message: toolCall + " needs the name of a tool that " + toolFind + " has found"}
+	}
+	arguments := wire.Lookup(m.Params, "arguments", "arguments")
+	if arguments == nil {
+		arguments = json.RawMessage("{}")
+	}
+	raw, _ := wire.Replace(m.Raw, arguments, "params", "arguments")
+	raw, _ = wire.Replace(raw, name, "params", "name")
+	return wire.Parse(raw)
+}
+
+const mostFound = 50
+
+// find returns the result of find_tools.
+func (o oneLists) find(m wire.Message, s session.Session) (json.RawMessage, error) {
+	query, _ := wire.String(wire.Lookup(m.Params, "arguments", "query"))
+	limit := 10
+	if raw := wire.Lookup(m.Params, "arguments", "limit"); raw != nil {
+		if json.Unmarshal(raw, &limit) != nil || limit < 1 {
+			limit = 10
+		}
+	}
+	entries, _, err := o.entries(o.x.ctx(), wire.MethodToolsList, s)
+	if err != nil {
+		return nil, err
+	}
+	found := group.Search(entries, query, min(limit, mostFound))
+	structured := group.Result(wire.MethodToolsList, found)
+	text := fmt.Sprintf("%d of %d tools fit; call them with %s\n", len(found), len(entries), toolCall)
+	for _, e := range found {
+		text += "\n" + string(e.Raw)
+	}
+	result := append([]byte(`{"content":[{"type":"text","text":`), wire.AppendString(nil, text)...)
+	return append(append(append(result, `}],"structuredContent":`...), structured...), '}'), nil
+}
+
+// searched is search for the modern era: it returns the call that call_tool stands for.
+func (o oneModern) searched(m wire.Message) (called bool, call wire.Message, err error) {
+	name, _ := wire.String(wire.Lookup(m.Params, "name"))
+	if !o.searches() || m.Method != wire.MethodToolsCall || name != toolFind && name != toolCall {
+		return false, m, nil
+	}
+	if name == toolFind {
+		o.finds = true
+		return false, m, nil
+	}
+	call, err = unwrapped(m)
+	return err == nil, call, err
+}

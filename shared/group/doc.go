@@ -1,0 +1,11 @@
+// Package group makes one MCP server of several, as far as that is a matter of names: it
+// names what the servers have, finds the server that a client's message is for, and changes
+// the names in messages. It is pure.
+//
+// A group has members, which are servers. What a client sees and what a member sees differ
+// in these places, and in no other:
+//
+//	tools, prompts            member__name           [Names.Join]
+//	resources, templates      dormouse://member/URI  [WrapURI]
+//	ids of a member's requests, tokens, tasks  member~id  [WrapID]
+package group

@@ -1,0 +1,191 @@
+package group_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/group"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestNamesSplitAsTheyWereJoined(t *testing.T) {
+	n := group.NewNames("", []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)})
+	fits := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+	seen := map[string]bool{}
+	for _, member := range []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)} {
+		for _, tool := range []string{"echo", "b__echo", "get.thing", "get/thing", strings.Repeat("long", 20), "ends--0123abcd", "übung"} {
+			name := n.Join(member, tool)
+			if !fits.MatchString(name) || seen[name] {
+				t.Errorf("%s of %s is called %q", tool, member, name)
+			}
+			seen[name] = true
+			of, rest, ok := n.Split(name)
+			if !group.Short(name) && (!ok || of != member || rest != tool) {
+				t.Errorf("%q is split into %q and %q, want %q and %q", name, of, rest, member, tool)
+			}
+		}
+	}
+	if got := n.Join("a", "echo"); got != "a__echo" {
+		t.Errorf("got %q", got)
+	}
+	if got := group.NewNames(".", []string{"a"}).Join("a", "echo"); got == "a.echo" {
+		t.Errorf("%q is no name for a client", got)
+	}
+}
+
+func TestIDsKeepTheirType(t *testing.T) {
+	for _, id := range []string{`"q-1"`, `7`, `-1.50`, `"7"`, `"~#"`, `""`, `"é\"<"`} {
+		wrapped := group.WrapID("a.b", json.RawMessage(id))
+		member, own, ok := group.UnwrapID(wrapped)
+		if !ok || member != "a.b" || !wire.SameID(own, json.RawMessage(id)) {
+			t.Errorf("%s became %s and then %s of %q", id, wrapped, own, member)
+		}
+	}
+	for _, id := range []string{`7`, `"q-1"`, `"~x"`, `"a#{"`, `null`} {
+		if member, own, ok := group.UnwrapID(json.RawMessage(id)); ok {
+			t.Errorf("%s is taken for %s of %q", id, own, member)
+		}
+	}
+}
+
+func TestMessagesOfAMember(t *testing.T) {
+	tests := map[string][2]string{
+		"result of a tool": {
+			`{"jsonrpc":"2.0","id":1.0,"result":{"content":[{"type":"resource_link","uri":"file:///a","x":1.0},{"type":"resource","resource":{"uri":"b:c","text":"uri"}},{"type":"text","text":"file:///a"}],"structuredContent":{"uri":"x"}}}`,
+			`{"jsonrpc":"2.0","id":1.0,"result":{"content":[{"type":"resource_link","uri":"dormouse://m/file:///a","x":1.0},{"type":"resource","resource":{"uri":"dormouse://m/b:c","text":"uri"}},{"type":"text","text":"file:///a"}],"structuredContent":{"uri":"x"}}}`,
+		},
+		"prompt": {
+			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b"}}}]}}`,
+			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"dormouse://m/a:b"}}}]}}`,
+		},
+		"resource":      {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
+		"question":      {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
+		"progress":      {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
+		"updated":       {`{"method":"notifications/resources/updated","params":{"uri":"a:b"}}`, `{"method":"notifications/resources/updated","params":{"uri":"dormouse://m/a:b"}}`},
+		"cancelled":     {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
+		"task":          {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
+		"task, 2026":    {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
+		"task status":   {`{"method":"notifications/tasks/status","params":{"taskId":"t"}}`, `{"method":"notifications/tasks/status","params":{"taskId":"m~t"}}`},
+		"related":       {`{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}`, `{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"m~t"}}}}`},
+		"error":         {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
+		"batch":         {`[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"a:b"}]}}]`, `[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"dormouse://m/a:b"}]}}]`},
+		"acknowledged":  {`{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a:b"]}}}`, `{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["dormouse://m/a:b"]}}}`},
+		"finished task": {`{"id":1,"result":{"taskId":"t","status":"completed","result":{"content":[{"type":"resource_link","uri":"a:b"}]}}}`, `{"id":1,"result":{"taskId":"m~t","status":"completed","result":{"content":[{"type":"resource_link","uri":"dormouse://m/a:b"}]}}}`},
+	}
+	for name, tt := range tests {
+		if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, tt[1])
+		}
+	}
+}
+
+func TestMessagesForAMember(t *testing.T) {
+	n := group.NewNames("", []string{"m", "other"})
+	tests := map[string][2]string{
+		"tool":       {`"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"m__do it"}`, `"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"do it"}`},
+		"prompt":     {`"id":1,"method":"prompts/get","params":{"name":"m__p"}`, `"id":1,"method":"prompts/get","params":{"name":"p"}`},
+		"read":       {`"id":1,"method":"resources/read","params":{"uri":"dormouse://m/file:///a?b#c"}`, `"id":1,"method":"resources/read","params":{"uri":"file:///a?b#c"}`},
+		"subscribe":  {`"id":1,"method":"resources/subscribe","params":{"uri":"dormouse://m/a:b"}`, `"id":1,"method":"resources/subscribe","params":{"uri":"a:b"}`},
+		"completion": {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"m__p"},"argument":{}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"p"},"argument":{}}`},
+		"template":   {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"dormouse://m/a:{b}"}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"a:{b}"}}`},
+		"answer":     {`"id":"m#5","result":{"id":"m#5"}`, `"id":5,"result":{"id":"m#5"}`},
+		"task":       {`"id":1,"method":"tasks/result","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/result","params":{"taskId":"t"}`},
+		"progress":   {`"method":"notifications/progress","params":{"progressToken":"m~p","progress":1}`, `"method":"notifications/progress","params":{"progressToken":"p","progress":1}`},
+	}
+	for name, tt := range tests {
+		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		target := n.Find(m)
+		got, err := target.Message(m)
+		if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
+			t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
+		}
+	}
+}
+
+func TestNamesThatClashKeepTheirPrefix(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	lists := []group.List{
+		{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"echo"},{"name":"only","n":1.0}]}`)},
+		{Member: "b", Result: json.RawMessage(`{"tools":[{"name":"echo"}]}`)},
+		{Member: "c"},
+	}
+	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, lists...)))
+	if want := `{"tools":[{"name":"a__echo"},{"name":"only","n":1.0},{"name":"b__echo"}]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTemplatesMakeURIs(t *testing.T) {
+	for _, tt := range []struct {
+		template, uri string
+		want          bool
+	}{
+		{"test://t/{id}/data", "test://t/5/data", true},
+		{"test://t/{id}/data", "test://t/5/date", false},
+		{"file:///{path}", "file:///a/b", true},
+		{"a:b", "a:b", true},
+		{"a:b", "a:bc", false},
+		{"x{?q}", "x?q=1", true},
+		{"{a}-{b}", "1-2", true},
+		{"{a}-{b}", "12", false},
+	} {
+		if got := group.Makes(tt.template, tt.uri); got != tt.want {
+			t.Errorf("%s makes %s: %t", tt.template, tt.uri, got)
+		}
+	}
+}
+
+func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
+	n := group.NewNames("", []string{"git", "mail"})
+	tools := n.Merge(wire.MethodToolsList, false,
+		group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"createBranch","description":"makes a branch"},{"name":"log","description":"shows commits of a branch"}]}`)},
+		group.List{Member: "mail", Result: json.RawMessage(`{"tools":[{"name":"send","description":"sends mail"}]}`)})
+	names := func(query string, limit int) (names []string) {
+		for _, e := range group.Search(tools, query, limit) {
+			names = append(names, e.Name)
+		}
+		return names
+	}
+	for query, want := range map[string][]string{
+		"branch": {"git__createBranch", "git__log"}, "Create a BRANCH": {"git__createBranch", "git__log"}, "mails": {"mail__send"}, "nothing": nil,
+		"": {"git__createBranch", "git__log", "mail__send"},
+	} {
+		if d := cmp.Diff(want, names(query, 9)); d != "" {
+			t.Errorf("%q (-want +got):\n%s", query, d)
+		}
+	}
+	if got := names("branch", 1); !slices.Equal(got, []string{"git__createBranch"}) {
+		t.Errorf("the first is %q", got)
+	}
+}
+
+func TestGreetingJoinsMembers(t *testing.T) {
+	got := string(group.Greeting(group.NewNames("", []string{"a", "b"}),
+		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},
+		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
+	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
+	if got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func FuzzView(f *testing.F) {
+	f.Add([]byte(`{"id":1,"result":{"content":[{"type":"resource_link","uri":"a:b"}]}}`))
+	f.Add([]byte(`[{"id":1,"method":"x","params":{"_meta":{"progressToken":1}}}]`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if !wire.Valid(raw) {
+			return
+		}
+		if out := (group.View{Member: "m"}).Message(raw); !wire.Valid(out) {
+			t.Errorf("%q became %q", raw, out)
+		}
+	})
+}

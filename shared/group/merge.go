@@ -1,0 +1,108 @@
+package group
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// List is a list of one member: the result of tools/list, or of another method.
+type List struct {
+	Member string
+	Result json.RawMessage
+}
+
+// Entry is a tool, prompt, resource or template of the group.
+type Entry struct {
+	Member string
+	Own    string // its name, URI or URI template at the member
+	Name   string // that in the group
+	Raw    json.RawMessage
+}
+
+// kind returns the member of a result that has the list, and the member of an entry that
+// names it.
+func kind(method string) (list, name string) {
+	switch method {
+	case wire.MethodToolsList:
+		return "tools", "name"
+	case wire.MethodPromptsList:
+		return "prompts", "name"
+	case wire.MethodResourcesList:
+		return "resources", "uri"
+	default:
+		return "resourceTemplates", "uriTemplate"
+	}
+}
+
+// Merge returns the entries of all lists, in their order. plain leaves names as they are that
+// no two members have.
+func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
+	list, name := kind(method)
+	var all []Entry
+	owners := map[string]int{}
+	for _, l := range lists {
+		seen := map[string]bool{}
+		wire.Elements(wire.Lookup(l.Result, list), func(raw json.RawMessage) bool {
+			own, ok := wire.String(wire.Lookup(raw, name))
+			if !ok || seen[own] {
+				return true
+			}
+			seen[own] = true
+			owners[own]++
+			all = append(all, Entry{Member: l.Member, Own: own, Raw: raw})
+			return true
+		})
+	}
+	for i, e := range all {
+		switch {
+		case plain && owners[e.Own] == 1:
+			all[i].Name = e.Own
+			continue
+		case name == "name":
+			all[i].Name = n.Join(e.Member, e.Own)
+		default:
+			all[i].Name = WrapURI(e.Member, e.Own)
+		}
+		all[i].Raw, _ = wire.Replace(e.Raw, wire.AppendString(nil, all[i].Name), name)
+	}
+	return all
+}
+
+// Result returns the result of a list method with these entries.
+func Result(method string, entries []Entry) json.RawMessage {
+	list, _ := kind(method)
+	raws := make([][]byte, len(entries))
+	for i, e := range entries {
+		raws[i] = e.Raw
+	}
+	return slices.Concat([]byte(`{"`+list+`":`), array(raws), []byte{'}'})
+}
+
+// Makes reports whether a URI template (RFC 6570) can make a URI. It compares the literal
+// parts, and takes any text for an expression.
+func Makes(template, uri string) bool {
+	for first := true; ; first = false {
+		literal, rest, more := strings.Cut(template, "{")
+		if first {
+			var ok bool
+			if uri, ok = strings.CutPrefix(uri, literal); !ok {
+				return false
+			}
+		} else if !more {
+			return strings.HasSuffix(uri, literal)
+		} else {
+			_, after, ok := strings.Cut(uri, literal)
+			if !ok {
+				return false
+			}
+			uri = after
+		}
+		if !more {
+			return uri == ""
+		}
+		_, template, _ = strings.Cut(rest, "}")
+	}
+}

@@ -1,0 +1,122 @@
+package group
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// DefaultSeparator stands between the name of a member and the name of its tool.
+const DefaultSeparator = "__"
+
+// Clients, and the models behind them, take names of at most 64 characters out of letters,
+// digits, "_" and "-". A tool whose name in the group would be another gets a short name: its
+// beginning, and a hash in place of the rest.
+const (
+	maxName = 64
+	maxWord = 30 // of the member's part
+	mark    = "--"
+	hashLen = 8
+)
+
+// Names gives the tools and prompts of the members names in the group. It is immutable.
+type Names struct {
+	separator string
+	words     []word
+}
+
+type word struct{ text, member string }
+
+// NewNames returns Names for members. separator is "" for [DefaultSeparator].
+func NewNames(separator string, members []string) *Names {
+	if separator == "" {
+		separator = DefaultSeparator
+	}
+	n := &Names{separator: separator}
+	for _, m := range members {
+		n.words = append(n.words, word{wordOf(m), m})
+	}
+	return n
+}
+
+// wordOf returns the word that stands for a member in names. It depends on the member alone,
+// so names last when other servers come and go.
+func wordOf(member string) string {
+	if len(member) <= maxWord && clean(member) == member {
+		return member
+	}
+	text := clean(member)
+	return text[:min(len(text), maxWord-5)] + "_" + hash(member)[:4]
+}
+
+// Join returns the name in the group of what a member calls name.
+func (n *Names) Join(member, name string) string {
+	begin := wordOf(member) + n.separator
+	whole := begin + name
+	if of, rest, ok := n.Split(whole); ok && of == member && rest == name && len(whole) <= maxName && clean(whole) == whole && !Short(whole) {
+		return whole
+	}
+	text := begin + clean(name)
+	return text[:min(len(text), maxName-len(mark)-hashLen)] + mark + hash(member + "\x00" + name)[:hashLen]
+}
+
+// Split returns the member that a name in the group belongs to, and the member's own name for
+// it. For a [Short] name rest is not the member's name; only its list can tell.
+func (n *Names) Split(name string) (member, rest string, ok bool) {
+	longest := -1
+	for _, w := range n.words { // of "a" and "a__b", the second one counts in "a__b__c"
+		if own, fits := strings.CutPrefix(name, w.text+n.separator); fits && len(w.text) > longest {
+			member, rest, ok, longest = w.member, own, true, len(w.text)
+		}
+	}
+	return member, rest, ok
+}
+
+// Begin returns what stands before the separator, for a name of no member.
+func (n *Names) Begin(name string) string {
+	begin, _, ok := strings.Cut(name, n.separator)
+	if !ok {
+		return ""
+	}
+	return begin
+}
+
+// Short reports whether a name may be one that [Names.Join] has shortened.
+func Short(name string) bool {
+	at := len(name) - hashLen - len(mark)
+	return at > 0 && name[at:at+len(mark)] == mark && strings.Trim(name[at+len(mark):], "0123456789abcdef") == ""
+}
+
+// clean replaces the characters that clients do not take in names.
+func clean(name string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+			return c
+		default:
+			return '_'
+		}
+	}, name)
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// scheme begins the URIs of resources in a group.
+const scheme = "dormouse://"
+
+// WrapURI returns the URI in the group of a member's resource, or the URI template of a
+// template. The member's URI stands in it unchanged, so expanding a template gives a URI of
+// the group.
+func WrapURI(member, uri string) string { return scheme + member + "/" + uri }
+
+// UnwrapURI undoes [WrapURI].
+func UnwrapURI(uri string) (member, own string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, scheme)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/")
+}

@@ -1,0 +1,67 @@
+package group
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Search returns the tools that fit a query best, at most limit. A word of the query that is in
+// a tool's name counts most, then one in its title, then one in its description, and the
+// beginning of a word less than a whole one. A query without words fits all tools.
+func Search(tools []Entry, query string, limit int) []Entry {
+	wanted := wordsOf(query)
+	found := map[int][]Entry{} // by score
+	most := 0
+	for _, t := range tools {
+		score := 0
+		for text, weight := range map[string]int{t.Name: 8, textOf(t, "title"): 4, textOf(t, "description"): 2} {
+			words := wordsOf(text)
+			for _, w := range wanted {
+				switch {
+				case slices.Contains(words, w):
+					score += 2 * weight
+				case len(w) >= 3 && slices.ContainsFunc(words, func(of string) bool { return strings.HasPrefix(of, w) || len(of) >= 4 && strings.HasPrefix(w, of) }):
+					score += weight
+				}
+			}
+		}
+		if score > 0 || len(wanted) == 0 {
+			found[score] = append(found[score], t)
+			most = max(most, score)
+		}
+	}
+	out := make([]Entry, 0, limit)
+	for score := most; score >= 0; score-- {
+		for _, t := range found[score] {
+			if len(out) < limit {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+func textOf(t Entry, key string) string {
+	text, _ := wire.String(wire.Lookup(t.Raw, key))
+	return text
+}
+
+// wordsOf returns the words of a text in lower case. A capital letter behind a small one begins
+// a word, as in the names of tools.
+func wordsOf(text string) []string {
+	var b strings.Builder
+	small := false
+	for _, c := range text {
+		if !unicode.IsLetter(c) && !unicode.IsDigit(c) || unicode.IsUpper(c) && small {
+			b.WriteByte(' ')
+		}
+		if unicode.IsLetter(c) || unicode.IsDigit(c) {
+			b.WriteRune(unicode.ToLower(c))
+		}
+		small = unicode.IsLower(c)
+	}
+	return strings.Fields(b.String())
+}
