@@ -322,6 +322,10 @@ deploy: need-go $(SAM) ## Deploy to AWS with the image of the boxes (CONFIG=dev 
 delete: need-go $(SAM) ## Stop the boxes and delete the stack; table and bucket stay (PURGE=1 deletes them too)
 	@$(STACK) $(if $(PURGE),-purge) down
 
+.PHONY: restore
+restore: need-go ## Restore the stack's table as it was at AT (a time such as 2026-11-23T12:00:00Z, or now) beside it
+	@$(STACK) restore $(if $(AT),AT=$(AT))
+
 .PHONY: logs
 logs: $(SAM) ## Follow the logs of the stack
 	@$(SAM) logs --config-env $(CONFIG) --tail

@@ -159,7 +159,7 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	var keys []string
 	now := time.Now()
 	collect := func(r row) bool {
-		if k := r.str("PK"); k > after && r.alive(now) {
+		if k := r.str("PK"); k > after && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // all that has a tenant is in the index
 			keys = append(keys, k)
 		}
 		return tenant == "" || len(keys) < limit

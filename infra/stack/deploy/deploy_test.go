@@ -10,8 +10,14 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
 // account imitates an AWS account behind the command aws, with a log of the commands.
@@ -227,13 +233,15 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		stack string
 		args  []string
 	}{
-		"SnapshotDays=14":       {noStack, []string{"up", "SnapshotDays=13"}},
-		"SnapshotDays=30":       {oldStack, []string{"up", "SessionHours=360"}},
-		"cannot be updated":     {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
-		"want NAME=VALUE":       {noStack, []string{"up", "Spot"}},
-		"neither up nor down":   {noStack, []string{"sideways"}},
-		"no stack dormouse":     {noStack, []string{"down"}},
-		"Unable to locate cred": {"!Unable to locate credentials", []string{"up"}},
+		"SnapshotDays=14":        {noStack, []string{"up", "SnapshotDays=13"}},
+		"SnapshotDays=30":        {oldStack, []string{"up", "SessionHours=360"}},
+		"cannot be updated":      {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
+		"want NAME=VALUE":        {noStack, []string{"up", "Spot"}},
+		"neither up, down nor":   {noStack, []string{"sideways"}},
+		"no stack dormouse":      {noStack, []string{"down"}},
+		"no stack dormouse with": {noStack, []string{"restore"}},
+		"want a time such as":    {oldStack, []string{"restore", "AT=yesterday"}},
+		"Unable to locate cred":  {"!Unable to locate credentials", []string{"up"}},
 	} {
 		a := usual(t)
 		a.replies["aws cloudformation describe-stacks"] = []string{c.stack}
@@ -277,6 +285,51 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		}
 		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
 			t.Errorf("purge=%v: the user is told %s", purge, out)
+		}
+	}
+}
+
+// AWS restores neither the time to live nor the recovery of a table. Records that have
+// expired would stay in it for ever.
+func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
+	for at, when := range map[string]string{"": "--use-latest-restorable-time", "AT=2026-11-23T12:00:00Z": "--restore-date-time 2026-11-23T12:00:00Z"} {
+		a := usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+		a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
+		a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
+		store := sessiontest.NewMemory()
+		if err := store.Create(t.Context(), session.Session{ID: session.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.SaveBox(t.Context(), session.Box{ID: "default/one", State: session.Asleep, Gen: 3}); err != nil {
+			t.Fatal(err)
+		}
+		for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
+			a.replies["aws dynamodb "+done] = []string{""}
+		}
+		args := []string{"restore"}
+		if at != "" {
+			args = append(args, at)
+		}
+		var opened dynamostore.Place
+		out, err := deploy(t, a, "default", func(p *program) {
+			p.store = func(at dynamostore.Place, _ dynamostore.Keys) session.Store { opened = at; return store }
+		}, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := a.ran("aws dynamodb restore-table-to-point-in-time --source-table-name tab --target-table-name ")
+		if len(begun) != 1 || !strings.HasSuffix(begun[0], when) {
+			t.Fatalf("restored by %q", begun)
+		}
+		table, _, _ := strings.Cut(begun[0], " ")
+		a.before("aws dynamodb describe-table --table-name "+table, "aws dynamodb update-time-to-live --table-name "+table+" --time-to-live-specification Enabled=true,AttributeName=x")
+		a.before("aws dynamodb update-time-to-live", "aws dynamodb update-continuous-backups --table-name "+table)
+		if b, err := store.Box(t.Context(), "default/one"); err != nil || b.Gen != 3+restored.Jump || opened.Table != table || opened.Region != "eu-west-1" {
+			t.Errorf("the box in %+v is %+v, %v", opened, b, err)
+		}
+		if !strings.Contains(out, "make deploy CONFIG=default ARGS='RestoredTable="+table+"'") {
+			t.Errorf("the next step is not told: %s", out)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Command deploy creates or updates the stack of template.yaml on AWS, and deletes it, for
-// make deploy and make delete. It first checks the account for limits that would fail
+// Command deploy creates or updates the stack of template.yaml on AWS, deletes it, and
+// restores its table, for make deploy, make delete and make restore. It first checks the account for limits that would fail
 // later, or affect other users of the account. Then it builds the functions, and pushes
 // the image of the boxes under a tag that never moves. It runs sam deploy with all
 // parameters whose values must not come from the last deployment, and prints the next
@@ -19,6 +19,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // command is a program to run. With Show the user sees its output; otherwise the output is
@@ -40,10 +43,11 @@ type program struct {
 	given  map[string]string // parameters of the caller
 	force  bool
 	purge  bool
+	store  func(dynamostore.Place, dynamostore.Keys) session.Store // opens the store in a table
 }
 
 func main() {
-	p := program{do: execute, out: os.Stdout}
+	p := program{do: execute, out: os.Stdout, store: openTable}
 	section := flag.String("config", "default", "section of samconfig.toml")
 	flag.StringVar(&p.arch, "arch", "", "processor of functions and boxes: arm64 or x86_64; without it what the stack has, arm64 for a new one")
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
@@ -58,7 +62,7 @@ func main() {
 
 func (p *program) run(ctx context.Context, section string, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml")
+		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME")
 	}
 	text, err := os.ReadFile("samconfig.toml")
 	if err != nil {
@@ -75,8 +79,10 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 		return p.up(ctx)
 	case "down":
 		return p.down(ctx)
+	case "restore":
+		return p.restore(ctx, p.given["AT"])
 	}
-	return fmt.Errorf("%q is neither up nor down", args[0])
+	return fmt.Errorf("%q is neither up, down nor restore", args[0])
 }
 
 // aws runs the AWS command and returns its output without the last newline.

@@ -6,6 +6,10 @@ Arguments: the endpoint, a step, and what the step takes:
   policies     all statements of all roles
   credentials ROLE    of a session of that role, by the beginning of its name
   zone         a hosted zone, which it makes
+  code FUNCTION ZIP NAME=VALUE...    gives a function its program, and other variables;
+               - keeps the program
+  restore TABLE NAME    restores a table as it is now under another name
+  lose TABLE   deletes a table
   left         what is there, by service
 """
 
@@ -113,6 +117,20 @@ def zone():
     return made["HostedZone"]["Id"].rsplit("/", 1)[-1]
 
 
+def program():
+    lambda_, (name, file, *values) = client("lambda"), rest
+    if file != "-":
+        with open(file, "rb") as code:
+            lambda_.update_function_code(FunctionName=name, ZipFile=code.read())
+    variables = lambda_.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+    variables.update(pair.split("=", 1) for pair in values)
+    lambda_.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+
+
+def restore():
+    client("dynamodb").restore_table_to_point_in_time(SourceTableName=rest[0], TargetTableName=rest[1], UseLatestRestorableTime=True)
+
+
 def left():
     kinds = {
         "tables": ("dynamodb", "list_tables", "TableNames"), "functions": ("lambda", "list_functions", "Functions"),
@@ -132,5 +150,6 @@ def left():
 steps = {
     "create": lambda: change("create"), "update": lambda: change("update"), "delete": delete,
     "functions": functions, "policies": policies, "credentials": credentials, "zone": zone, "left": left,
+    "code": program, "restore": restore, "lose": lambda: client("dynamodb").delete_table(TableName=rest[0]),
 }
 json.dump(steps[step](), sys.stdout, default=str)

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+const (
+	restoredEvery  = 20 * time.Second
+	restoredWithin = 24 * time.Hour
+)
+
+// restore makes a table of what the stack's table was at a time, with the settings that AWS
+// does not restore, and prints how to have the functions use it. The stack goes on with its
+// own table meanwhile. at is RFC 3339, or "" for the newest second that can be had, some
+// five minutes ago.
+func (p *program) restore(ctx context.Context, at string) error {
+	s, err := p.describe(ctx)
+	if err != nil {
+		return err
+	}
+	if s == nil || s.output("TableName") == "" {
+		return fmt.Errorf("there is no stack %s with a table in this account and region", p.config.stack)
+	}
+	when := []string{"--use-latest-restorable-time"}
+	if at != "" {
+		if _, err := time.Parse(time.RFC3339, at); err != nil {
+			return fmt.Errorf("AT is %q; want a time such as 2026-11-23T12:00:00Z", at)
+		}
+		when = []string{"--restore-date-time", at}
+	}
+	table := p.config.stack + "-" + time.Now().UTC().Format("20060102t150405")
+	_, err = p.aws(ctx, append([]string{
+		"dynamodb", "restore-table-to-point-in-time", "--source-table-name", s.output("TableName"), "--target-table-name", table,
+		"--billing-mode-override", "PAY_PER_REQUEST",
+	}, when...)...)
+	if err != nil {
+		return err
+	}
+	p.say("%s is being restored; AWS takes some 20 minutes for most tables, and longer for large ones", table)
+	if err := p.active(ctx, table); err != nil {
+		return err
+	}
+	if err := p.advance(ctx, table); err != nil {
+		return fmt.Errorf("%s is restored, and cannot be used yet: %w", table, err)
+	}
+	for _, setting := range [][]string{
+		{"update-time-to-live", "--time-to-live-specification", "Enabled=true,AttributeName=x"},
+		{"update-continuous-backups", "--point-in-time-recovery-specification", "PointInTimeRecoveryEnabled=true"},
+	} {
+		if _, err := p.aws(ctx, append([]string{"dynamodb", setting[0], "--table-name", table}, setting[1:]...)...); err != nil {
+			return fmt.Errorf("%s is restored, and lacks a setting: %w", table, err)
+		}
+	}
+	p.say("\nLook at it:\n  bin/dormouse sessions --store 'dynamodb:%s'\nHave the functions use it:\n  make deploy CONFIG=%s ARGS='RestoredTable=%s'", table, p.config.section, table)
+	return nil
+}
+
+// advance raises the generations of the boxes in a table; see package restored.
+func (p *program) advance(ctx context.Context, table string) error {
+	arn, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableArn", "--output", "text")
+	if err != nil {
+		return err
+	}
+	text, err := p.aws(ctx, "configure", "export-credentials", "--format", "process")
+	if err != nil {
+		return err
+	}
+	var k struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names of the command
+	if err := json.Unmarshal([]byte(text), &k); err != nil {
+		return fmt.Errorf("aws configure export-credentials: %w", err)
+	}
+	parts := strings.SplitN(arn, ":", 5)
+	if len(parts) < 5 {
+		return fmt.Errorf("%q is no ARN of a table", arn)
+	}
+	boxes, err := restored.Advance(ctx, p.store(dynamostore.Place{Table: table, Region: parts[3]}, dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}))
+	if err == nil {
+		p.say("%d boxes are ready to wake", boxes)
+	}
+	return err
+}
+
+// openTable returns the store in a table.
+func openTable(place dynamostore.Place, keys dynamostore.Keys) session.Store {
+	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{})
+}
+
+// active returns when a table has been restored.
+func (p *program) active(ctx context.Context, table string) error {
+	for end := time.Now().Add(restoredWithin); ; time.Sleep(restoredEvery) {
+		status, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableStatus", "--output", "text")
+		switch {
+		case err != nil && !strings.Contains(err.Error(), "ResourceNotFound"): // it may not be listed yet
+			return err
+		case status == "ACTIVE":
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("%s is %s after %s; once it is ACTIVE, switch on its time to live (x) and its point-in-time recovery", table, status, restoredWithin)
+		}
+	}
+}

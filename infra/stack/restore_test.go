@@ -1,0 +1,385 @@
+package stack_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
+)
+
+const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"booking":{"x-dormouse":{"native":"booking"}},"one":{"command":"a"}}}`
+
+// The table is lost. It is restored beside the stack, and the functions are deployed with
+// it, as docs/aws/backup.md says. Sessions, values, keys, what is sealed and kept workspaces
+// go on. The functions run in the emulator, with the rights of their roles.
+func TestAStackGoesOnWithARestoredTable(t *testing.T) {
+	e := emulate(t)
+	made := e.change("create")
+	programs := e.programs()
+	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
+	d.serve(programs, made.Resources["Table"])
+	store := d.table(made.Resources["Table"])
+	var err error
+	if d.key, _, err = auth.Create(t.Context(), store, auth.Grant{Tenant: "default", Principal: "ada", Servers: []string{"*"}}); err != nil {
+		t.Fatal(err)
+	}
+
+	counter := d.open("counter")
+	d.says(counter, `"name":"add","arguments":{"by":41}`, "41")
+	asked := d.book("")
+	if asked.RequestState == "" {
+		t.Fatalf("the call does not ask: %+v", asked)
+	}
+	if err := d.vault(store).Put(t.Context(), "default", "ada", "github", "a token"); err != nil {
+		t.Fatal(err)
+	}
+	at := session.Session{ID: session.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
+	box := session.Box{ID: session.BoxFor("default", "one"), State: session.Asleep, Gen: 2}
+	if err := store.Create(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SaveBox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	d.keep(box, "of the backup")
+
+	table := "dormouse-restored"
+	e.do(nil, "restore", made.Resources["Table"], table)
+	// This happens after the backup, and is lost; but the workspace stays.
+	d.says(counter, `"name":"add","arguments":{"by":100}`, "141")
+	box.Gen = 7
+	d.keep(box, "newer than the backup")
+	e.do(nil, "lose", made.Resources["Table"])
+
+	again := d.table(table)
+	if _, err := restored.Advance(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	made = e.change("update", "RestoredTable="+table)
+	if made.Outputs["TableName"] != table || !strings.Contains(made.Outputs["FirstKey"], "dynamodb:"+table+"?") {
+		t.Errorf("the outputs name another table: %v", made.Outputs)
+	}
+	d.serve(programs, table)
+
+	d.says(counter, `"name":"add","arguments":{}`, "42")
+	if end := d.book(asked.RequestState); len(end.Content) != 1 || end.Content[0].Text != "booked: Rome" {
+		t.Errorf("the call that asked ended with %+v", end)
+	}
+	had, _, err := d.vault(again).Get(t.Context(), "default", "ada", []string{"github"})
+	if err != nil || had["github"].Value != "a token" {
+		t.Errorf("what was sealed is %+v, %v", had, err)
+	}
+	box, err = again.Box(t.Context(), box.ID)
+	if err != nil || box.Gen != 2+restored.Jump {
+		t.Fatalf("the box is %+v, %v", box, err)
+	}
+	if got := d.kept(box); got != "newer than the backup" {
+		t.Errorf("the kept workspace is %q", got)
+	}
+	box.Gen++ // it wakes
+	d.keep(box, "saved after the restore")
+	if got := d.kept(box); got != "saved after the restore" {
+		t.Errorf("the workspace kept after the restore is %q", got)
+	}
+	if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
+		t.Errorf("relay answers a connection without a pass with %s", said)
+	}
+
+	// Without the secret of the stack, what it sealed is lost; keys and sessions are not.
+	d.secret = strings.Repeat("07", 32)
+	d.serve("", table)
+	d.says(counter, `"name":"add","arguments":{}`, "43")
+	if end := d.book(asked.RequestState); !strings.Contains(end.error, "requestState is not one") {
+		t.Errorf("under another secret the call that asked ends with %+v", end)
+	}
+	if had, _, err := d.vault(again).Get(t.Context(), "default", "ada", []string{"github"}); err == nil && had["github"].Value != "" {
+		t.Errorf("under another secret there is %+v", had)
+	}
+}
+
+// drill is a stack whose functions run in the emulator.
+type drill struct {
+	*emulator
+	made   made
+	secret string // of the functions, in hexadecimal
+	key    string // of a client
+}
+
+// programs returns a folder with the code of functions, as files that sam would upload.
+func (e *emulator) programs() string {
+	e.t.Helper()
+	folder := e.t.TempDir()
+	for _, name := range []string{"http", "relay"} {
+		program := filepath.Join(folder, name)
+		cmd := exec.CommandContext(e.t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "lambda.norpc,aws", "-o", program, root("functions", name)) //nolint:gosec // our own folders
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			e.t.Fatalf("%v\n%s", err, out)
+		}
+		code, err := os.ReadFile(program) //nolint:gosec // made above
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		var archive bytes.Buffer
+		z := zip.NewWriter(&archive)
+		for file, text := range map[string][]byte{"bootstrap": code, "servers.json": []byte(hostedInTheDrill)} {
+			h := &zip.FileHeader{Name: file, Method: zip.Store}
+			h.SetMode(0o755)
+			w, err := z.CreateHeader(h)
+			if err == nil {
+				_, err = w.Write(text)
+			}
+			if err != nil {
+				e.t.Fatal(err)
+			}
+		}
+		if err := z.Close(); err != nil {
+			e.t.Fatal(err)
+		}
+		if err := os.WriteFile(program+".zip", archive.Bytes(), 0o600); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// serve gives the functions their programs, or with "" leaves those that they have. It checks that the stack told them of the
+// table, and tells them where the emulator is. The emulator's own secret is not
+// hexadecimal.
+func (d *drill) serve(programs, table string) {
+	d.t.Helper()
+	environments := map[string]map[string]string{}
+	d.do(&environments, "functions")
+	for _, name := range []string{"http", "relay"} {
+		if got := environments["dormouse-"+name]["DORMOUSE_STORE"]; !strings.HasPrefix(got, "dynamodb:"+table) {
+			d.t.Errorf("%s works with %s, want %s", name, got, table)
+		}
+		code := "-"
+		if programs != "" {
+			code = filepath.Join(programs, name+".zip")
+		}
+		d.do(nil, "code", "dormouse-"+name, code,
+			"DORMOUSE_STORE=dynamodb:"+table+"?endpoint="+d.endpoint, "DORMOUSE_SECRET="+d.secret,
+			"DORMOUSE_SNAPSHOTS=s3:"+d.made.Resources["Bucket"]+"/snapshots?endpoint="+d.endpoint)
+	}
+}
+
+func (d *drill) table(name string) *dynamostore.Store {
+	place := dynamostore.Place{Table: name, Region: "us-east-1", Endpoint: d.endpoint}
+	return dynamostore.New(place.Client(owner(), nil), name, dynamostore.Options{})
+}
+
+func (d *drill) vault(store session.Store) *upstream.Vault {
+	d.t.Helper()
+	secret, err := hex.DecodeString(d.secret)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	v, err := upstream.New(upstream.Config{Store: store, Secret: secret})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return v
+}
+
+func (d *drill) bucket() *bucket.Bucket {
+	return bucket.New(bucket.Config{Place: bucket.Place{Bucket: d.made.Resources["Bucket"], Prefix: "snapshots", Region: "us-east-1", Endpoint: d.endpoint}, Credentials: owner()})
+}
+
+// keep saves the workspace of a box, as its runner does.
+func (d *drill) keep(box session.Box, text string) {
+	d.t.Helper()
+	object, put, header, err := d.bucket().Room(d.t.Context(), box.ID, "owner", box.Gen, int64(len(text)), "")
+	if err != nil {
+		d.t.Fatalf("generation %d keeps: %v", box.Gen, err)
+	}
+	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodPut, put, strings.NewReader(text))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	d.send(r)
+	if err := d.bucket().Commit(d.t.Context(), box.ID, "owner", box.Gen, object); err != nil {
+		d.t.Fatalf("generation %d keeps: %v", box.Gen, err)
+	}
+}
+
+// kept returns the newest workspace of a box.
+func (d *drill) kept(box session.Box) string {
+	d.t.Helper()
+	url, _, _, err := d.bucket().Newest(d.t.Context(), box.ID, "owner")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	text, _ := d.send(r)
+	return text
+}
+
+// send sends a request and returns the body of the answer, which must be good.
+func (d *drill) send(r *http.Request) (body string, header http.Header) {
+	d.t.Helper()
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		d.t.Fatalf("%s %s: %s, %v: %s", r.Method, r.URL.Path, res.Status, err, text)
+	}
+	return string(text), res.Header
+}
+
+// invoke invokes a function and returns its answer.
+func (d *drill) invoke(function string, event []byte) (said string, failed bool) {
+	d.t.Helper()
+	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodPost, d.endpoint+"/2015-03-31/functions/"+function+"/invocations", bytes.NewReader(event))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	keys, err := owner().Retrieve(d.t.Context())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	sum := sha256.Sum256(event)
+	if err := v4.NewSigner().SignHTTP(d.t.Context(), keys, r, hex.EncodeToString(sum[:]), "lambda", "us-east-1", time.Now()); err != nil {
+		d.t.Fatal(err)
+	}
+	said, header := d.send(r)
+	return said, header.Get("X-Amz-Function-Error") != ""
+}
+
+// request sends an MCP message through the http function, and returns the answer's headers
+// and body.
+func (d *drill) request(server, body string, header map[string]string) (got struct {
+	StatusCode int
+	Headers    map[string]string
+	Body       string
+},
+) {
+	d.t.Helper()
+	var event object
+	if err := json.Unmarshal(eventFile(d.t, "http-initialize.json"), &event); err != nil {
+		d.t.Fatal(err)
+	}
+	all := object{"Accept": "application/json, text/event-stream", "content-type": "application/json", "Authorization": "Bearer " + d.key, "Host": "a.execute-api.us-east-1.amazonaws.com"}
+	many := object{}
+	for name, value := range header {
+		all[name] = value
+	}
+	for name, value := range all {
+		many[name] = []any{value}
+	}
+	event["headers"], event["multiValueHeaders"] = all, many
+	event["path"], event["pathParameters"] = "/"+server+"/mcp", object{"proxy": server + "/mcp"}
+	event["body"], event["isBase64Encoded"] = base64.StdEncoding.EncodeToString([]byte(body)), true
+	text, err := json.Marshal(event)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	said, failed := d.invoke("dormouse-http", text)
+	var whole string // a prelude, eight zeros, and the body: as Lambda streams it
+	if err := json.Unmarshal([]byte(said), &whole); err != nil || failed {
+		d.t.Fatalf("http answers %s, %v", said, err)
+	}
+	prelude, rest, _ := strings.Cut(whole, strings.Repeat("\x00", 8))
+	if err := json.Unmarshal([]byte(prelude), &got); err != nil {
+		d.t.Fatalf("http answers %q: %v", whole, err)
+	}
+	got.Body = rest
+	return got
+}
+
+// open begins a session and returns the headers of its requests.
+func (d *drill) open(server string) map[string]string {
+	d.t.Helper()
+	got := d.request(server, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"drill","version":"1"}}}`, nil)
+	id := ""
+	for name, value := range got.Headers {
+		if strings.EqualFold(name, "Mcp-Session-Id") {
+			id = value
+		}
+	}
+	if id == "" {
+		d.t.Fatalf("initialize is answered with %+v", got)
+	}
+	header := map[string]string{"Mcp-Session-Id": id, "MCP-Protocol-Version": "2025-11-25"}
+	d.request(server, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, header)
+	return header
+}
+
+// says calls a tool of the counter, which must say want.
+func (d *drill) says(header map[string]string, params, want string) {
+	d.t.Helper()
+	if got := d.request("counter", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{`+params+`}}`, header); !strings.Contains(got.Body, `"text":"`+want+`"`) {
+		d.t.Errorf("the counter says %+v, want %s", got, want)
+	}
+}
+
+// booked is the result of a call that asks.
+type booked struct {
+	RequestState string
+	Content      []struct{ Text string }
+	error        string
+}
+
+// book calls the tool that asks, or with a state answers its question.
+func (d *drill) book(state string) booked {
+	d.t.Helper()
+	answer := ""
+	if state != "" {
+		answer = fmt.Sprintf(`,"requestState":%q,"inputResponses":{"agree":{"action":"accept","content":{"seats":2}}}`, state)
+	}
+	got := d.request("booking", `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"book","arguments":{"trip":"Rome"}`+answer+
+		`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"drill","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}}}`,
+		map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "book"})
+	text := got.Body
+	if _, data, stream := strings.Cut(text, "data: {"); stream {
+		text, _, _ = strings.Cut("{"+data, "\n")
+	}
+	var m struct {
+		Result booked
+		Error  struct{ Message string }
+	}
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		d.t.Fatalf("the answer is %+v: %v", got, err)
+	}
+	m.Result.error = m.Error.Message
+	return m.Result
+}
+
+// eventFile reads a file of events/.
+func eventFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(root("events", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
