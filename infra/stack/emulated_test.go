@@ -46,6 +46,7 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)
+	e.lines(named)
 	if got := named.Outputs["Endpoint"] + " " + named.Outputs["WebSocketUrl"]; got != "https://mcp.example.com wss://ws.example.com" {
 		t.Errorf("the endpoints are %s", got)
 	}
@@ -190,6 +191,31 @@ func (e *emulator) change(step string, parameters ...string) made {
 		e.t.Fatalf("%s %v: the stack is %s, %q", step, parameters, m.Status, m.Failed)
 	}
 	return m
+}
+
+// lines checks that lines for clients name the address of the endpoint, and that each
+// output that make deploy prints is there.
+func (e *emulator) lines(m made) {
+	e.t.Helper()
+	var file struct {
+		Servers map[string]struct {
+			Type, URL string
+			Headers   map[string]string
+		} `json:"mcpServers"`
+	}
+	if err := json.Unmarshal([]byte(m.Outputs["McpJson"]), &file); err != nil {
+		e.t.Errorf("McpJson is %q: %v", m.Outputs["McpJson"], err)
+	}
+	url := m.Outputs["Endpoint"] + "/SERVER/mcp"
+	if s := file.Servers["SERVER"]; s.Type != "http" || s.URL != url || s.Headers["Authorization"] != "Bearer KEY" {
+		e.t.Errorf("McpJson has %+v, want %s", file, url)
+	}
+	if want := "claude mcp add --transport http SERVER " + url + " --header 'Authorization: Bearer KEY'"; m.Outputs["ClaudeCode"] != want {
+		e.t.Errorf("ClaudeCode is %q, want %q", m.Outputs["ClaudeCode"], want)
+	}
+	if !strings.HasPrefix(m.Outputs["WebSocketUrl"], "wss://") || !strings.HasPrefix(m.Outputs["Endpoint"], "https://") {
+		e.t.Errorf("clients cannot connect to %s and %s", m.Outputs["Endpoint"], m.Outputs["WebSocketUrl"])
+	}
 }
 
 // unresolved reports whether a value has a rest of the template's language.

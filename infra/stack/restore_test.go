@@ -20,7 +20,6 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -35,13 +34,15 @@ const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"coun
 func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	e := emulate(t)
 	made := e.change("create")
+	e.lines(made)
 	programs := e.programs()
 	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
 	d.serve(programs, made.Resources["Table"])
 	store := d.table(made.Resources["Table"])
-	var err error
-	if d.key, _, err = auth.Create(t.Context(), store, auth.Grant{Tenant: "default", Principal: "ada", Servers: []string{"*"}}); err != nil {
-		t.Fatal(err)
+	// The lines of the outputs are run as they are. The key of the first opens sessions.
+	d.key = d.line(made.Outputs["FirstKey"])
+	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 1 of the servers file") {
+		t.Errorf("the line of PushServers says %q", said)
 	}
 
 	counter := d.open("counter")
@@ -50,7 +51,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	if asked.RequestState == "" {
 		t.Fatalf("the call does not ask: %+v", asked)
 	}
-	if err := d.vault(store).Put(t.Context(), "default", "ada", "github", "a token"); err != nil {
+	if err := d.vault(store).Put(t.Context(), "default", "me", "github", "a token"); err != nil {
 		t.Fatal(err)
 	}
 	at := session.Session{ID: session.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
@@ -80,12 +81,15 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 		t.Errorf("the outputs name another table: %v", made.Outputs)
 	}
 	d.serve(programs, table)
+	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 2 of the servers file") {
+		t.Errorf("the line of PushServers says %q, want a push after that in the backup", said)
+	}
 
 	d.says(counter, `"name":"add","arguments":{}`, "42")
 	if end := d.book(asked.RequestState); len(end.Content) != 1 || end.Content[0].Text != "booked: Rome" {
 		t.Errorf("the call that asked ended with %+v", end)
 	}
-	had, _, err := d.vault(again).Get(t.Context(), "default", "ada", []string{"github"})
+	had, _, err := d.vault(again).Get(t.Context(), "default", "me", []string{"github"})
 	if err != nil || had["github"].Value != "a token" {
 		t.Errorf("what was sealed is %+v, %v", had, err)
 	}
@@ -112,7 +116,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	if end := d.book(asked.RequestState); !strings.Contains(end.error, "requestState is not one") {
 		t.Errorf("under another secret the call that asked ends with %+v", end)
 	}
-	if had, _, err := d.vault(again).Get(t.Context(), "default", "ada", []string{"github"}); err == nil && had["github"].Value != "" {
+	if had, _, err := d.vault(again).Get(t.Context(), "default", "me", []string{"github"}); err == nil && had["github"].Value != "" {
 		t.Errorf("under another secret there is %+v", had)
 	}
 }
@@ -123,6 +127,29 @@ type drill struct {
 	made   made
 	secret string // of the functions, in hexadecimal
 	key    string // of a client
+}
+
+// line runs the command line of an output in a folder with the servers file, and returns
+// what it prints. The store is in the emulator.
+func (d *drill) line(output string) string {
+	d.t.Helper()
+	folder := d.t.TempDir()
+	if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(folder, "bin", "dormouse"), root("infra", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
+		d.t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "servers.json"), []byte(hostedInTheDrill), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	there := strings.Replace(output, "?region=", "?endpoint="+d.endpoint+"&region=", 1)
+	cmd := exec.CommandContext(d.t.Context(), "sh", "-c", there) //nolint:gosec // our own template
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test")
+	var says bytes.Buffer
+	cmd.Stderr = &says
+	out, err := cmd.Output()
+	if err != nil {
+		d.t.Fatalf("%s: %v: %s", there, err, &says)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // programs returns a folder with the code of functions, as files that sam would upload.

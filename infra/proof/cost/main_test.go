@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -98,5 +100,41 @@ func TestAnAlwaysOnTaskCostsTheSameWithoutCalls(t *testing.T) {
 	}
 	if a, b := g.Cost(meter.Published(), 0, 24*time.Hour, 0), g.Cost(meter.Published(), 1, 24*time.Hour, 0); a != b || a == 0 {
 		t.Errorf("a day costs %v without a session and %v with one", a, b)
+	}
+}
+
+// The page has what AWS publishes, copied by hand. Each price that is calculated with has a
+// row there with the same value, and each row is calculated with.
+func TestEveryPriceIsARowOfTheList(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/costs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]float64{
+		"alarmMonth": alarmMonth, "dashboardMonth": dashboardMonth, "secretMonth": secretMonth, "metricMonth": metricMonth,
+		"newTenantGB": newTenantGB, "agentCPU": agentCPU, "agentGB": agentGB,
+	}
+	for unit, price := range meter.Published().USD {
+		used[unit] = price.USD / price.For
+	}
+	listed := map[string]bool{}
+	number := func(text string) float64 {
+		n, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([0-9.]+) \\| ([0-9,]+) \\| .+ \\|$").FindAllStringSubmatch(string(page), -1) {
+		listed[row[1]] = true
+		value, ok := used[row[1]]
+		if want := number(row[2]) / number(row[3]); !ok || math.Abs(value-want) > 1e-9*want {
+			t.Errorf("%s: the tables calculate with %v (%v), the list has %v", row[1], value, ok, want)
+		}
+	}
+	for name := range used {
+		if !listed[name] {
+			t.Errorf("%s has no row in docs/costs.md", name)
+		}
 	}
 }
