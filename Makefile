@@ -315,8 +315,8 @@ bench-cold: need-go ## Measure cold starts and sizes of the functions as they ar
 STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
 
 .PHONY: deploy
-deploy: need-go $(SAM) ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml)
-	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) up $(ARGS)
+deploy: need-go $(SAM) ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; ROLLBACK=15 has alarms roll it back for 15 minutes)
+	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
 
 .PHONY: delete
 delete: need-go $(SAM) ## Stop the boxes and delete the stack; table and bucket stay (PURGE=1 deletes them too)

@@ -289,6 +289,66 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	}
 }
 
+// An alarm that rings soon after an update rolls it back, by CloudFormation.
+func TestAlarmsRollAnUpdateBack(t *testing.T) {
+	account := func() *account {
+		a := usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"StackId":"arn:aws:cloudformation:eu-west-1:1:stack/dormouse/1","StackStatus"`, 1)}
+		a.replies["sam package"] = []string{"uploading\nAWSTemplateFormatVersion: '2010-09-09'\nResources:\n  F:\n    CodeUri: s3://sams/dormouse/0123\n"}
+		a.replies["aws s3 cp"] = []string{""}
+		a.replies["aws cloudformation validate-template"] = []string{`["Spot","SessionHours","Architecture","ImageTag","AddedLater"]`}
+		a.replies["aws cloudformation list-stack-resources"] = []string{`["a1","a2","a3","a4","a5"]`}
+		a.replies["aws cloudwatch describe-alarms"] = []string{`["arn:1","arn:2","arn:3","arn:4","arn:5"]`}
+		return a
+	}
+	watch := func(p *program) { p.watch = 15 }
+	a := account()
+	if _, err := deploy(t, a, "default", watch, "up", "Spot=true"); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.ran("sam deploy")) > 0 {
+		t.Error("sam deploys too")
+	}
+	a.before("aws ecr describe-images", "aws cloudformation update-stack")
+	got := a.ran("aws cloudformation update-stack --stack-name dormouse --template-url https://sams.s3.eu-west-1.amazonaws.com/dormouse/")
+	if len(got) != 1 {
+		t.Fatalf("updated by %q", a.ran("aws cloudformation update-stack"))
+	}
+	for _, want := range []string{
+		`"MonitoringTimeInMinutes":15`, `{"Arn":"arn:5","Type":"AWS::CloudWatch::Alarm"}`,
+		`{"ParameterKey":"Spot","ParameterValue":"true"}`, `{"ParameterKey":"SessionHours","UsePreviousValue":true}`, `{"ParameterKey":"Architecture","ParameterValue":"x86_64"}`,
+	} {
+		if !strings.Contains(got[0], want) {
+			t.Errorf("%s is not in %s", want, got[0])
+		}
+	}
+	for _, no := range []string{"AddedLater", `"Boxes"`} { // has its default; is in the old template only
+		if strings.Contains(got[0], no) {
+			t.Errorf("%s is in %s", no, got[0])
+		}
+	}
+	a.before("aws cloudformation update-stack", "aws cloudformation wait stack-update-complete")
+
+	a = account()
+	a.replies["aws cloudformation wait"] = []string{"!Waiter StackUpdateComplete failed"}
+	if _, err := deploy(t, a, "default", watch, "up"); err == nil || !strings.Contains(err.Error(), "rolled back") {
+		t.Errorf("a stack that was rolled back: %v", err)
+	}
+	a = account()
+	if _, err := deploy(t, a, "default", watch, "up", "Sport=true"); err == nil || !strings.Contains(err.Error(), "no parameter Sport") || len(a.ran("aws cloudformation update-stack")) > 0 {
+		t.Errorf("a parameter that is none: %v", err)
+	}
+	a = usual(t) // a new stack has no alarms yet
+	if _, err := deploy(t, a, "default", watch, "up"); err != nil || len(a.ran("sam deploy")) != 1 {
+		t.Errorf("%v, ran %q", err, a.log)
+	}
+	for _, wrong := range []string{"181", "-1", "x"} {
+		if _, err := minutes(wrong); err == nil {
+			t.Errorf("%s minutes are taken", wrong)
+		}
+	}
+}
+
 // AWS restores neither the time to live nor the recovery of a table. Records that have
 // expired would stay in it for ever.
 func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {

@@ -43,6 +43,7 @@ type program struct {
 	given  map[string]string // parameters of the caller
 	force  bool
 	purge  bool
+	watch  int                                                     // minutes for which alarms roll an update back
 	store  func(dynamostore.Place, dynamostore.Keys) session.Store // opens the store in a table
 }
 
@@ -53,7 +54,13 @@ func main() {
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
 	flag.BoolVar(&p.force, "force", false, "deploy into an account with few concurrent invocations")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
+	rollback := flag.String("rollback", "0", "up: minutes after an update in which alarms roll it back; 0 for none")
 	flag.Parse()
+	var err error
+	if p.watch, err = minutes(*rollback); err != nil {
+		fmt.Fprintln(os.Stderr, "deploy:", err)
+		os.Exit(1)
+	}
 	if err := p.run(context.Background(), *section, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "deploy:", err)
 		os.Exit(1)

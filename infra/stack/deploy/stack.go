@@ -10,6 +10,7 @@ import (
 
 // stack describes an existing stack.
 type stack struct {
+	ID      string // its ARN
 	Status  string
 	Params  map[string]string
 	Outputs []output
@@ -39,6 +40,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 	}
 	var got struct {
 		Stacks []struct {
+			StackId     string //nolint:revive,staticcheck // its name there
 			StackStatus string
 			Parameters  []struct{ ParameterKey, ParameterValue string }
 			Outputs     []output
@@ -51,7 +53,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 		return nil, fmt.Errorf("aws describes %d stacks of the name %s", len(got.Stacks), p.config.stack)
 	}
 	one := got.Stacks[0]
-	s := &stack{Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs}
+	s := &stack{ID: one.StackId, Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs}
 	for _, pair := range one.Parameters {
 		s.Params[pair.ParameterKey] = pair.ParameterValue
 	}

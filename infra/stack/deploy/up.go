@@ -44,11 +44,12 @@ func (p *program) up(ctx context.Context) error {
 			return err
 		}
 	}
-	args := []string{"deploy", "--config-env", p.config.section, "--parameter-overrides"}
-	for _, name := range slices.Sorted(maps.Keys(params)) {
-		args = append(args, name+"="+params[name])
+	if s != nil && p.watch > 0 {
+		err = p.watched(ctx, s, params, p.watch)
+	} else {
+		err = p.plain(ctx, params)
 	}
-	if _, err := p.do(ctx, command{Name: p.sam, Args: args, Show: true}); err != nil {
+	if err != nil {
 		return err
 	}
 	fresh := s == nil
@@ -65,6 +66,16 @@ func (p *program) up(ctx context.Context) error {
 	}
 	p.next(s)
 	return nil
+}
+
+// plain runs sam deploy.
+func (p *program) plain(ctx context.Context, params map[string]string) error {
+	args := []string{"deploy", "--config-env", p.config.section, "--parameter-overrides"}
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		args = append(args, name+"="+params[name])
+	}
+	_, err := p.do(ctx, command{Name: p.sam, Args: args, Show: true})
+	return err
 }
 
 // params returns the parameters that this deployment sets: those that a new stack
