@@ -194,8 +194,13 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // server that is not configured or is disabled.
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
+	tools := session.ToolFilter{Allow: s.Tools.Allow, Deny: s.Tools.Deny}
+	if len(s.Tools.Allow) > 0 {
+		tools.Deny = append([]string{"*"}, s.Tools.Deny...)
+	}
 	return host.Server{
-		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
+		Tools: tools,
+		Name:  s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
 		Tasks: host.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }

@@ -18,6 +18,8 @@ type accepted struct {
 	Removed  map[string]string          `json:"removed,omitempty"`
 	Limits   json.RawMessage            `json:"limits,omitempty"`
 	Of       map[string]json.RawMessage `json:"limits_of,omitempty"`
+	Groups   map[string]Group           `json:"groups,omitempty"`
+	Tools    map[string]ToolFilter      `json:"tools,omitempty"` // of servers, by name
 }
 
 const acceptedVersion = 1
@@ -28,13 +30,17 @@ const acceptedVersion = 1
 func (c *Catalog) Marshal() []byte {
 	a := accepted{
 		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Connect: c.connect, Removed: c.removed,
-		Limits: c.limits, Of: map[string]json.RawMessage{},
+		Limits: c.limits, Groups: c.groups, Of: map[string]json.RawMessage{}, Tools: map[string]ToolFilter{},
 	}
 	for name, limits := range c.of {
 		a.Of[name] = limits
 	}
 	for _, name := range c.names {
-		a.Servers = append(a.Servers, c.servers[name].marshaled())
+		s := c.servers[name]
+		a.Servers = append(a.Servers, s.marshaled())
+		if !s.Tools.isZero() {
+			a.Tools[name] = s.Tools
+		}
 	}
 	return encode(a)
 }
@@ -52,7 +58,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 	}
 	c := &Catalog{
 		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, connect: a.Connect, removed: a.Removed,
-		limits: a.Limits, of: map[string][]byte{},
+		limits: a.Limits, groups: a.Groups, of: map[string][]byte{},
 	}
 	for name, limits := range a.Of {
 		c.of[name] = limits
@@ -62,7 +68,9 @@ func LoadAccepted(path string) (*Catalog, error) {
 			return nil, fmt.Errorf("the accepted copy of the servers file has a wrong name %q", m.Name)
 		}
 		c.names = append(c.names, m.Name)
-		c.servers[m.Name] = m.server()
+		s := m.server()
+		s.Tools = a.Tools[m.Name]
+		c.servers[m.Name] = s
 	}
 	return c, nil
 }

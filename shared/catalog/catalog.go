@@ -36,6 +36,7 @@ type Catalog struct {
 	files    []string
 	limits   []byte
 	of       map[string][]byte // limits of servers, by name
+	groups   map[string]Group
 }
 
 // Files returns the paths of all files that [LoadHere] has read, or would have read if

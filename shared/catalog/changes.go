@@ -105,6 +105,7 @@ func (s Server) differs(is Server) (what []string) {
 		was, is any
 	}{
 		{"native", s.Native, is.Native},
+		{"tools", s.Tools, is.Tools},
 		{"url", s.Remote.URL, is.Remote.URL},
 		{"headers", hashed(s.Remote.Headers), hashed(is.Remote.Headers)},
 		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{is.Remote.Transport, is.Remote.Private}},

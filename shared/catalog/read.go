@@ -78,12 +78,14 @@ func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 			if r.want(m.value, object, "x-dormouse.connect") {
 				c.connect = r.plain(nil, r.filled(m.value))
 			}
+		case "groups":
+			c.groups = r.groups(m)
 		case "limits":
 			if r.want(m.value, object, "x-dormouse.limits") {
 				c.limits = r.plain(nil, m.value)
 			}
 		default:
-			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "limits"})
+			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "groups", "limits"})
 		}
 	})
 	return roots

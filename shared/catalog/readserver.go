@@ -272,7 +272,7 @@ func (r *serverReader) additions(n node) {
 func additionKeys() map[string]field {
 	keys := map[string]field{
 		"native": (*serverReader).nativeName, "remote": (*serverReader).remoteSettings, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
-		"enabled": readBefore,
+		"enabled": readBefore, "tools": (*serverReader).tools,
 		"limits": func(r *serverReader, m member) {
 			if r.want(m.value, object, r.what+": limits") {
 				r.limits = r.plain(nil, m.value)

@@ -68,6 +68,8 @@ type Server struct {
 	Tasks string
 	// Disabled servers are kept but never launched.
 	Disabled bool
+	// Tools says which tools are offered.
+	Tools ToolFilter
 }
 
 // marshaled is the form of a Server in a box's environment.

@@ -58,8 +58,13 @@ func (o *Options) caller(who session.Identity, server host.Server, over session.
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
 		Props: who.Props, Scopes: who.Scopes, Scoped: who.Scoped, ToolRules: who.ToolRules,
 	}
+	c.Tools = server.Tools
 	if o.SignIn != nil {
-		c.Tools = o.SignIn.Tools(who, server.Name)
+		if may := o.SignIn.Tools(who, server.Name); c.Tools.IsZero() {
+			c.Tools = may
+		} else if !may.IsZero() {
+			c.Tools.And = &may
+		}
 	}
 	return c
 }

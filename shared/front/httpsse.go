@@ -157,7 +157,7 @@ func (s httpSSE) post() error {
 	s.x.called.begins(call)
 	var forbidden *problem
 	switch {
-	case errors.As(err, &forbidden) && forbidden.rpc.Code == codeForbidden && s.x.id != nil:
+	case errors.As(err, &forbidden) && (forbidden.rpc.Code == codeForbidden || forbidden.status == http.StatusOK) && s.x.id != nil:
 		if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
 			return err
 		}

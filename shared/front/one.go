@@ -79,6 +79,9 @@ func oneOf(x *exchange) (*one, bool) {
 		return nil, false
 	}
 	g, ok := x.opts.Groups(name)
+	query := x.r.URL.Query()
+	g.Plain = g.Plain || query.Get("names") == "plain"
+	g.Search = g.Search || query.Get("tools") == "search"
 	o := &one{x: x, group: g}
 	o.caller.Server.Name = strings.TrimSuffix(x.r.URL.Path, "/")
 	return o, ok
@@ -441,5 +444,9 @@ func (o oneLists) unknown(t group.Target) error {
 	if what == "resource" && o.session != "" {
 		code = wire.CodeResourceNotFound
 	}
-	return &wire.Error{Code: code, Message: text}
+	fault := &wire.Error{Code: code, Message: text}
+	if what == "resource" {
+		fault.Data = map[string]string{"uri": t.Name} // SEP-2164
+	}
+	return fault
 }

@@ -357,3 +357,52 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 		}
 	})
 }
+
+func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		all := w.opts.Servers
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			s, ok := all(name)
+			s.Tools = session.ToolFilter{Allow: []string{"tool*"}, Deny: []string{"*"}}
+			return s, ok
+		}
+		for path, want := range map[string][]string{"/mcp": {"s0__tool0", "s1__tool1"}, "/s1/mcp": {"tool1"}} {
+			c := w.openAt(path)
+			if d := cmp.Diff(want, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
+				t.Errorf("%s: %s", path, d)
+			}
+			prefix := ""
+			if path == "/mcp" {
+				prefix = "s1__"
+			}
+			a := c.call(prefix + "echo")
+			if code, message := a.rpcError(t); a.status != 200 || code != -32602 || message != `server "s1" offers no tool "echo" here: x-dormouse.tools in the servers file leaves it out` {
+				t.Errorf("%s: got %d %s", path, a.status, a.body)
+			}
+			if len(w.backend.got) > 0 {
+				t.Errorf("the server got %s", w.backend.got)
+			}
+		}
+	})
+}
+
+func TestGroupHasItsServersOnly(t *testing.T) {
+	grouped(t, 3, nil, func(t *testing.T, w *world) {
+		w.opts.Groups = func(name string) (front.Group, bool) {
+			return front.Group{Servers: []string{"s2", "s0"}, Separator: "-"}, name == "dev"
+		}
+		c := w.openAt("/g/dev/mcp")
+		if d := cmp.Diff([]string{"s0-echo", "s0-tool0", "s2-echo", "s2-tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
+			t.Error(d)
+		}
+		if a := c.call("s1-echo"); a.status != 200 || len(w.backend.got) > 0 {
+			t.Errorf("a server of no group: %s", a.body)
+		}
+		if a := c.call("s2-echo"); a.status != 200 || len(w.backend.got) != 1 {
+			t.Errorf("got %s", a.body)
+		}
+		if a := w.do(request("POST", "/g/ops/mcp", initialize)); a.status != 404 {
+			t.Errorf("no such group: %d %s", a.status, a.body)
+		}
+	})
+}

@@ -20,7 +20,7 @@ const (
 )
 
 // searches reports whether the client gets search mode: the group or its address says so.
-func (o *one) searches() bool { return o.group.Search || o.x.r.URL.Query().Get("tools") == "search" }
+func (o *one) searches() bool { return o.group.Search }
 
 func searchTools() json.RawMessage {
 	return json.RawMessage(`{"tools":[` +

@@ -2,6 +2,7 @@ package front
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -63,21 +64,31 @@ func (x *exchange) challenge(server string, err error) {
 // MCP 2026-07-28 wants codes of applications outside the range of JSON-RPC.
 const codeForbidden = 403
 
+// notOffered refuses a call of a tool that x-dormouse.tools leaves out. It is a response, and
+// not a failure of the transport: clients give the latter to their users, not to the model.
+func notOffered(server, tool string) error {
+	return refusal(http.StatusOK, session.Invalid, wire.CodeInvalidParams,
+		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, clip(tool)))
+}
+
 // permit checks that the caller may make all calls of tools in a request with its token.
 // If scopes are missing, the error has them in its data, for clients that see no status.
 // Nothing has been written or woken before.
 func (o *Options) permit(c host.Caller, address string, msgs []wire.Message) error {
-	if o.SignIn == nil || !c.Scoped {
+	if (o.SignIn == nil || !c.Scoped) && c.Server.Tools.IsZero() {
 		return nil
 	}
 	var tools []string
 	for _, m := range msgs {
 		if m.Method == wire.MethodToolsCall {
 			name, _ := wire.String(wire.Lookup(m.Params, "name")) // a call of no tool needs no scope of one
+			if !c.Server.Tools.Allows(name) {
+				return notOffered(c.Server.Name, name)
+			}
 			tools = append(tools, name)
 		}
 	}
-	if len(tools) == 0 {
+	if len(tools) == 0 || o.SignIn == nil || !c.Scoped {
 		return nil
 	}
 	err := o.SignIn.Permit(session.Identity{Scopes: c.Scopes, Scoped: true, ToolRules: c.ToolRules}, c.Server.Name, tools)

@@ -25,6 +25,9 @@ type Server struct {
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool
+	// Tools are the tools that the server offers to any caller. The caller of Host refuses
+	// calls of the others, and makes [Caller].Tools part of them.
+	Tools session.ToolFilter
 	// Providers are the third parties at which the server acts for its caller.
 	Providers []string
 }

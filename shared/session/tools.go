@@ -9,13 +9,17 @@ import "strings"
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
+	// And, if not nil, must allow a tool too.
+	And *ToolFilter `json:"n,omitempty"`
 }
 
 // IsZero reports whether the filter allows all tools.
-func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 }
+func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 && f.And == nil }
 
 // Allows reports whether the caller may see and call a tool.
-func (f ToolFilter) Allows(tool string) bool { return nearest(f.Deny, tool) <= nearest(f.Allow, tool) }
+func (f ToolFilter) Allows(tool string) bool {
+	return nearest(f.Deny, tool) <= nearest(f.Allow, tool) && (f.And == nil || f.And.Allows(tool))
+}
 
 // nearest returns a number that grows with the length of the longest entry that fits a
 // tool, -1 for none.

@@ -4,6 +4,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -93,8 +94,11 @@ func served(f *wiring.Function) func() []string {
 }
 
 // groups returns the groups of servers that a function serves.
-func groups(*wiring.Function) func(string) (front.Group, bool) {
-	return func(name string) (front.Group, bool) { return front.Group{}, name == "" }
+func groups(f *wiring.Function) func(string) (front.Group, bool) {
+	return func(name string) (front.Group, bool) {
+		g, ok := f.Servers.Group(cmp.Or(name, catalog.AllServers))
+		return front.Group{Servers: g.Servers, Separator: g.Separator, Plain: g.Plain, Search: g.Search}, ok
+	}
 }
 
 // Operators returns what the API for operators works with in a function: callers have an

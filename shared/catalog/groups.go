@@ -1,0 +1,131 @@
+package catalog
+
+import (
+	"slices"
+	"strings"
+)
+
+// Group is one address of several servers, out of x-dormouse.groups.
+type Group struct {
+	Servers   []string `json:"servers,omitempty"`   // nil: all; names that no server has are allowed
+	Separator string   `json:"separator,omitempty"` // between the names of a server and its tool, "" for "__"
+	Plain     bool     `json:"plain,omitempty"`     // names: "plain"
+	Search    bool     `json:"search,omitempty"`    // tools: "search"
+}
+
+// AllServers is the name, in the servers file, of the group at /mcp. It is there without an
+// entry, too.
+const AllServers = "all"
+
+// Group returns a group by its name in the file.
+func (c *Catalog) Group(name string) (Group, bool) {
+	g, ok := c.groups[name]
+	return g, ok || name == AllServers
+}
+
+// maxSeparator leaves room for names of tools.
+const maxSeparator = 4
+
+// groups reads x-dormouse.groups. It leaves out a group with a mistake.
+func (r *reader) groups(m member) map[string]Group {
+	if !r.want(m.value, object, "x-dormouse.groups") {
+		return nil
+	}
+	all := map[string]Group{}
+	r.each(m.value, func(m member) {
+		what := "x-dormouse.groups: " + m.name
+		if !validName(m.name) {
+			r.fail(m.at, "%s: a name of a group has letters, digits, \".\", \"_\" and \"-\", at most 64 of them", what)
+			return
+		}
+		before := len(r.problems)
+		if g := r.group(m.value, what); len(r.problems) == before {
+			all[m.name] = g
+		}
+	})
+	return all
+}
+
+func (r *reader) group(n node, what string) (g Group) {
+	if !r.want(n, object, what) {
+		return g
+	}
+	r.each(n, func(m member) {
+		switch m.name {
+		case "servers":
+			g.Servers = r.names(m.value, what+": servers")
+		case "separator":
+			fits := strings.Trim(m.value.text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+			if g.Separator = m.value.text; m.value.shape != text || g.Separator == "" || len(g.Separator) > maxSeparator || !fits {
+				r.fail(m.value.at, "%s: separator must be one to %d letters, digits, \"_\" or \"-\"", what, maxSeparator)
+			}
+		case "names":
+			g.Plain = r.either(m, what, "prefixed", "plain")
+		case "tools":
+			g.Search = r.either(m, what, "all", "search")
+		default:
+			r.unknown(m, what, n, []string{"servers", "separator", "names", "tools"})
+		}
+	})
+	return g
+}
+
+// either reads one of two words, and reports whether it is the second one.
+func (r *reader) either(m member, what, first, second string) bool {
+	if m.value.shape != text || m.value.text != first && m.value.text != second {
+		r.fail(m.value.at, "%s: %s must be %q or %q", what, m.name, first, second)
+	}
+	return m.value.text == second
+}
+
+// names reads a list of texts that are not empty.
+func (r *reader) names(n node, what string) []string {
+	if !r.want(n, array, what) {
+		return nil
+	}
+	names := []string{}
+	for _, item := range n.items {
+		if item.shape != text || item.text == "" {
+			r.fail(item.at, "%s must be a list of names", what)
+			continue
+		}
+		names = append(names, item.text)
+	}
+	return names
+}
+
+// ToolFilter says which tools of a server are offered at all: x-dormouse.tools. An entry is a
+// name, or the beginning of names and "*". If Allow is not empty, it has the tools that are
+// offered. Of entries in both lists that fit a tool, the longer one counts.
+type ToolFilter struct {
+	Allow []string `json:"allow,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+func (f ToolFilter) isZero() bool { return len(f.Allow) == 0 && len(f.Deny) == 0 }
+
+func (r *serverReader) tools(m member) {
+	what := r.what + ": tools"
+	if !r.want(m.value, object, what) {
+		return
+	}
+	section := m.value
+	r.each(section, func(m member) {
+		switch m.name {
+		case "allow":
+			r.server.Tools.Allow = r.patterns(m, what)
+		case "deny":
+			r.server.Tools.Deny = r.patterns(m, what)
+		default:
+			r.unknown(m, what, section, []string{"allow", "deny"})
+		}
+	})
+}
+
+func (r *serverReader) patterns(m member, what string) []string {
+	names := r.names(m.value, what+"."+m.name)
+	if i := slices.IndexFunc(names, func(name string) bool { return strings.Contains(strings.TrimSuffix(name, "*"), "*") }); i >= 0 {
+		r.fail(m.value.at, "%s.%s: %q is neither the name of a tool nor the beginning of one followed by *", what, m.name, names[i])
+	}
+	return names
+}

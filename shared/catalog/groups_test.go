@@ -1,0 +1,67 @@
+package catalog_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+func TestGroupsAndToolsOfTheFile(t *testing.T) {
+	file := `{"x-dormouse": {"groups": {
+	  "all": {"names": "plain"},
+	  "dev": {"servers": ["git", "later"], "separator": "-", "tools": "search"}
+	}}, "mcpServers": {
+	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"]}}}
+	}}`
+	path := filepath.Join(t.TempDir(), "servers.json")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, _, err := catalog.Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "accepted")
+	if err := os.WriteFile(copied, read.Marshal(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := catalog.LoadAccepted(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*catalog.Catalog{read, accepted} {
+		all, _ := c.Group(catalog.AllServers)
+		dev, _ := c.Group("dev")
+		if d := cmp.Diff([]catalog.Group{{Plain: true}, {Servers: []string{"git", "later"}, Separator: "-", Search: true}}, []catalog.Group{all, dev}); d != "" {
+			t.Error(d)
+		}
+		if _, ok := c.Group("none"); ok {
+			t.Error("there is a group that the file does not have")
+		}
+		s, _ := c.Server("git")
+		if d := cmp.Diff(catalog.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}}, s.Tools); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestMistakesInGroupsAreNamed(t *testing.T) {
+	for section, want := range map[string]string{
+		`"groups": []`: "x-dormouse.groups must be an object", `"groups": {"a b": {}}`: "a name of a group has letters",
+		`"groups": {"a": {"separator": "."}}`: "separator must be one to 4 letters", `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
+		`"groups": {"a": {"servers": [1]}}`: "must be a list of names", `"groups": {"a": {"server": ["x"]}}`: `did you mean "servers"?`,
+	} {
+		path := filepath.Join(t.TempDir(), "servers.json")
+		if err := os.WriteFile(path, []byte(`{"x-dormouse": {`+section+`}, "mcpServers": {"a": {"command": "true"}}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := catalog.Load(path, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", section, err, want)
+		}
+	}
+}
