@@ -66,6 +66,7 @@ func arrows() []arrow {
 		{"shared/meter", append(core, "shared/intercept")},
 		{"shared/quota", append(core, "shared/meter")},
 		{"shared/profile", nil},
+		{"shared/otlp", nil},
 		{"shared/slack", nil},
 		{"shared/relay", nil}, // the package comment explains the protocol; its tests run both halves
 		{"shared/relay/frame", core},
@@ -101,6 +102,7 @@ func arrows() []arrow {
 		{"infra/local/journal", nil},
 		{"infra/local/watch", nil},
 		{"infra/local/history", []string{"infra/local/journal", "shared/api", "shared/session"}},
+		{"infra/local/telemetry", []string{"infra/local/journal", "shared/otlp"}},
 		{"infra/local/display", []string{"infra/local/journal"}},
 		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/session"}},
 		{"infra/local/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},

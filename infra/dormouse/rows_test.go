@@ -40,6 +40,7 @@ func rows() map[string][]string {
 		"U-20": {console},
 		"U-21": {console}, // the part of one machine
 		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
+		"U-25": {"TestE2ECallsAreListedAndCounted", "TestE2EMetricsNeedAKeyThatMaySee", "TestE2EACollectorShowsTheCallsOfATestRun"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
 	}
 }

@@ -8,11 +8,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/shared/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 )
 
@@ -104,6 +107,9 @@ func (c *runCommand) Run(t *terminal) error {
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
 		Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
 	}
+	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
+		return err
+	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	switch {
@@ -126,4 +132,13 @@ func (c *runCommand) Run(t *terminal) error {
 		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Trials.Disorder}
 	}
 	return local.Run(ctx, cfg)
+}
+
+// telemetryOf reads where telemetry goes; nil is nowhere.
+func telemetryOf(environ []string) (*telemetry.Options, error) {
+	settings, err := otlp.FromEnviron(environ, "dormouse")
+	if settings == nil || err != nil {
+		return nil, err
+	}
+	return &telemetry.Options{Settings: *settings, Principals: slices.Contains(environ, "DORMOUSE_TELEMETRY_PRINCIPALS=on"), Version: builtAs().Version}, nil
 }

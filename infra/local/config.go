@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 )
 
 // StoreFile is the name of the store in the data folder.
@@ -83,6 +84,9 @@ type Config struct {
 
 	Environ []string         // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
 	Ready   func(url string) // is called when clients can call, with the URL of the HTTP endpoint; nil for none
+
+	// Telemetry says where spans and metrics go; nil for nowhere.
+	Telemetry *telemetry.Options
 
 	// JSON gets events as JSON lines; nil for none. Display gets them for people; nil for
 	// none. Verbose adds the frames of boxes to the events.

@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/console"
@@ -56,6 +57,7 @@ type reports struct {
 	recorder *journal.Recorder
 	lines    *journal.Lines
 	history  *history.History
+	sent     *telemetry.Telemetry // nil for none
 	failed   *failures
 	changes  *changes
 	hider    *hider

@@ -11,6 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -40,18 +41,25 @@ func newMachine(cfg Config) *machine {
 	if cfg.Display != nil {
 		printers = append(printers, cfg.Display.Event)
 	}
+	var sent *telemetry.Telemetry
+	if cfg.Telemetry != nil {
+		sent = telemetry.New(*cfg.Telemetry)
+		printers = append(printers, sent.Record)
+	}
 	m := &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
-		reports: reports{recorder: journal.NewRecorder(printers...), history: past, failed: failed, changes: news},
+		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
 		public:  &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access},
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
 	m.hider = &hider{servers: func() *catalog.Catalog { return m.servers.Load() }}
-	m.lines = journal.NewLines(m.recorder, journal.Options{
-		Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(server string) string { return toolsOf(m, server) },
-	})
+	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(server string) string { return toolsOf(m, server) }}
+	if sent != nil {
+		options.Trace = sent.Record
+	}
+	m.lines = journal.NewLines(m.recorder, options)
 	return m
 }
 
@@ -85,6 +93,9 @@ func (m *machine) openLedger(ctx context.Context) (err error) {
 	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err == nil {
 		go m.ledger.Keep(ctx)
 		go m.history.Keep(ctx, m.log)
+		if m.sent != nil {
+			go m.sent.Keep(ctx, m.log)
+		}
 	}
 	return err
 }
@@ -123,6 +134,9 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 // can say bye.
 const stopTime = 20 * time.Second
 
+// lastSend is how long the stop waits for a collector that gets the last spans.
+const lastSend = 3 * time.Second
+
 // stop ends all parts. It refuses new messages first. Then it ends the boxes, while the
 // functions still take their last messages, and then the functions.
 func (m *machine) stop(ctx context.Context) {
@@ -148,6 +162,11 @@ func (m *machine) stop(ctx context.Context) {
 	}
 	if err := m.history.Close(); err != nil {
 		m.log.Warn("the calls of the last minute could not be saved", "error", err)
+	}
+	if m.sent != nil {
+		last, done := context.WithTimeout(ctx, lastSend)
+		m.sent.Close(last, m.log)
+		done()
 	}
 	if m.logFile != nil {
 		_ = m.logFile.Close() // it has no buffer

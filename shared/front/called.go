@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,8 @@ type called struct {
 	stream  session.StreamID // of the call, "" if the call has no log
 	outcome string           // outcomeDone or outcomeFailed; "" if the end was not seen
 	why     string           // why it failed, "" if the line must not say
+	parent  string           // traceparent of the client's span, "" for none
+	version string           // of the protocol, as the client's header says; "" for none
 }
 
 // The outcomes of a call in a log line.
@@ -35,12 +38,38 @@ func (c *called) asks(msgs []wire.Message) {
 	if i < 0 {
 		return
 	}
+	if parent, _ := wire.String(wire.Lookup(msgs[i].Params, "_meta", "traceparent")); isTraceparent(parent) {
+		c.parent = parent
+	}
 	switch msgs[i].Method {
 	case wire.MethodInitialize:
 		c.client, _ = wire.String(wire.Lookup(msgs[i].Params, "clientInfo", "name"))
 	case wire.MethodToolsCall:
 		c.tool, _ = wire.String(wire.Lookup(msgs[i].Params, "name"))
 	}
+}
+
+// headed reads the headers of a request. The message names the span of its client before
+// they do: one HTTP request may carry what several spans have sent.
+func (c *called) headed(h http.Header) {
+	if parent := h.Get("traceparent"); c.parent == "" && isTraceparent(parent) {
+		c.parent = parent
+	}
+	c.version = h.Get(wire.HeaderProtocolVersion)
+}
+
+// isTraceparent reports whether s has the form of the W3C's Trace Context, version 00,
+// without an id of zeros.
+func isTraceparent(s string) bool {
+	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	for _, id := range []string{s[3:35], s[36:52], s[53:]} {
+		if strings.Trim(id, "0123456789abcdef") != "" {
+			return false
+		}
+	}
+	return strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 
 // begins notes the stream and the client of a request that was handed over. A nil call
@@ -70,12 +99,18 @@ func (c *called) ends(raw []byte, show bool) {
 
 // attrs returns the attributes for a log line. err is the error of the request.
 func (c *called) attrs(ctx context.Context, principal string, err error) []slog.Attr {
-	attrs := make([]slog.Attr, 0, 6)
+	attrs := make([]slog.Attr, 0, 8)
 	if principal != "" {
 		attrs = append(attrs, slog.String("principal", principal))
 	}
 	if c.client != "" {
 		attrs = append(attrs, slog.String("client", clip(c.client)))
+	}
+	if c.parent != "" {
+		attrs = append(attrs, slog.String("traceparent", c.parent))
+	}
+	if c.version != "" {
+		attrs = append(attrs, slog.String("protocol", clip(c.version)))
 	}
 	outcome, why := c.outcome, c.why
 	var p *problem

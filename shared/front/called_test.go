@@ -107,3 +107,36 @@ func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 		}
 	})
 }
+
+// The message names its client's span before the header does. What has another form is
+// not repeated.
+func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
+	const inMessage, inHeader = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	for _, tt := range []struct{ name, meta, header, want string }{
+		{"both", inMessage, inHeader, inMessage},
+		{"the message", inMessage, "", inMessage},
+		{"the header", "", inHeader, inHeader},
+		{"the message is wrong", "00-secret", inHeader, inHeader},
+		{"upper case", "", strings.ToUpper(inHeader), ""},
+		{"no trace", "", "00-00000000000000000000000000000000-b7ad6b7169203331-01", ""},
+		{"no span", "", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", ""},
+		{"another version", "", "01" + inHeader[2:], ""},
+		{"none", "", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.backend.tool("look", func(r run) { r.end(`{"content":[]}`) })
+				c := w.open("quiet")
+				w.logged.Reset()
+				c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header, "MCP-Protocol-Version", "2025-11-25")
+				var line struct{ Traceparent, Protocol string }
+				if err := json.Unmarshal(w.logged.Bytes(), &line); err != nil {
+					t.Fatal(err)
+				}
+				if line.Traceparent != tt.want || line.Protocol != "2025-11-25" {
+					t.Errorf("the line has %+v", line)
+				}
+			})
+		})
+	}
+}

@@ -144,6 +144,7 @@ func (s httpSSE) post() error {
 	msgs, batch, err := wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
 	s.x.called.asks(msgs)
+	s.x.called.headed(s.x.r.Header)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
 	s.x.method, s.x.id = subject(msgs)
 	s.x.msgs, s.x.batch = msgs, batch
 	s.x.called.asks(msgs)
+	s.x.called.headed(s.x.r.Header)
 	return msgs, batch, err
 }
 

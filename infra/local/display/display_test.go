@@ -141,7 +141,7 @@ func day(p *page) {
 	p.at(journal.Event{Kind: journal.ServerStarting, Name: "mine", Principal: "ada", Client: "claude-code", Session: "s1"})
 	p.at(journal.Event{Kind: journal.ServerInstalling, Name: "mine", Process: "s1", Detail: "installing mcp-server-mine (PyPI)"})
 	time.Sleep(20 * time.Second)
-	p.at(journal.Event{Kind: journal.ServerReady, Name: "mine", Process: "s1", Install: 19600 * time.Millisecond, Duration: 900 * time.Millisecond, Detail: "3 tools", Session: "s1"})
+	p.at(journal.Event{Kind: journal.ServerReady, Name: "mine", Process: "s1", Duration: 900 * time.Millisecond, Detail: "3 tools", Session: "s1", Measured: journal.Measured{Install: 19600 * time.Millisecond}})
 	time.Sleep(time.Second)
 	p.at(journal.Event{Kind: journal.Call, Name: "mine", Principal: "ada", Client: "claude-code", Tool: "get_forecast", Session: "s1", Duration: 842 * time.Millisecond, Trace: "t1"})
 	time.Sleep(2 * time.Second)

@@ -311,7 +311,7 @@ func TestNewestStartsAreListed(t *testing.T) {
 	h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
 	defer func() { _ = h.Close() }()
 	record := func(kind, tenant, server, session, reason string) {
-		h.Record(journal.Event{Kind: kind, Time: time.Now(), Tenant: tenant, Name: server, Session: session, Duration: 1500 * time.Microsecond, Install: 2 * time.Second, Reason: reason})
+		h.Record(journal.Event{Kind: kind, Time: time.Now(), Tenant: tenant, Name: server, Session: session, Duration: 1500 * time.Microsecond, Reason: reason, Measured: journal.Measured{Install: 2 * time.Second}})
 	}
 	record(journal.ServerReady, "acme", "mine", "a", "")
 	record(journal.ServerFailed, "acme", "mine", "b", "exited with code 1")

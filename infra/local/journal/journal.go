@@ -39,6 +39,11 @@ const (
 
 	LogLost = "log.lost" // the log of this machine cannot be written; Reason
 
+	// Of traces; only if [Lines] has somebody to tell them.
+	Request = "request" // a request that calls no tool has ended; Duration, Code
+	Deliver = "deliver" // a request has reached a box
+	Stored  = "stored"  // a frame with messages of a request was stored; Duration
+
 	Frame = "frame" // a function handled a frame of a box; Detail: its type. Only if [Lines] is verbose
 )
 
@@ -66,7 +71,17 @@ type Event struct {
 	Code      string // of a failed call, if Dormouse refused it or gave it up; see session.Code
 	Reason    string // why it failed, one line; "" if it did not fail
 	Hint      string // what to do about it, or to type; may be empty
-	Install   time.Duration
+	Measured
+}
+
+// Measured has the fields of an [Event] that only programs read.
+type Measured struct {
+	Install  time.Duration // ServerReady
+	Method   string        // of a request or a call
+	Parent   string        // the traceparent that its client sent, "" for none
+	Protocol string        // the protocol version in its header, "" for none
+	Wakes    int           // how many boxes it has woken
+	In, Out  int           // bytes of its body and of the answer; 0 is unknown
 }
 
 // Recorder counts the running processes and passes events to its printers. A nil

@@ -45,6 +45,7 @@ type Options struct {
 	Verbose bool                       // with events of kind Frame
 	Hide    func(string) string        // removes the secrets of servers from a text
 	Tools   func(server string) string // such as "3 tools"; "" if that is not known
+	Trace   func(Event)                // gets events of kinds Request, Deliver and Stored; must not block
 }
 
 // NewLines returns a Lines that passes events to a recorder.
@@ -77,6 +78,20 @@ type said struct {
 	MS        float64 `json:"duration_ms"`
 	Type      string  `json:"type"`  // of a frame
 	Ended     []Ended `json:"ended"` // in a frame
+
+	Time   time.Time `json:"time"`
+	Traces []string  `json:"traces"` // of the requests in a frame
+	measured
+}
+
+// measured is in the lines of requests.
+type measured struct {
+	Method   string `json:"rpc_method"`
+	Parent   string `json:"traceparent"`
+	Protocol string `json:"protocol"`
+	Wakes    int    `json:"wakes"`
+	In       int    `json:"bytes_in"`
+	Out      int    `json:"bytes_out"`
 }
 
 // ofCall is in the lines of requests.
@@ -124,6 +139,13 @@ func (l *Lines) Function(line string) {
 
 // Box takes a log line of the runner of a server's box.
 func (l *Lines) Box(server, line string) {
+	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
+		var s said
+		if json.Unmarshal([]byte(line), &s) == nil && s.Trace != "" {
+			l.Trace(Event{Time: s.Time, Kind: Deliver, Name: server, Session: s.Session, Trace: s.Trace})
+		}
+		return
+	}
 	if !strings.Contains(line, `"msg":"process"`) {
 		return
 	}
@@ -151,7 +173,7 @@ type watch struct {
 func (w watch) Handle(ctx context.Context, r slog.Record) error {
 	switch r.Message {
 	case "request", "socket", "frame", "work":
-		s := said{Msg: r.Message}
+		s := said{Msg: r.Message, Time: r.Time}
 		r.Attrs(s.take)
 		w.lines.function(&s)
 		if s.Why != "" {
@@ -215,6 +237,20 @@ func (s *said) take(a slog.Attr) bool {
 		s.Trace = a.Value.String()
 	case "type":
 		s.Type = a.Value.String()
+	case "traces":
+		s.Traces, _ = a.Value.Any().([]string)
+	case "rpc_method":
+		s.Method = a.Value.String()
+	case "traceparent":
+		s.Parent = a.Value.String()
+	case "protocol":
+		s.Protocol = a.Value.String()
+	case "wakes":
+		s.Wakes = intOf(a.Value)
+	case "bytes_in":
+		s.In = intOf(a.Value)
+	case "bytes_out":
+		s.Out = intOf(a.Value)
 	case "duration_ms":
 		if a.Value.Kind() == slog.KindInt64 {
 			s.MS = float64(a.Value.Int64())
@@ -223,6 +259,13 @@ func (s *said) take(a slog.Attr) bool {
 		s.Ended = endsOf(a.Value.Any())
 	}
 	return true
+}
+
+func intOf(v slog.Value) int {
+	if v.Kind() == slog.KindInt64 {
+		return int(v.Int64())
+	}
+	return 0
 }
 
 // endsOf reads the calls in a line of this process, whose type the journal does not know.
@@ -239,11 +282,19 @@ func (l *Lines) function(s *said) {
 	switch s.Msg {
 	case "request", "socket":
 		l.request(s)
+		if l.Trace != nil && s.Method != "" && s.Tool == "" {
+			l.Trace(s.event(Request))
+		}
 	case "work":
 		l.knows(s)
 	case "frame":
 		for _, e := range s.Ended {
 			l.ended(e)
+		}
+		if l.Trace != nil {
+			for _, trace := range s.Traces {
+				l.Trace(Event{Time: s.Time, Kind: Stored, Name: s.Server, Session: s.Session, Trace: trace, Duration: s.took()})
+			}
 		}
 		if l.Verbose {
 			l.to.Record(Event{Kind: Frame, Name: s.Server, Detail: s.Type, Session: s.Session, Duration: s.took()})
@@ -284,10 +335,7 @@ func (l *Lines) request(s *said) {
 		l.ended(Ended{s.Stream, s.Why})
 		return
 	}
-	e := Event{
-		Kind: Call, Name: s.Server, Duration: s.took(), Tenant: s.Tenant, Principal: s.Principal, Client: plain(s.Client), Tool: plain(s.Tool),
-		Code: s.Code, Session: s.Session, Trace: s.Trace,
-	}
+	e := s.event(Call)
 	switch s.Outcome {
 	case outcomeFailed:
 		e.Reason = cmp.Or(reason, noWords)
@@ -297,6 +345,15 @@ func (l *Lines) request(s *said) {
 		return
 	}
 	l.to.Record(e)
+}
+
+// event returns the event of a request.
+func (s *said) event(kind string) Event {
+	return Event{
+		Kind: kind, Name: s.Server, Duration: s.took(), Tenant: s.Tenant, Principal: s.Principal, Client: plain(s.Client), Tool: plain(s.Tool),
+		Code: s.Code, Session: s.Session, Trace: s.Trace,
+		Measured: Measured{Method: plain(s.Method), Parent: s.Parent, Protocol: plain(s.Protocol), Wakes: s.Wakes, In: s.In, Out: s.Out},
+	}
 }
 
 // repeated reports whether a request was refused for the same reason in the last minute.

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func TestLinesOfCalls(t *testing.T) {
 		var kept bytes.Buffer
 		log := slog.New(r.Watch(slog.NewJSONHandler(&kept, nil)))
 		call := []any{"server", "mine", "session_id", "s", "rpc_method", "tools/call", "principal", "ada", "client", "zed", "tool", "look", "trace", "t"}
-		want := Event{Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Session: "s", Trace: "t"}
+		want := Event{Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Session: "s", Trace: "t", Measured: Measured{Method: "tools/call"}}
 		because := func(d time.Duration, reason string) Event {
 			e := want
 			e.Duration, e.Reason = d, reason
@@ -110,7 +111,7 @@ func TestLinesOfCalls(t *testing.T) {
 			Stream string `json:"stream"`
 			Why    string `json:"why,omitempty"`
 		}{{"1", ""}, {"2", "it died"}})
-		r.Function(`{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
+		r.Function(`{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","rpc_method":"tools/call","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
 		log.Info("request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "3")...)
 		time.Sleep(time.Minute)
 		log.Info("request", "server", "mine", "principal", "ada", "stream", "3", "outcome", "failed", "why", "late")
@@ -142,4 +143,26 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 		r.Function(line)
 		wantEvents(t, r.events(), want)
 	})
+}
+
+// The lines of a request tell a trace about its parts, in this program and in others alike.
+func TestLinesOfTraces(t *testing.T) {
+	var got []Event
+	l := NewLines(nil, Options{Trace: func(e Event) { got = append(got, e) }})
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	want := []Event{
+		{Time: at, Kind: Deliver, Name: "mine", Session: "s", Trace: "t"},
+		{Time: at, Kind: Stored, Name: "mine", Session: "s", Trace: "t", Duration: 2 * time.Millisecond},
+		{Kind: Request, Name: "mine", Session: "s", Trace: "t", Principal: "ada", Duration: 5 * time.Millisecond, Measured: Measured{Method: "tools/list", Parent: "p", Protocol: "2025-11-25", Wakes: 1, In: 7, Out: 9}},
+	}
+	l.Box("mine", `{"time":"2026-11-23T12:00:00Z","msg":"deliver","trace":"t","session_id":"s"}`)
+	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
+	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
+	wantEvents(t, got, want...)
+	got = nil
+	log := slog.New(l.Watch(slog.NewJSONHandler(io.Discard, nil)))
+	log.Info("frame", "server", "mine", "session_id", "s", "traces", []string{"t"}, "duration_ms", int64(2))
+	log.Info("request", "server", "mine", "session_id", "s", "trace", "t", "principal", "ada", "rpc_method", "tools/list", "duration_ms", int64(5), "traceparent", "p", "protocol", "2025-11-25", "wakes", int64(1), "bytes_in", int64(7), "bytes_out", int64(9))
+	got[0].Time = at
+	wantEvents(t, got, want[1:]...)
 }

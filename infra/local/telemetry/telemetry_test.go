@@ -1,0 +1,146 @@
+package telemetry_test
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/shared/otlp"
+)
+
+// sent is what a collector got: spans as "parent > name", and all bodies.
+type sent struct {
+	spans  []string
+	traces map[string]bool
+	all    string
+}
+
+// collect sends events, and returns what the collector got.
+func collect(t *testing.T, principals bool, events ...journal.Event) (got sent) {
+	t.Helper()
+	got.traces = map[string]bool{}
+	names := map[string]string{"": "", "00f067aa0ba902b7": "the client"}
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		got.all += string(text)
+		var body struct {
+			ResourceSpans []struct {
+				ScopeSpans []struct {
+					Spans []struct{ TraceID, SpanID, ParentSpanID, Name string }
+				}
+			}
+		}
+		if err := json.Unmarshal(text, &body); err != nil {
+			t.Error(err)
+		}
+		for _, rs := range body.ResourceSpans {
+			for _, s := range rs.ScopeSpans[0].Spans {
+				names[s.SpanID] = s.Name
+				got.spans = append(got.spans, names[s.ParentSpanID]+" > "+s.Name)
+				got.traces[s.TraceID] = true
+			}
+		}
+	}))
+	defer collector.Close()
+	settings, err := otlp.FromEnviron([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}, "dormouse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := telemetry.New(telemetry.Options{Settings: *settings, Principals: principals})
+	for _, e := range events {
+		x.Record(e)
+	}
+	x.Close(t.Context(), slog.New(slog.DiscardHandler))
+	return got
+}
+
+const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+func call(at time.Time, change func(*journal.Event)) journal.Event {
+	e := journal.Event{
+		Time: at, Kind: journal.Call, Name: "mine", Tenant: "acme", Principal: "ada", Tool: "look", Session: "s", Trace: "t", Duration: 10 * time.Second,
+		Measured: journal.Measured{Method: "tools/call", Parent: parent, Protocol: "2025-11-25"},
+	}
+	if change != nil {
+		change(&e)
+	}
+	return e
+}
+
+func TestTraceOfACallThatWakesItsBox(t *testing.T) {
+	end := time.Now().Add(-time.Minute)
+	before := func(d time.Duration) time.Time { return end.Add(-d) }
+	got := collect(t, true,
+		journal.Event{Time: before(9 * time.Second), Kind: journal.BoxWake, Name: "mine", Tenant: "acme"},
+		journal.Event{Time: before(8 * time.Second), Kind: journal.ServerStarting, Name: "mine", Tenant: "acme", Session: "s", Process: "p"},
+		journal.Event{Time: before(3 * time.Second), Kind: journal.ServerReady, Name: "mine", Tenant: "acme", Session: "s", Process: "p", Duration: time.Second, Measured: journal.Measured{Install: 2 * time.Second}},
+		journal.Event{Time: before(7 * time.Second), Kind: journal.Deliver, Name: "mine", Session: "s", Trace: "t"},
+		journal.Event{Time: before(time.Second), Kind: journal.Stored, Name: "mine", Session: "s", Trace: "t", Duration: time.Millisecond},
+		journal.Event{Time: before(time.Second), Kind: journal.Stored, Name: "mine", Session: "other", Trace: "other", Duration: time.Millisecond},
+		call(end, nil),
+	)
+	want := []string{
+		"the client > tools/call look", "tools/call look > wake", "wake > install", "wake > start server",
+		"tools/call look > store events", "tools/call look > execute in box",
+	}
+	if diff := cmp.Diff(want, got.spans); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]bool{"4bf92f3577b34da6a3ce929d0e0e4736": true}, got.traces); diff != "" {
+		t.Error(diff)
+	}
+	for _, want := range []string{
+		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`, `"key":"user.id","value":{"stringValue":"ada"}`,
+		`"name":"mcp.server.operation.duration"`, `"name":"dormouse.box.starts"`, `"bucketCounts":["0","0","0","0","0","0","0","0","0","1","0","0","0","0","0"]`,
+	} {
+		if !strings.Contains(got.all, want) {
+			t.Errorf("%s is not in %s", want, got.all)
+		}
+	}
+}
+
+func TestTracesBeginHereWithoutAParent(t *testing.T) {
+	got := collect(t, false,
+		call(time.Now(), func(e *journal.Event) { e.Parent, e.Reason = "", "no city" }),
+		call(time.Now(), func(e *journal.Event) {
+			e.Parent, e.Trace, e.Code, e.Reason = "broken", "t2", "unavailable", "try again"
+		}),
+		call(time.Now(), func(e *journal.Event) { e.Parent, e.Trace = parent[:53]+"00", "t3" }), // its client does not want it
+		journal.Event{Time: time.Now(), Kind: journal.Request, Name: "mine", Trace: "t4", Measured: journal.Measured{Method: "tools/list"}},
+	)
+	if diff := cmp.Diff([]string{" > tools/call look", " > tools/call look", " > tools/list"}, got.spans); diff != "" {
+		t.Error(diff)
+	}
+	if len(got.traces) != 3 {
+		t.Errorf("traces %v", got.traces)
+	}
+	for _, want := range []string{`"key":"error.type","value":{"stringValue":"tool_error"}`, `"key":"error.type","value":{"stringValue":"unavailable"}`, `"message":"no city"`} {
+		if !strings.Contains(got.all, want) {
+			t.Errorf("%s is not in %s", want, got.all)
+		}
+	}
+	if strings.Contains(got.all, "ada") {
+		t.Error("the principal was sent")
+	}
+}
+
+// Clients choose the names of tools and methods.
+func TestMetricsAreBounded(t *testing.T) {
+	var events []journal.Event
+	for i := range 3_000 {
+		events = append(events, call(time.Now(), func(e *journal.Event) { e.Tool = strings.Repeat("x", i%64) + string(rune('a'+i/64)) }))
+	}
+	got := collect(t, false, events...)
+	if n := strings.Count(got.all, `"bucketCounts"`); n > 2_001 || !strings.Contains(got.all, `"(others)"`) {
+		t.Errorf("%d points", n)
+	}
+}

@@ -1,0 +1,263 @@
+// Package otlp sends spans and metrics to an OpenTelemetry collector: OTLP over HTTP, as
+// JSON. It has the few kinds of telemetry that Dormouse has. The official exporter would
+// add eighteen modules, gRPC among them, to a program that also starts in each box.
+package otlp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// TraceID names a trace, and SpanID a span. They are not zero.
+type (
+	TraceID [16]byte
+	SpanID  [8]byte
+)
+
+func (t TraceID) low() uint64 { return binary.BigEndian.Uint64(t[8:]) }
+
+// MarshalText returns the id in hex.
+func (t TraceID) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(t[:])), nil }
+
+// MarshalText returns the id in hex, and "" for zero, which is no span.
+func (s SpanID) MarshalText() ([]byte, error) {
+	if s == (SpanID{}) {
+		return nil, nil
+	}
+	return []byte(hex.EncodeToString(s[:])), nil
+}
+
+// TraceOf returns the ids of a name: the trace that begins with it, and a span of it for
+// each part. Equal names have equal ids, so programs that know a request by name agree
+// about its ids.
+func TraceOf(name string) TraceID {
+	sum := sha256.Sum256([]byte("trace " + name))
+	return TraceID(sum[:16])
+}
+
+// SpanOf returns the id of a part of a request.
+func SpanOf(name, part string) SpanID {
+	sum := sha256.Sum256([]byte("span " + part + " " + name))
+	return SpanID(sum[:8])
+}
+
+// Parent reads a well-formed traceparent.
+func Parent(traceparent string) (t TraceID, s SpanID, ok bool) {
+	if len(traceparent) != 55 {
+		return t, s, false
+	}
+	n, err := hex.Decode(t[:], []byte(traceparent[3:35]))
+	m, err2 := hex.Decode(s[:], []byte(traceparent[36:52]))
+	return t, s, err == nil && err2 == nil && n == len(t) && m == len(s) && t != TraceID{} && s != SpanID{}
+}
+
+// Kinds of spans.
+const (
+	Internal = 1
+	Server   = 2
+)
+
+// Span is a part of a trace. Attributes with an empty value are left out.
+type Span struct {
+	Trace      TraceID
+	ID, Parent SpanID // Parent is zero for the first span of a trace
+	Remote     bool   // Parent is a span of the client
+	Kind       int
+	Name       string
+	Begin, End time.Time
+	Attributes map[string]string
+	Error      string // why it failed, for people; "" if it did not
+	Failed     bool
+}
+
+// Histogram counts durations in seconds, since the start of the sender.
+type Histogram struct {
+	Name, About string
+	Points      []Point
+}
+
+// Counter counts events, since the start of the sender.
+type Counter struct {
+	Name, About, Unit string
+	Points            []Point
+}
+
+// Point is one combination of attributes. A counter has only Count.
+type Point struct {
+	Attributes map[string]string
+	Begin      time.Time
+	Count      uint64
+	Sum        float64
+	Bounds     []float64 // upper ones, each included
+	Buckets    []uint64  // one more than bounds
+}
+
+// Exporter sends telemetry. It is safe for concurrent use.
+type Exporter struct {
+	settings Settings
+	version  string // of the program
+	client   *http.Client
+}
+
+// NewExporter returns an exporter of a version of a program. It does not follow redirects,
+// which would take the headers with them.
+func NewExporter(s Settings, version string) *Exporter {
+	return &Exporter{s, version, &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+type object = map[string]any
+
+const scope = "github.com/dormouse-mcp/dormouse"
+
+// Spans sends spans. An error says whether the collector or the way to it failed; the spans
+// are lost then.
+func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
+	if e.settings.Traces == "" || len(spans) == 0 {
+		return nil
+	}
+	all := make([]object, 0, len(spans))
+	for _, s := range spans {
+		o := object{
+			"traceId": s.Trace, "spanId": s.ID, "name": s.Name, "kind": s.Kind, "attributes": attributes(s.Attributes),
+			"startTimeUnixNano": nanos(s.Begin), "endTimeUnixNano": nanos(s.End),
+		}
+		// Bit 8 says that the next one is known: whether the parent is of another program.
+		o["flags"] = 0x101
+		if s.Parent != (SpanID{}) {
+			o["parentSpanId"] = s.Parent
+			if s.Remote {
+				o["flags"] = 0x301
+			}
+		}
+		if s.Failed {
+			o["status"] = object{"code": 2, "message": s.Error}
+		}
+		all = append(all, o)
+	}
+	return e.post(ctx, 0, object{"resourceSpans": []object{{
+		"resource": e.resource(), "scopeSpans": []object{{"scope": e.scope(), "spans": all}},
+	}}})
+}
+
+// Metrics sends cumulative metrics, as of now. An error is as of Spans; the next metrics
+// include what these said.
+func (e *Exporter) Metrics(ctx context.Context, now time.Time, histograms []Histogram, counters []Counter) error {
+	if e.settings.Metrics == "" {
+		return nil
+	}
+	const cumulative = 2
+	var all []object
+	for _, h := range histograms {
+		points := make([]object, 0, len(h.Points))
+		for _, p := range h.Points {
+			buckets := make([]string, 0, len(p.Buckets))
+			for _, n := range p.Buckets {
+				buckets = append(buckets, strconv.FormatUint(n, 10))
+			}
+			o := p.object(now)
+			o["count"], o["sum"], o["explicitBounds"], o["bucketCounts"] = strconv.FormatUint(p.Count, 10), p.Sum, p.Bounds, buckets
+			points = append(points, o)
+		}
+		if len(points) > 0 {
+			all = append(all, object{"name": h.Name, "description": h.About, "unit": "s", "histogram": object{"aggregationTemporality": cumulative, "dataPoints": points}})
+		}
+	}
+	for _, c := range counters {
+		points := make([]object, 0, len(c.Points))
+		for _, p := range c.Points {
+			o := p.object(now)
+			o["asInt"] = strconv.FormatUint(p.Count, 10)
+			points = append(points, o)
+		}
+		if len(points) > 0 {
+			all = append(all, object{"name": c.Name, "description": c.About, "unit": c.Unit, "sum": object{"aggregationTemporality": cumulative, "isMonotonic": true, "dataPoints": points}})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return e.post(ctx, 1, object{"resourceMetrics": []object{{
+		"resource": e.resource(), "scopeMetrics": []object{{"scope": e.scope(), "metrics": all}},
+	}}})
+}
+
+func (p Point) object(now time.Time) object {
+	return object{"attributes": attributes(p.Attributes), "startTimeUnixNano": nanos(p.Begin), "timeUnixNano": nanos(now)}
+}
+
+func (e *Exporter) resource() object { return object{"attributes": attributes(e.settings.Resource)} }
+func (e *Exporter) scope() object    { return object{"name": scope, "version": e.version} }
+
+// nanos is a 64-bit integer, which is a string in JSON.
+func nanos(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
+
+func attributes(of map[string]string) []object {
+	all := make([]object, 0, len(of))
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		if of[key] != "" {
+			all = append(all, object{"key": key, "value": object{"stringValue": of[key]}})
+		}
+	}
+	return all
+}
+
+// tries is how often a post is tried that may do better later.
+const tries = 3
+
+// post sends a body to the endpoint of a signal: 0 for spans, 1 for metrics.
+func (e *Exporter) post(ctx context.Context, signal int, body object) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		again, err := e.postOnce(ctx, signal, text)
+		if err == nil || !again || try == tries {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(try) * time.Second):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// postOnce posts. again says that a further try may do better.
+func (e *Exporter) postOnce(ctx context.Context, signal int, text []byte) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
+	defer cancel()
+	to := []string{e.settings.Traces, e.settings.Metrics}[signal]
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(text))
+	if err != nil {
+		return false, err
+	}
+	for key, values := range e.settings.Headers[signal] {
+		req.Header[key] = values
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := e.client.Do(req)
+	if err != nil {
+		return true, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // so that the connection is used again
+	switch res.StatusCode {
+	case http.StatusOK, http.StatusAccepted, http.StatusNoContent:
+		return false, nil
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		again = true
+	}
+	return again, fmt.Errorf("%s answered %s", req.URL.Redacted(), res.Status)
+}

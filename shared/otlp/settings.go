@@ -1,0 +1,197 @@
+package otlp
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Settings say where telemetry goes.
+type Settings struct {
+	Traces   string            // URL that spans are posted to; "" for none
+	Metrics  string            // URL that metrics are posted to; "" for none
+	Headers  [2]http.Header    // of posts to Traces and to Metrics; they may have secrets
+	Timeout  time.Duration     // of one post
+	Every    [2]time.Duration  // between posts of spans, and of metrics
+	Resource map[string]string // what every post says of the sender, with service.name
+	Sampler  Sampler
+}
+
+// Sampler says which requests become spans. Metrics count all of them.
+type Sampler struct {
+	Ratio  float64 // of the traces that begin here, 0 to 1
+	Parent bool    // the flag in a client's traceparent decides for its trace
+}
+
+// Sampled reports whether a trace becomes spans. parent is the client's traceparent, "" for
+// none; it must be well formed.
+func (s Sampler) Sampled(trace TraceID, parent string) bool {
+	if s.Parent && parent != "" {
+		flags, _ := strconv.ParseUint(parent[53:], 16, 8)
+		return flags&1 == 1
+	}
+	return s.Ratio >= 1 || float64(trace.low()>>1) < s.Ratio*(1<<63)
+}
+
+// FromEnviron reads the variables of the OpenTelemetry specification. environ is as
+// os.Environ. It returns nil if they name no endpoint, or switch telemetry off. An error
+// names the variable, and never the value of a header.
+func FromEnviron(environ []string, service string) (*Settings, error) {
+	v := variables{}
+	for _, pair := range environ {
+		if name, value, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "OTEL_") {
+			v[name] = strings.TrimSpace(value)
+		}
+	}
+	if strings.EqualFold(v["OTEL_SDK_DISABLED"], "true") {
+		return nil, nil //nolint:nilnil // nil settings are no telemetry
+	}
+	s := &Settings{Timeout: 10 * time.Second, Every: [2]time.Duration{5 * time.Second, time.Minute}}
+	for _, read := range []func(*Settings, string) error{v.endpoints, v.headers, v.times, v.resource, v.sampler} {
+		if err := read(s, service); err != nil {
+			return nil, err
+		}
+		if s.Traces == "" && s.Metrics == "" {
+			return nil, nil //nolint:nilnil // as above
+		}
+	}
+	return s, nil
+}
+
+type variables map[string]string
+
+// of returns the value for a signal, TRACES or METRICS, which is before the general one.
+func (v variables) of(signal, what string) (name, value string) {
+	if name = "OTEL_EXPORTER_OTLP_" + signal + "_" + what; v[name] != "" {
+		return name, v[name]
+	}
+	name = "OTEL_EXPORTER_OTLP_" + what
+	return name, v[name]
+}
+
+func (v variables) endpoints(s *Settings, _ string) error {
+	for signal, to := range map[string]*string{"TRACES": &s.Traces, "METRICS": &s.Metrics} {
+		switch exporter := v["OTEL_"+signal+"_EXPORTER"]; exporter {
+		case "", "otlp":
+		case "none":
+			continue
+		default:
+			return fmt.Errorf("OTEL_%s_EXPORTER is %q; it may be otlp or none", signal, exporter)
+		}
+		name, value := v.of(signal, "ENDPOINT")
+		if value == "" {
+			continue
+		}
+		u, err := url.Parse(value)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("%s is no URL of http or https; an example is http://localhost:4318", name)
+		}
+		if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
+			u = u.JoinPath("v1", strings.ToLower(signal))
+		}
+		*to = u.String()
+		switch name, protocol := v.of(signal, "PROTOCOL"); protocol {
+		case "", "http/json", "http/protobuf": // an endpoint of OTLP/HTTP takes both on the same path
+		default:
+			return fmt.Errorf("%s is %q; Dormouse sends http/json, usually to port 4318", name, protocol)
+		}
+	}
+	return nil
+}
+
+func (v variables) headers(s *Settings, _ string) error {
+	for i, signal := range []string{"TRACES", "METRICS"} {
+		name, value := v.of(signal, "HEADERS")
+		pairs, err := list(value)
+		if err != nil {
+			return fmt.Errorf("%s: write key=value, with commas between the pairs, and %%2C for a comma in a value", name)
+		}
+		s.Headers[i] = http.Header{}
+		for _, p := range pairs {
+			s.Headers[i].Set(p[0], p[1])
+		}
+	}
+	return nil
+}
+
+// list reads "key1=value1,key2=value2", whose values are percent-encoded.
+func list(text string) (pairs [][2]string, err error) {
+	for pair := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		key = strings.TrimSpace(key)
+		if !ok || key == "" {
+			return nil, fmt.Errorf("no key=value")
+		}
+		if value, err = url.PathUnescape(strings.TrimSpace(value)); err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return pairs, nil
+}
+
+func (v variables) times(s *Settings, _ string) error {
+	for name, to := range map[string]*time.Duration{
+		"OTEL_EXPORTER_OTLP_TIMEOUT": &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every[0], "OTEL_METRIC_EXPORT_INTERVAL": &s.Every[1],
+	} {
+		if v[name] == "" {
+			continue
+		}
+		ms, err := strconv.Atoi(v[name])
+		if err != nil || ms <= 0 {
+			return fmt.Errorf("%s is %q; it is a number of milliseconds", name, v[name])
+		}
+		*to = time.Duration(ms) * time.Millisecond
+	}
+	return nil
+}
+
+func (v variables) resource(s *Settings, service string) error {
+	s.Resource = map[string]string{"service.name": service}
+	if host, err := os.Hostname(); err == nil {
+		s.Resource["host.name"] = host
+	}
+	pairs, err := list(v["OTEL_RESOURCE_ATTRIBUTES"])
+	if err != nil {
+		return fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: write key=value, with commas between the pairs")
+	}
+	for _, p := range pairs {
+		s.Resource[p[0]] = p[1]
+	}
+	if name := v["OTEL_SERVICE_NAME"]; name != "" {
+		s.Resource["service.name"] = name
+	}
+	return nil
+}
+
+func (v variables) sampler(s *Settings, _ string) error {
+	name, parent := strings.CutPrefix(v["OTEL_TRACES_SAMPLER"], "parentbased_")
+	s.Sampler = Sampler{Ratio: 1, Parent: parent}
+	switch name {
+	case "":
+		s.Sampler.Parent = true
+	case "always_on":
+	case "always_off":
+		s.Sampler.Ratio = 0
+	case "traceidratio":
+		arg := v["OTEL_TRACES_SAMPLER_ARG"]
+		if arg == "" {
+			return nil
+		}
+		ratio, err := strconv.ParseFloat(arg, 64)
+		if err != nil || !(ratio >= 0 && ratio <= 1) {
+			return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG is %q; it is a number from 0 to 1", arg)
+		}
+		s.Sampler.Ratio = ratio
+	default:
+		return fmt.Errorf("OTEL_TRACES_SAMPLER is %q; it may be always_on, always_off or traceidratio, each also with parentbased_ before it", v["OTEL_TRACES_SAMPLER"])
+	}
+	return nil
+}
