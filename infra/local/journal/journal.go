@@ -39,8 +39,7 @@ const (
 
 	LogLost = "log.lost" // the log of this machine cannot be written; Reason
 
-	// Of traces; only if [Lines] has somebody to tell them.
-	Request = "request" // a request that calls no tool has ended; Duration, Code
+	Request = "request" // a request that calls no tool has ended; Duration, Code; only for Trace of [Options], as the next two
 	Deliver = "deliver" // a request has reached a box
 	Stored  = "stored"  // a frame with messages of a request was stored; Duration
 

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -160,7 +159,7 @@ func TestLinesOfTraces(t *testing.T) {
 	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
 	wantEvents(t, got, want...)
 	got = nil
-	log := slog.New(l.Watch(slog.NewJSONHandler(io.Discard, nil)))
+	log := slog.New(l.Watch(slog.NewJSONHandler(new(bytes.Buffer), nil)))
 	log.Info("frame", "server", "mine", "session_id", "s", "traces", []string{"t"}, "duration_ms", int64(2))
 	log.Info("request", "server", "mine", "session_id", "s", "trace", "t", "principal", "ada", "rpc_method", "tools/list", "duration_ms", int64(5), "traceparent", "p", "protocol", "2025-11-25", "wakes", int64(1), "bytes_in", int64(7), "bytes_out", int64(9))
 	got[0].Time = at
