@@ -385,6 +385,39 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 	}
 }
 
+// Access logs are off unless they are asked for. They have no query and no header, where a
+// ticket or key may stand.
+func TestAccessLogsAreAskedForAndHaveNoSecrets(t *testing.T) {
+	s := expand(t)
+	found := 0
+	for name, r := range s.resources {
+		p, _ := r["Properties"].(object)
+		for _, setting := range []any{p["AccessLogSetting"], p["AccessLogSettings"]} {
+			if setting == nil {
+				continue
+			}
+			found++
+			s.params["AccessLogs"] = "off"
+			if got := s.value(setting); got != "AWS::NoValue" {
+				t.Errorf("%s logs into %s without being asked", name, got)
+			}
+			on := dig(setting, "Fn::If").([]any)[1].(object)
+			format, _ := on["Format"].(string)
+			if to := s.value(on["DestinationArn"]); to != "ApiLogs.Arn" || !json.Valid([]byte(format)) {
+				t.Errorf("%s logs %s into %s", name, format, to)
+			}
+			for _, used := range regexp.MustCompile(`\$context\.([\w.]+)`).FindAllStringSubmatch(format, -1) {
+				if !slices.Contains(strings.Fields("requestTime identity.sourceIp httpMethod path status error.responseType responseLatency responseLength requestId eventType routeKey connectionId"), used[1]) {
+					t.Errorf("%s logs %s", name, used[1])
+				}
+			}
+		}
+	}
+	if found != 3 {
+		t.Errorf("%d stages can log, want 3", found)
+	}
+}
+
 // If http uses up its limit, there must be invocations left for the frames of boxes.
 func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
 	s := expand(t)

@@ -289,6 +289,18 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	}
 }
 
+// All APIs of a region share the role. A stack that made one would take that of the others.
+func TestAccessLogsNeedTheRoleOfTheAccount(t *testing.T) {
+	for role, want := range map[string]string{"None": "aws apigateway update-account", "arn:aws:iam::1:role/logs": ""} {
+		a := usual(t)
+		a.replies["aws apigateway get-account"] = []string{role}
+		_, err := deploy(t, a, "default", nil, "up", "AccessLogs=on")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
+			t.Errorf("role %s: %v; ran %q", role, err, a.log)
+		}
+	}
+}
+
 // An alarm that rings soon after an update rolls it back, by CloudFormation.
 func TestAlarmsRollAnUpdateBack(t *testing.T) {
 	account := func() *account {

@@ -49,6 +49,24 @@ func (p *program) concurrency(ctx context.Context) (map[string]string, error) {
 	return own, nil
 }
 
+// logsRole refuses access logs in an account whose API Gateway has no role to write them.
+// The role belongs to all APIs of the region, so no stack makes it.
+func (p *program) logsRole(ctx context.Context) error {
+	role, err := p.aws(ctx, "apigateway", "get-account", "--query", "cloudwatchRoleArn", "--output", "text")
+	if err != nil {
+		return err
+	}
+	if role != "" && role != "None" {
+		return nil
+	}
+	const name = "apigateway-logs"
+	return fmt.Errorf(`AccessLogs=on needs a role with which API Gateway writes logs, once in this account and region:
+
+  aws iam create-role --role-name %[1]s --assume-role-policy-document '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"apigateway.amazonaws.com"},"Action":"sts:AssumeRole"}]}'
+  aws iam attach-role-policy --role-name %[1]s --policy-arn arn:aws:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs
+  aws apigateway update-account --patch-operations op=replace,path=/cloudwatchRoleArn,value=$(aws iam get-role --role-name %[1]s --query Role.Arn --output text)`, name)
+}
+
 // withFargate lists the zones with Fargate, for the regions where some zones lack it.
 var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
 	"usw1": {"usw1-az1", "usw1-az3"}, "apne1": {"apne1-az1", "apne1-az2", "apne1-az4"},

@@ -24,6 +24,11 @@ func (p *program) up(ctx context.Context) error {
 	if err := p.servers(params, s); err != nil {
 		return err
 	}
+	if params["AccessLogs"] == "on" {
+		if err := p.logsRole(ctx); err != nil {
+			return err
+		}
+	}
 	arch := params["Architecture"]
 	tag, err := p.tag(ctx, arch)
 	if err != nil {
