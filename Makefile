@@ -160,6 +160,11 @@ vet: need-go
 	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)upgrade ./...)
 	@go vet -tags aws ./functions/...
 
+# Each processor takes minutes the first time: everything is compiled anew.
+.PHONY: vet-darwin
+vet-darwin: need-go ## Vet everything as it is built for macOS, on both processors
+	@for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=darwin GOARCH=$$arch go vet ./infra/... ./shared/... || exit; done
+
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files
 	@$(call each,$(LINT) fmt ./...)
