@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"os/signal"
@@ -75,7 +77,7 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 		if c.Watch {
 			_, _ = io.WriteString(t.out, clearScreen)
 		}
-		return r.print(t.out, t.now(), c.All)
+		return r.print(t.out, t.now(), c.All, c.All || c.Server != "" || c.Principal != "")
 	})
 }
 
@@ -87,7 +89,13 @@ func (c *psCommand) choose(r *report) {
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }
 
-func (r report) print(out io.Writer, now time.Time, all bool) error {
+// mostListed is how many processes ps lists one by one, unless somebody asks for them. More
+// would not fit on a screen.
+const mostListed = 30
+
+// print prints the processes, also those of the platform with all. Without each, many
+// processes are summed by server.
+func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 	return table(out, func(say func(string, ...any)) {
 		switch {
 		case r.Processes == nil && len(r.Boxes) > 0:
@@ -95,6 +103,8 @@ func (r report) print(out io.Writer, now time.Time, all bool) error {
 			for _, b := range r.Boxes {
 				say("%s\t%s\t%s\t%s\n", b.Server, b.State, strings.TrimSuffix(b.Box, "/"+b.Server), ago(now, b.Started))
 			}
+		case len(r.Processes) > mostListed && !each:
+			r.printSums(say, now)
 		case len(r.Processes) > 0:
 			say("SERVER\tSTATE\tWHO\tCLIENT\tUP\tLAST-CALL\tMEM\tWHY\n")
 			for _, p := range r.Processes {
@@ -122,6 +132,48 @@ func printProcess(say func(string, ...any), p api.Process, now time.Time) {
 		mem = fmt.Sprintf("%d MB", p.Memory>>20)
 	}
 	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, orDash(p.Principal), orDash(p.Client), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
+}
+
+// sums are the processes of one server.
+type sums struct {
+	states map[string]int
+	last   time.Time // of all calls; zero: there was none
+	memory int64
+	why    string // of the newest process that says one
+}
+
+// printSums prints one line for each server, the one with the newest process first.
+func (r report) printSums(say func(string, ...any), now time.Time) {
+	of, order := map[string]*sums{}, []string{}
+	for _, p := range r.Processes { // the newest first
+		s := of[p.Server]
+		if s == nil {
+			s = &sums{states: map[string]int{}}
+			of[p.Server], order = s, append(order, p.Server)
+		}
+		s.states[stateOf(p)]++
+		s.memory += p.Memory
+		s.why = cmp.Or(s.why, p.Why())
+		if p.LastCall != nil && p.LastCall.After(s.last) {
+			s.last = *p.LastCall
+		}
+	}
+	say("SERVER\tPROCESSES\tLAST-CALL\tMEM\tWHY\n")
+	for _, name := range order {
+		s, last, mem := of[name], "–", "–"
+		var states []string
+		for _, state := range slices.Sorted(maps.Keys(s.states)) {
+			states = append(states, fmt.Sprintf("%d %s", s.states[state], state))
+		}
+		if !s.last.IsZero() {
+			last = ago(now, s.last)
+		}
+		if s.memory > 0 {
+			mem = fmt.Sprintf("%d MB", s.memory>>20)
+		}
+		say("%s\t%s\t%s\t%s\t%s\n", name, strings.Join(states, ", "), last, mem, clip(s.why, 100))
+	}
+	say("\n%d processes; dormouse ps --server NAME lists those of one server, --principal WHO those of one person.\n", len(r.Processes))
 }
 
 // stateOf returns the state of a process in the words that list and the terminal use.

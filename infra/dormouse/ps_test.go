@@ -137,9 +137,9 @@ func tables() map[string]func(io.Writer) error {
 	}
 	return map[string]func(io.Writer) error{
 		"calls.txt":    func(w io.Writer) error { return printCalls(w, ended, noon()) },
-		"ps.txt":       func(w io.Writer) error { return r.print(w, noon(), false) },
-		"ps-all.txt":   func(w io.Writer) error { return r.print(w, noon(), true) },
-		"ps-stack.txt": func(w io.Writer) error { return stack.print(w, noon(), false) },
+		"ps.txt":       func(w io.Writer) error { return r.print(w, noon(), false, false) },
+		"ps-all.txt":   func(w io.Writer) error { return r.print(w, noon(), true, true) },
+		"ps-stack.txt": func(w io.Writer) error { return stack.print(w, noon(), false, false) },
 		"tools.txt":    func(w io.Writer) error { return printTools(w, tools) },
 		"list.txt":     func(w io.Writer) error { return printServers(w, servers, "https://mcp.example.com/", noon()) },
 		"sessions.txt": func(w io.Writer) error { return printSessions(w, sessions, noon()) },

@@ -18,6 +18,9 @@ func rows() map[string][]string {
 		console = "infra/proof/console:TestConsoleInARealBrowser"
 		api     = "shared/api:"
 		file    = "infra/internal/serversfile:"
+		history = "infra/local/history:"
+		costs   = "shared/relay:"
+		overURL = "TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator"
 	)
 	return map[string][]string{
 		"U-1":  {"TestE2EServerIsAddedHostedAndCalled"},
@@ -35,12 +38,15 @@ func rows() map[string][]string {
 		"U-13": {"TestE2EDormouseAloneHosts"},
 		"U-14": {"TestE2EBehindAReverseProxy"},
 		"U-15": nil, // those of errorRows
+		"U-16": {overURL, "TestE2EEveryCommandWorksWithAStackOrSaysWhyNot", "TestE2EStopEndsAHangingCallAndTheSessionGoesOn", "TestE2EStopWaitsForCallsInFlight", "TestE2ELogsFollowsThroughAStop", api + "TestKeysAreMadeRotatedAndRevoked", api + "TestBillIsSummedByWhatIsAskedFor"},
+		"U-17": {"TestPsOfTwentyServersAndFiftyPeopleFitsOnAScreen", "TestYesterdaysFailuresOfAToolAreOneCommand", "TestE2ECallsAreListedAndCounted", history + "TestHistoryAnswersWhoCalledWhatAndWhatFailed", console},
 		"U-18": {"TestE2EStopEndsAHangingCallAndTheSessionGoesOn"},
 		"U-19": {clients + "TestMergeKeepsAllElseOfEveryClientsFile", clients + "TestDeepLinksDecodeToTheServer", clients + "TestPastes"},
 		"U-20": {console},
 		"U-21": {console}, // the part of one machine
 		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
-		"U-25": {"TestE2ECallsAreListedAndCounted", "TestE2EMetricsNeedAKeyThatMaySee", "TestE2EACollectorShowsTheCallsOfATestRun"},
+		"U-23": {history + "TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost", history + "TestADayIsCountedByMinutes", history + "TestOldCallsAndCountsAreDeleted", history + "TestHistoryKeepsTheNewestCalls", history + "TestARecordDoesNotWaitForASave", costs + "TestCostOnSQLite", costs + "TestCostOnDynamoDB", costs + "TestCostsInTheDocumentsAreThose"},
+		"U-25": {"TestE2ECallsAreListedAndCounted", "TestE2EMetricsNeedAKeyThatMaySee", history + "TestMetricsCountCallsByPrincipalAndTool", "TestE2EACollectorShowsTheCallsOfATestRun"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
 	}
 }
