@@ -113,6 +113,9 @@ func (c *addCommand) Run(t *terminal) error {
 		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
 	case err != nil:
+		if c.URL != "" {
+			return fmt.Errorf("added %s to %s, but it does not answer: %w; correct the entry, or dormouse remove %s", c.Name, f.name(), err, c.Name)
+		}
 		return fmt.Errorf("added %s to %s, but it did not start: %w; see dormouse logs %s, or dormouse remove %s", c.Name, f.name(), err, c.Name, c.Name)
 	}
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))

@@ -68,6 +68,8 @@ func (c *logsCommand) none(ctx context.Context, to *client) error {
 		case s.Name != c.Of:
 		case s.Why != "" && s.Path == "":
 			return fmt.Errorf("%s has no output: it is %s: %s", s.Name, s.State, s.Why)
+		case s.State == api.Remote:
+			return fmt.Errorf("%s has no output here: it is a remote server. dormouse calls %s shows its calls, and dormouse doctor %s whether it answers", s.Name, s.Name, s.Name)
 		default:
 			return fmt.Errorf("%s has no output: it has not run lately", s.Name)
 		}

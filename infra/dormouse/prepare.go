@@ -104,7 +104,7 @@ func (c *client) putToSleep(ctx context.Context, server string) {
 	tick := time.NewTicker(sleepWithin / 60)
 	defer tick.Stop()
 	for {
-		if s, err := c.server(ctx, server); err != nil || s.State == api.Asleep {
+		if s, err := c.server(ctx, server); err != nil || s.State == api.Asleep || s.State == api.Remote {
 			return
 		}
 		select {

@@ -33,7 +33,7 @@ const starts = 20
 // are slower, and its start has other parts; the test measures only Dormouse's part.
 const (
 	aimTime = 6 * time.Millisecond
-	maxSize = 13_100_000 // bytes; the aim is 13 MB, which http missed by 30 kB when it learned to take pushed files
+	maxSize = 13_400_000 // bytes; the aim is 13 MB, which http missed by 30 kB when it learned to take pushed files, and by 180 kB more with remote servers
 )
 
 // coldFunctions returns the deployed programs, each with an event. The event makes the

@@ -127,6 +127,9 @@ func summary(file *catalog.Catalog, status Status) []Server {
 	for _, name := range file.Names() {
 		s, _ := file.Server(name)
 		line := Server{Name: name, State: Asleep}
+		if s.Remote.URL != "" {
+			line.State = Remote
+		}
 		if s.Disabled {
 			line.State, line.Why = Off, file.Reason(name)
 		}

@@ -33,6 +33,7 @@ const (
 const (
 	Awake     = "awake"      // a box is up, and a process is ready, or all have ended normally
 	Asleep    = "asleep"     // nothing runs
+	Remote    = "remote"     // somebody else hosts it, so nothing runs here
 	Starting  = "starting"   // a box is up, and no process has answered initialize yet
 	Failed    = "failed"     // a box is up, no process runs in it, and the last one failed
 	NotServed = "not served" // the servers file has a mistake

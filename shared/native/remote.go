@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -33,6 +34,10 @@ type RemoteRequest struct {
 	// Say adds a notification of the server to the log of the request. It may be called
 	// until Send returns.
 	Say func(notification []byte)
+	// Note says with which requestState another function can go on with the request, if
+	// this one dies. That function gets what the server said after the notifications so
+	// far.
+	Note func(state string)
 }
 
 // remote sends one request to a server that runs elsewhere.
@@ -46,9 +51,25 @@ func (c *call) remote(method string, params json.RawMessage, in *inside) (json.R
 	}
 	c.mu.Unlock()
 	return in.server.Remote.Send(ctx, RemoteRequest{
-		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets, Say: c.r.say,
+		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets, Say: c.r.repeat, Note: c.note,
 		Init: in.record.Init, Legacy: !c.modern(), Once: c.r.address.Stream == "",
 	})
+}
+
+// repeat is say for a server that may say again what is in the log.
+func (r *run) repeat(raw []byte) {
+	if !r.said.skipped() {
+		r.say(raw)
+	}
+}
+
+// note keeps a state of the request for the item of its run.
+func (c *call) note(state string) {
+	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
+		return // a batch cannot go on in parts; other requests are cheap to send again
+	}
+	own, _ := json.Marshal(state) // a string
+	c.r.said.note(bridge.Retry(c.m.Raw, own))
 }
 
 // subscribes sends a legacy client's resources/subscribe or its opposite to a server that

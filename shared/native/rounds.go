@@ -192,6 +192,12 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 		return nil // it has gone on
 	case it.State == session.Waiting, it.State == session.Suspended && len(it.Questions) == 0:
 		return k.goOn(ctx, it)
+	case k.noted(it):
+		r, err := k.resume(ctx, it, it.Raw)
+		if r != nil {
+			r.execute()
+		}
+		return err
 	default:
 		return k.resolve(ctx, it)
 	}
@@ -223,11 +229,15 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	if err != nil {
 		return nil, err
 	}
-	if it.State == session.Suspended {
+	base, skip := it.Base, 0
+	if it.State != session.Waiting {
 		// The client may have cancelled the request before its item was there.
 		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
 			return nil, err
+		}
+		if it.State == session.Taken { // by a function that is gone; see Note
+			base, skip = tail.Last, int(max(tail.Last-it.Base, 0))
 		}
 		if tail.Final {
 			return nil, k.items.end(ctx, it, failure(phaseRuntime, "the request has ended"))
@@ -239,11 +249,12 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
-	r.round, r.base, r.claim.put, r.claim.renewed = it.Round, it.Base, true, time.Now()
+	r.round, r.base, r.start, r.claim.put, r.claim.renewed = it.Round, base, base, true, time.Now()
+	r.said.skip = skip
 	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
 		return nil, err
 	}
-	r.take(msgs, it.Round > 0)
+	r.take(msgs, it.Round > 0 || it.State == session.Taken)
 	r.enter(ctx)
 	return r, nil
 }

@@ -52,6 +52,7 @@ type run struct {
 	calls   []*call
 	round   int
 	base    session.Index // index of the last event in the log
+	start   session.Index // the same when the run began
 	claim   claim
 	lost    bool      // another function has ended the request
 	parked  bool      // the item is suspended
@@ -245,10 +246,14 @@ func (r *run) mark() error {
 // item returns the item of the claim.
 func (r *run) item() session.Item {
 	now := time.Now()
-	return session.Item{
+	it := session.Item{
 		Box: r.address.Box, ID: r.address.Stream, State: session.Taken, Gen: r.claim.gen, Round: r.round,
 		Address: r.address, NotAfter: now.Add(lease), Created: now, Base: r.base,
 	}
+	if n, ok := r.said.noted(int(r.base - r.start)); ok {
+		it.Raw, it.Base = n.raw, r.start+session.Index(n.at)
+	}
+	return it
 }
 
 // stands finds out whether the claim is still valid: it reads the item, or renews it when

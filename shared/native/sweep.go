@@ -40,6 +40,11 @@ func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	now := time.Now()
 	switch {
 	case it.State == session.Taken && now.After(it.NotAfter):
+		if whole, err := k.items.whole(ctx, it); err != nil {
+			return err
+		} else if k.noted(whole) && whole.Gen == it.Gen {
+			return k.invokeAgain(ctx, whole)
+		}
 		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request is gone; whether it was finished is not known"))
 	case it.State == session.Waiting && now.After(it.NotAfter):
 		return k.items.end(ctx, it, failure(phaseUnavailable, "no function executed the request within "+validity.String()+"; it was not executed, send it again"))
@@ -52,6 +57,12 @@ func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	default:
 		return nil
 	}
+}
+
+// noted reports whether another function can go on with the request of an item whose own
+// function is gone. Only remote servers say how; see [RemoteRequest].
+func (k *Backend) noted(it session.Item) bool {
+	return it.State == session.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
 }
 
 // invokeAgain starts another invocation for an item whose invocation was lost.

@@ -114,15 +114,16 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	case x.link.Era == eraModern:
 		return x.modern(ctx)
 	case x.r.Method == wire.MethodDiscover:
-		return offered(bridge.Discover(x.link.Handshake, false)), nil, nil
+		return offered(bridge.Discover(x.link.Handshake, false), x.link.Era == eraHTTP), nil, nil
 	default:
 		return x.legacy(ctx)
 	}
 }
 
 // offered returns a result of server/discover without the promises of which nothing comes:
-// no stream is open on which a server could tell of changes.
-func offered(discover json.RawMessage) json.RawMessage {
+// no stream is open between messages on which a server could tell of changed lists.
+// subscribe leaves subscriptions to resources; see hear.
+func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
 		return discover
@@ -133,7 +134,9 @@ func offered(discover json.RawMessage) json.RawMessage {
 			continue
 		}
 		delete(of, "listChanged")
-		delete(of, "subscribe")
+		if !subscribe {
+			delete(of, "subscribe")
+		}
 		capabilities[name], _ = json.Marshal(of)
 	}
 	delete(capabilities, "tasks")
@@ -161,7 +164,7 @@ func (x *exchange) modern(ctx context.Context) (json.RawMessage, *wire.Error, er
 		return x.modernOnce(ctx, x.r.Method, x.r.Params, known)
 	}
 	if err == nil && x.r.Method == wire.MethodDiscover && result != nil {
-		result = offered(result)
+		result = offered(result, false)
 	}
 	return result, fault, err
 }

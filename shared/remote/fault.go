@@ -96,9 +96,9 @@ func plain(err error) error {
 	return err
 }
 
-// hide removes the values of secret headers from a text.
-func (x *exchange) hide(text string) string {
-	for _, secret := range x.secrets {
+// hide removes secrets from a text.
+func hide(text string, secrets []string) string {
+	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
 	return text

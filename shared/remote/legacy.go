@@ -53,6 +53,13 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 			return x.nextRound(ctx, was)
 		}
 	}
+	done := x.hear(ctx)
+	defer func() {
+		if heard := done(); heard != "" && heard != x.link.Heard {
+			x.link.Heard = heard
+			_ = x.keep(ctx) // at worst the client is told again
+		}
+	}()
 	c := &following{exchange: x, stream: session.StreamID(session.NewID())}
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	id := json.RawMessage(`"` + string(c.stream) + `"`)
@@ -70,6 +77,9 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 		c.talk, err = x.ask(ctx, raw, x.sessionHeader())
 	}
 	if err != nil {
+		if ctx.Err() != nil {
+			c.cancelled(ctx)
+		}
 		return answerOf(err)
 	}
 	return c.follow(ctx)
@@ -204,6 +214,9 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			}
 			continue
 		}
+		if len(e.Data) == 0 {
+			c.note(nil, nil)
+		}
 		if len(e.Data) == 0 || e.Name != "" && e.Name != "message" {
 			continue
 		}
@@ -229,6 +242,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	}
 	c.tries = 0
 	raw := data
+	defer func() { c.note(reply, err) }()
 	switch {
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
@@ -238,7 +252,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		named, _ := json.Marshal(string(m.ID)) // a string
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
-		if c.r.Legacy && !c.r.Once {
+		if !c.r.Once {
 			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // the client lists again some day
 		}
 		return nil, nil
@@ -255,6 +269,17 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		return nil, c.answer(ctx, c.talk, *step.Answer)
 	}
 	return step.Reply, nil
+}
+
+// note says how another function can go on after the last event.
+func (c *following) note(reply *bridge.Response, err error) {
+	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
+		return
+	}
+	state, err := json.Marshal(round{Turn: bridge.State{Stream: c.stream, From: c.index, Seen: c.index}, Last: c.talk.last})
+	if err == nil {
+		c.r.Note(string(state))
+	}
 }
 
 // aboutSession reports whether a notification belongs to the session and not to a request.

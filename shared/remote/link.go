@@ -34,6 +34,7 @@ type link struct {
 	Version   string          `json:"version,omitempty"`
 	Handshake json.RawMessage `json:"handshake,omitempty"` // the result of initialize
 	Level     string          `json:"level,omitempty"`     // the last log level that the server was told
+	Heard     string          `json:"heard,omitempty"`     // id of the last event of the standalone stream
 
 	rev int64
 }
@@ -87,6 +88,9 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 	}
 	x.link.rev = rev
 	remember(x.s.Servers, x.s.eras, x.s.URL, x.link.Era)
+	if err := subscribe(greeting, x); err != nil {
+		return err
+	}
 	return x.keep(ctx)
 }
 

@@ -90,7 +90,7 @@ func (s *server) Send(ctx context.Context, r native.RemoteRequest) (json.RawMess
 	}
 	result, fault := x.send(ctx)
 	if fault != nil {
-		fault.Message = x.hide(fault.Message)
+		fault.Message = hide(fault.Message, x.secrets)
 	}
 	return result, fault
 }

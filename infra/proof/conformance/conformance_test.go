@@ -16,6 +16,9 @@
 // servers/native is a server in Go that is hosted without a box. It is part of function
 // programs of its own.
 //
+// The remote servers are reached by URL. They have a Dormouse of their own: without event
+// ids a server's question is answered in the process that has the connection.
+//
 // If the server has an HTTP server of its own, the suite also runs against that one, as a
 // control. Every check that succeeds there must succeed through Dormouse, scored or not.
 // The control also tells a broken suite from a broken endpoint. It is not judged itself.
@@ -29,6 +32,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -59,6 +63,8 @@ func lanes() []lane {
 		{server: "modern", revision: revision2026},
 		{server: "native", revision: revision2025},
 		{server: "native", revision: revision2026},
+		{server: "remote-legacy", revision: revision2025},
+		{server: "remote-dual", revision: revision2026},
 	}
 }
 
@@ -85,6 +91,10 @@ func TestOfficialSuitePasses(t *testing.T) {
 	servers["modern"] = server{Command: self, Args: []string{modernOnlyServer, binaries["dual"]}}
 	servers["native"] = nativeServer("everything")
 	urls := startDormouse(t, servers)
+	maps.Copy(urls, startRemotes(t, map[string]string{
+		"remote-legacy": startDirectly(t, binaries["legacy"]),
+		"remote-dual":   startDirectly(t, binaries["dual"]),
+	}))
 	var rows []row
 	for _, revision := range []string{revision2025, revision2026} {
 		t.Run(revision, func(t *testing.T) {

@@ -44,6 +44,20 @@ func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 	return urls
 }
 
+// startRemotes hosts servers that have a URL already, and returns their URLs.
+func startRemotes(t *testing.T, far map[string]string) map[string]string {
+	t.Helper()
+	entries := map[string]any{}
+	for name, url := range far {
+		entries[name] = map[string]any{"url": url, "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}}
+	}
+	urls := map[string]string{}
+	for name, hosted := range programtest.Host(t, entries) {
+		urls[name] = hosted.URL
+	}
+	return urls
+}
+
 // startDirectly starts an everything-server's own HTTP server and returns its URL.
 func startDirectly(t *testing.T, binary string, args ...string) string {
 	t.Helper()

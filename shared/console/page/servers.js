@@ -6,7 +6,7 @@ import { useClock, useData } from "./live.js";
 import { Do, Nothing, Problem, Server, State, Table, serverLink, stop } from "./parts.js";
 import { Calls, Latency, Wakes } from "./plot.js";
 
-const worst = { failed: 0, starting: 1, awake: 2, asleep: 3, "not served": 4, off: 5 };
+const worst = { failed: 0, starting: 1, awake: 2, asleep: 3, remote: 3, "not served": 4, off: 5 };
 
 const Tile = ({ name, value, bad, href }) => html`<div class="tile ${bad ? "bad" : ""}"><dt>${name}</dt><dd>${href ? html`<a href=${href}>${value}</a>` : value}</dd></div>`;
 

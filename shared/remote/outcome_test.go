@@ -1,0 +1,211 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// plain returns a client of go-sdk that can be asked nothing.
+func plain(w *world) *mcp.ClientSession {
+	return w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
+}
+
+// faulty puts a fault before the next n tools/call that an upstream gets.
+type faulty struct {
+	http.Handler
+	n     atomic.Int64
+	seen  atomic.Int64 // tools/call that arrived
+	fault http.HandlerFunc
+}
+
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte(`"tools/call"`)) {
+		f.seen.Add(1)
+		if f.n.Add(-1) >= 0 {
+			f.fault(w, r)
+			return
+		}
+	}
+	f.Handler.ServeHTTP(w, r)
+}
+
+// streamable is an upstream of 2025-11-25.
+func streamable() http.Handler {
+	return speaking("2025-11-25", mcp.NewStreamableHTTPHandler(demo, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}))
+}
+
+func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "session not found", http.StatusNotFound) },
+		"400": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "Bad Request: No valid session ID provided", http.StatusBadRequest)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachStore(t, func(t *testing.T, store session.Store) {
+				up := &faulty{Handler: streamable(), fault: fault}
+				w := newWorld(t, store, up)
+				c := plain(w)
+				r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				if got := text(t, r, err); got != "1" {
+					t.Errorf("before: %s", got)
+				}
+				up.n.Store(1)
+				r, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				if got := text(t, r, err); got != "1" { // of a new session
+					t.Errorf("after: %s", got)
+				}
+				r, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				if got := text(t, r, err); got != "2" || up.seen.Load() != 4 {
+					t.Errorf("then: %s, after %d calls", got, up.seen.Load())
+				}
+				up.n.Store(2)
+				_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				if err == nil || !strings.Contains(err.Error(), "HTTP "+name) || up.seen.Load() != 6 {
+					t.Errorf("a server that knows no session: %v, after %d calls", err, up.seen.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"cut stream": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, ": hello\n\n")
+		},
+		"502": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"202": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := &faulty{Handler: streamable(), fault: fault}
+			w := newWorld(t, sessiontest.NewMemory(), up)
+			c := plain(w)
+			up.n.Store(1)
+			_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+			if err == nil || !strings.Contains(err.Error(), "is not known") {
+				t.Error(err)
+			}
+			if n := up.seen.Load(); n != 1 {
+				t.Errorf("%d calls arrived", n)
+			}
+			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+			if got := text(t, r, err); got != "1" {
+				t.Errorf("the next call: %s", got)
+			}
+		})
+	}
+}
+
+func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
+	up := &faulty{Handler: streamable(), fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	up.n.Store(2)
+	r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+	if got := text(t, r, err); got != "1" {
+		t.Errorf("got %s", got)
+	}
+	up.fault = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	up.n.Store(1)
+	_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+	if err == nil || !strings.Contains(err.Error(), "try again in 3600 s") {
+		t.Error(err)
+	}
+}
+
+func TestStreamThatEndsIsResumed(t *testing.T) {
+	var resumed atomic.Int64
+	whole := httptest.NewServer(streamable())
+	defer whole.Close()
+	defer whole.CloseClientConnections()
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" {
+			resumed.Add(1)
+		}
+		relayed(t, rw, r, whole.URL, 2)
+	}))
+	c := plain(w)
+	p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
+	p.SetProgressToken("p1")
+	r, err := c.CallTool(t.Context(), p)
+	if got := text(t, r, err); got != "done" || resumed.Load() == 0 {
+		t.Errorf("%s, resumed %d times", got, resumed.Load())
+	}
+}
+
+// relayed passes a request on, and ends an event stream of its response after some events.
+func relayed(t *testing.T, w http.ResponseWriter, r *http.Request, to string, events int) {
+	next, err := http.NewRequestWithContext(r.Context(), r.Method, to, r.Body)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	next.Header = r.Header
+	resp, err := http.DefaultClient.Do(next)
+	if err != nil {
+		return // the client has gone
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or is cut
+	maps.Copy(w.Header(), resp.Header)
+	w.WriteHeader(resp.StatusCode)
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.MediaSSE) {
+		_, _ = io.Copy(w, resp.Body)
+		return
+	}
+	for in := wire.NewSSEReader(resp.Body, 1<<20); events > 0; events-- {
+		e, err := in.Next()
+		if err != nil {
+			return
+		}
+		_, _ = w.Write(wire.AppendSSE(nil, e))
+	}
+}
+
+func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
+	begun, cancelled := make(chan struct{}), make(chan struct{})
+	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+		s := demo(r)
+		s.AddTool(&mcp.Tool{Name: "wait", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			close(begun)
+			<-ctx.Done()
+			close(cancelled)
+			return nil, ctx.Err()
+		})
+		return s
+	}, nil)
+	w := newWorld(t, sessiontest.NewMemory(), speaking("2025-11-25", h))
+	c := plain(w)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "wait"}); err == nil {
+		t.Error("it was not cancelled")
+	}
+	<-cancelled
+}
