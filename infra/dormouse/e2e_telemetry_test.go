@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -112,5 +114,51 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 		if strings.Contains(to.all, secret) || strings.Contains(m.log.tail(10_000), secret) {
 			t.Errorf("telemetry or the log has %q", secret)
 		}
+	}
+}
+
+// The audit file has who called what, and nothing of what was said. An earlier file goes on.
+func TestE2EAuditHasEachCallAndNoArgument(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	write(t, file, "{}\n")
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, servers{"one": nil})
+	m.start("--access", "keys", "--audit", file)
+	key := m.keys("create", "ada", "--server", "one")
+	c := m.as(key, "one")
+	c.text("echo", `{"text":"never kept"}`)
+	if _, err := c.call("exit", `{}`); err != nil {
+		t.Fatal(err)
+	}
+	m.end()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(lines) != 3 || lines[0] != "{}" {
+		t.Fatalf("the file has %s", text)
+	}
+	for i, want := range []struct{ tool, outcome string }{{"echo", "done"}, {"exit", "failed"}} {
+		var line struct{ Tenant, Principal, Server, Tool, Outcome, Client, Session, Trace string }
+		if err := json.Unmarshal([]byte(lines[i+1]), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Principal != "ada" || line.Server != "one" || line.Tool != want.tool || line.Outcome != want.outcome || line.Client != "e2e" || line.Session != c.session || line.Tenant == "" || line.Trace == "" {
+			t.Errorf("line %+v, want %+v", line, want)
+		}
+	}
+	if strings.Contains(string(text), "never kept") || strings.Contains(string(text), key) {
+		t.Errorf("the file has an argument or a key: %s", text)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the file has mode %v", info.Mode())
 	}
 }

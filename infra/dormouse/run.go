@@ -40,6 +40,7 @@ type runCommand struct {
 	Functions  string        `default:"inside" help:"What handles messages. inside: this process. process: the function programs beside this one, invoked as on AWS. A folder: your own programs http and socket in it, with your servers in Go, invoked as on AWS."`
 	Limits     string        `enum:"home,aws" default:"home" help:"The limits of gateways. home: those for one machine. aws: those of AWS. Function programs always have the limits of AWS."`
 	Access     string        `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
+	Audit      string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
 	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
 	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
 	Says       says          `embed:""`
@@ -105,7 +106,7 @@ func (c *runCommand) Run(t *terminal) error {
 		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
-		Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
+		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
 	}
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
