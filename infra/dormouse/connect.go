@@ -20,6 +20,7 @@ import (
 type connectCommand struct {
 	Client string   `arg:"" optional:"" help:"The name of the client in the output of --list."`
 	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers."`
+	One    bool     `help:"Connect one address that has the tools of all servers, /mcp, as the server \"dormouse\"."`
 	List   bool     `help:"List the clients, with the file of each."`
 	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
 	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write, if it is not in the usual place."`
@@ -37,8 +38,10 @@ func (c *connectCommand) Validate() error {
 		return nil
 	case c.Client == "":
 		return errors.New("say which client: dormouse connect CLIENT, or dormouse connect --list")
-	case c.URL != "" && len(c.Server) == 0:
-		return errors.New("name the servers of that endpoint: dormouse connect CLIENT SERVER --url URL")
+	case c.One && len(c.Server) > 0:
+		return errors.New("--one connects all servers at once; leave out their names")
+	case c.URL != "" && len(c.Server) == 0 && !c.One:
+		return errors.New("name the servers of that endpoint: dormouse connect CLIENT SERVER --url URL, or --one for all of them")
 	}
 	return nil
 }
@@ -76,6 +79,9 @@ func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, need
 		if base, names, needsKey, err = c.here(t); err != nil {
 			return nil, false, err
 		}
+	}
+	if c.One {
+		return []clientfile.Server{{Name: "dormouse", URL: strings.TrimSuffix(base, "/") + "/mcp", Key: c.Key}}, needsKey, nil
 	}
 	for _, name := range names {
 		servers = append(servers, clientfile.Server{Name: name, URL: strings.TrimSuffix(base, "/") + "/" + name + "/mcp", Key: c.Key})

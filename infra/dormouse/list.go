@@ -53,7 +53,7 @@ func printNotes(out io.Writer, notes []string) error {
 }
 
 func printServers(out io.Writer, all []api.Server, base string, now time.Time) error {
-	return table(out, func(say func(string, ...any)) {
+	err := table(out, func(say func(string, ...any)) {
 		say("NAME\tSTATE\tTOOLS\tSESSIONS\tCALLS·24H\tLAST\tADDRESS\n")
 		for _, s := range all {
 			state, tools, sessions, calls, last, address := s.State, "–", "–", "–", "–", cmp.Or(clipReason(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path)
@@ -75,6 +75,12 @@ func printServers(out io.Writer, all []api.Server, base string, now time.Time) e
 			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, state, tools, sessions, calls, last, address)
 		}
 	})
+	served := slices.DeleteFunc(slices.Clone(all), func(s api.Server) bool { return s.Path == "" })
+	if err != nil || len(served) < 2 {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\nall at one address: %s/mcp\n", strings.TrimSuffix(base, "/"))
+	return err
 }
 
 // ago returns how long ago a time is, such as 3m ago.

@@ -49,7 +49,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
 	tools := recordsOf(ctx, m)
-	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), Every: m.public.endpoint("NAME")}
+	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), Every: m.public.endpoint("NAME"), One: m.public.address(0) + "/mcp"}
 	for _, name := range servers.Names() {
 		server, _ := servers.Server(name)
 		line := display.Server{Name: name, Off: server.Disabled}

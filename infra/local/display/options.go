@@ -29,6 +29,7 @@ type Start struct {
 	File    string // name of the servers file
 	Servers []Server
 	Every   string   // the address of a server called NAME
+	One     string   // the address of all servers, "" to leave it out
 	Open    bool     // callers need no key, so people have no names
 	Who     string   // who may call, such as "open to this machine only"
 	Notes   []string // warnings, each one line

@@ -27,6 +27,9 @@ func (t *Terminal) first(s Start) {
 	} else {
 		t.addresses(s)
 	}
+	if s.One != "" && len(s.Servers) > 1 {
+		t.say("  all at one address: %s", s.One)
+	}
 	t.say("")
 	if len(s.Clients) > 0 {
 		t.say("  %s  %s", pad("clients", t.name), s.Clients[0])
