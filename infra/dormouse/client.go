@@ -141,9 +141,14 @@ func (l *pipeListener) Close() error {
 // Addr implements net.Listener.
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "inside", Net: "unix"} }
 
-// call sends a request and decodes the answer. in and out may be nil.
+// call sends a request to a route of the API and decodes the answer. in and out may be nil.
 func (c *client) call(ctx context.Context, method, path string, in, out any) error {
-	body, err := c.stream(ctx, method, path, in)
+	return c.ask(ctx, method, api.Prefix+path, in, out)
+}
+
+// ask is as call, with a whole path.
+func (c *client) ask(ctx context.Context, method, path string, in, out any) error {
+	body, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
@@ -157,8 +162,13 @@ func (c *client) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
-// stream sends a request and returns the body of a good answer.
+// stream sends a request to a route of the API and returns the body of a good answer.
 func (c *client) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	return c.send(ctx, method, api.Prefix+path, in)
+}
+
+// send is as stream, with a whole path.
+func (c *client) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var text []byte
 	if in != nil {
 		var err error
@@ -166,7 +176,7 @@ func (c *client) stream(ctx context.Context, method, path string, in any) (io.Re
 			return nil, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+api.Prefix+path, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -188,12 +198,19 @@ func (c *client) stream(ctx context.Context, method, path string, in any) (io.Re
 func (c *client) refused(res *http.Response) error {
 	var f api.Failure
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&f); err != nil || f.Error.Message == "" {
-		return fmt.Errorf("%s answers %s: is it a dormouse of this version?", c.where, res.Status)
+		return stranger{c.where, res.Status}
 	}
 	if res.StatusCode == http.StatusUnauthorized && c.key == "" {
 		return errors.New(f.Error.Message + " (--key, or DORMOUSE_KEY)")
 	}
 	return refusal{f.Error.Code, f.Error.Message}
+}
+
+// stranger is the error of an answer that is not the API's.
+type stranger struct{ where, status string }
+
+func (s stranger) Error() string {
+	return fmt.Sprintf("%s answers %s: is it a dormouse of this version?", s.where, s.status)
 }
 
 // refusal is an error of the API.

@@ -64,6 +64,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"call", "one echo text=hello", at, "hello", 0},
 		{"sessions", "", at, c.session[:12], 0},
 		{"ps", "", at, "one     awake", 0},
+		{"open", "--no-browser", at, url + "/console/enter?ticket=", 0}, // of this machine; stack.URL has none
+		{"open", "--no-browser", []string{"--url", stack.URL, "--key", operator}, "has no console", 1},
 		{"doctor", "one", at, "✓ first list", 0},
 		{"connect", "claude-code one", at, url + "/one/mcp", 0},
 		{"keys create", "eve --server one", at, "dm_", 0},
@@ -88,7 +90,7 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
 	}
 	// These are about this machine alone.
-	here := []string{"run", "add", "import", "remove", "enable", "disable", "open", "check", "image", "version", "completion"}
+	here := []string{"run", "add", "import", "remove", "enable", "disable", "check", "image", "version", "completion"}
 
 	for _, r := range rows {
 		out, code := operateWith(t, "value", []string{"DORMOUSE_SECRET=" + strings.Repeat("ab", 32)}, slices.Concat(strings.Fields(r.command), strings.Fields(r.line), r.where)...)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,19 +10,20 @@ import (
 	"runtime"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/console"
 )
 
 type openCommand struct {
-	NoBrowser bool   `name:"no-browser" help:"Print the link only."`
-	Data      string `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	NoBrowser bool `name:"no-browser" help:"Print the link only."`
+	target
 	printing
 }
 
 // Run prints a link to the console, and opens the browser if there is a desktop.
 func (c *openCommand) Run(t *terminal) error {
-	return use(context.Background(), target{Data: c.Data}, patience, func(ctx context.Context, to *client) error {
-		var e api.Entry
-		if err := to.call(ctx, http.MethodPost, "entry", nil, &e); err != nil {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		e, err := c.entry(ctx, to)
+		if err != nil {
 			return err
 		}
 		if err := c.show(t, e, func() error { _, err := fmt.Fprintln(t.out, e.URL); return err }); err != nil {
@@ -33,6 +35,22 @@ func (c *openCommand) Run(t *terminal) error {
 		_, _ = fmt.Fprintf(t.err, "The link works once, within %d seconds.\n", e.Seconds)
 		return nil
 	})
+}
+
+// entry returns a link to the console: of the user of a machine, or of the holder of a key
+// elsewhere.
+func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err error) {
+	if !c.remote() {
+		err = to.call(ctx, http.MethodPost, "entry", nil, &e)
+		return e, err
+	}
+	err = to.ask(ctx, http.MethodPost, console.EntryPath, nil, &e)
+	var s stranger
+	if errors.As(err, &s) {
+		return e, fmt.Errorf("%s has no console (it answers %s): dormouse run serves one, and a stack on AWS has none yet", s.where, s.status)
+	}
+	e.URL = to.base + e.URL
+	return e, err
 }
 
 // browse opens a page in the browser of a desktop. Without a desktop, or without a program

@@ -44,7 +44,7 @@ func rows() map[string][]string {
 		"U-19": {clients + "TestMergeKeepsAllElseOfEveryClientsFile", clients + "TestDeepLinksDecodeToTheServer", clients + "TestPastes"},
 		"U-20": {console},
 		"U-21": {console}, // the part of one machine
-		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
+		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestKeyMakesALinkThatSignsInOnceWithItsRights", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
 		"U-23": {history + "TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost", history + "TestADayIsCountedByMinutes", history + "TestOldCallsAndCountsAreDeleted", history + "TestHistoryKeepsTheNewestCalls", history + "TestARecordDoesNotWaitForASave", costs + "TestCostOnSQLite", costs + "TestCostOnDynamoDB", costs + "TestCostsInTheDocumentsAreThose"},
 		"U-25": {"TestE2ECallsAreListedAndCounted", "TestE2EMetricsNeedAKeyThatMaySee", history + "TestMetricsCountCallsByPrincipalAndTool", "TestE2EACollectorShowsTheCallsOfATestRun"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},

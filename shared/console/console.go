@@ -11,8 +11,10 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -25,6 +27,10 @@ import (
 
 // Path is the path of the page. All paths of the console begin with it.
 const Path = "/console/"
+
+// EntryPath is where the holder of an API key gets a link that signs in to the console once.
+// The answer is an [api.Entry], whose URL is a path of the endpoint.
+const EntryPath = Path + "entry"
 
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
@@ -56,6 +62,7 @@ func New(o Options) *Console {
 	mux.HandleFunc("GET "+Path+"{$}", c.files.index)
 	mux.HandleFunc("GET "+Path+"files/{version}/{name...}", c.files.file)
 	mux.HandleFunc("GET "+Path+"enter", c.enter)
+	mux.HandleFunc("POST "+EntryPath, c.entry)
 	mux.HandleFunc("POST "+Path+"session", c.fromThePage(c.signIn))
 	mux.HandleFunc("DELETE "+Path+"session", c.fromThePage(c.signOut))
 	mux.HandleFunc(Path+"api/", c.fromThePage(c.api))
@@ -69,10 +76,13 @@ func Serves(path string) bool {
 	return path == strings.TrimSuffix(Path, "/") || strings.HasPrefix(path, Path)
 }
 
+// enterPath is the path of a link, which its ticket follows.
+const enterPath = Path + "enter?ticket="
+
 // Entry returns a link that signs in the user of the machine once. base is the URL of the
 // endpoint.
 func (c *Console) Entry(base string) api.Entry {
-	return api.Entry{URL: strings.TrimSuffix(base, "/") + Path + "enter?ticket=" + c.door.ticket(), Seconds: int64(ticketLife.Seconds())}
+	return api.Entry{URL: strings.TrimSuffix(base, "/") + enterPath + c.door.ticket(visitor{}), Seconds: int64(ticketLife.Seconds())}
 }
 
 // ServeHTTP implements http.Handler.
@@ -119,11 +129,12 @@ func sameHost(origin, host string) bool {
 // enter takes the link of [Console.Entry].
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	if !c.door.redeem(r.URL.Query().Get("ticket")) {
+	v, ok := c.door.redeem(r.URL.Query().Get("ticket"))
+	if !ok {
 		http.Redirect(w, r, Path+"#/sign-in/used", http.StatusSeeOther)
 		return
 	}
-	c.door.let(w, r, visitor{})
+	c.door.let(w, r, v)
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 }
 
@@ -140,9 +151,62 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(shown.Key)}
+	c.API(false).ServeHTTP(letting{w, func() { c.door.let(w, r, v) }}, v.introduces(r))
+}
+
+// introduces returns the request that asks the API who a visitor is.
+func (v visitor) introduces(r *http.Request) *http.Request {
 	ask := r.Clone(r.Context())
-	ask.Method, ask.URL.Path, ask.Body, ask.ContentLength = http.MethodGet, api.Prefix, http.NoBody, 0
-	c.API(false).ServeHTTP(letting{w, func() { c.door.let(w, r, v) }}, v.shows(ask))
+	ask.Method, ask.URL.Path, ask.URL.RawQuery, ask.Body, ask.ContentLength = http.MethodGet, api.Prefix, "", http.NoBody, 0
+	return v.shows(ask)
+}
+
+// entry gives the holder of an API key a link. It signs in with the rights of this key. Web
+// pages get none: what a page of ours may do ends with its cookie.
+func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
+	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	switch {
+	case r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "":
+		refuse(w, http.StatusForbidden, session.Forbidden, "web pages get no link to the console")
+		return
+	case !ok || strings.TrimSpace(key) == "":
+		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "a link to the console needs an API key of role viewer or operator")
+		return
+	}
+	v := visitor{Key: strings.TrimSpace(key)}
+	answer := &held{ResponseWriter: w, status: http.StatusOK, head: http.Header{}}
+	c.API(false).ServeHTTP(answer, v.introduces(r))
+	if answer.status != http.StatusOK {
+		answer.pass()
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(api.Entry{URL: enterPath + c.door.ticket(v), Seconds: int64(ticketLife.Seconds())}) // the caller may be gone
+}
+
+// held keeps an answer back.
+type held struct {
+	http.ResponseWriter
+	status int
+	head   http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (h *held) Header() http.Header { return h.head }
+
+// WriteHeader implements http.ResponseWriter.
+func (h *held) WriteHeader(status int) { h.status = status }
+
+// Write implements http.ResponseWriter.
+func (h *held) Write(p []byte) (int, error) { return h.body.Write(p) }
+
+// pass passes the answer on.
+func (h *held) pass() {
+	maps.Copy(h.ResponseWriter.Header(), h.head)
+	h.ResponseWriter.WriteHeader(h.status)
+	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // the caller may be gone
 }
 
 // letting lets a visitor in if the answer is good.

@@ -205,6 +205,44 @@ func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
 	}
 }
 
+// The holder of a key of another machine gets a link as the user of the machine does.
+func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
+	s := newSite(t)
+	with := func(key string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Del("Origin")
+			r.Header.Del(console.Header)
+			if key != "" {
+				r.Header.Set("Authorization", "Bearer "+key)
+			}
+		}
+	}
+	for key, want := range map[string]int{"": http.StatusUnauthorized, "another": http.StatusUnauthorized} {
+		if res, text := s.do("POST", console.EntryPath, "", with(key)); res.StatusCode != want || strings.Contains(text, "ticket") {
+			t.Errorf("with the key %q: %d %s", key, res.StatusCode, text)
+		}
+	}
+	ofAPage := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+goodKey) }
+	if res, text := s.do("POST", console.EntryPath, "", ofAPage); res.StatusCode != http.StatusForbidden || strings.Contains(text, "ticket") {
+		t.Errorf("a page gets %d %s", res.StatusCode, text)
+	}
+	var e api.Entry
+	_, text := s.do("POST", console.EntryPath, "", with(goodKey))
+	if err := json.Unmarshal([]byte(text), &e); err != nil || e.Seconds != 60 || !strings.HasPrefix(e.URL, "/console/enter?ticket=") || strings.Contains(text, goodKey) {
+		t.Fatalf("%s, %v", text, err)
+	}
+	res, _ := s.do("GET", e.URL, "")
+	if res.Header.Get("Location") != console.Path || strings.Contains(res.Header.Get("Set-Cookie"), goodKey) {
+		t.Errorf("the link leads to %v", res.Header)
+	}
+	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != goodKey+" GET /api/v1/servers " {
+		t.Errorf("the API is asked: %s", text)
+	}
+	if res, _ := s.do("GET", e.URL, ""); res.Header.Get("Location") != "/console/#/sign-in/used" {
+		t.Errorf("the link works twice: %v", res.Header)
+	}
+}
+
 func TestCookieOfAnotherMachineIsNotGood(t *testing.T) {
 	s := newSite(t)
 	s.enter()

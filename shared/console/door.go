@@ -48,7 +48,13 @@ type door struct {
 	cookie string // its name: a browser sends cookies to all ports of a host
 
 	mu      sync.Mutex
-	tickets map[[32]byte]time.Time // ends, by the ticket's SHA-256
+	tickets map[[32]byte]entry // by the ticket's SHA-256
+}
+
+// entry is whom a ticket lets in, and until when.
+type entry struct {
+	visitor
+	until time.Time
 }
 
 func newDoor(secret []byte) *door {
@@ -64,37 +70,37 @@ func newDoor(secret []byte) *door {
 	if err != nil {
 		panic("console: " + err.Error()) // only for other ciphers
 	}
-	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(key[32:]), tickets: map[[32]byte]time.Time{}}
+	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(key[32:]), tickets: map[[32]byte]entry{}}
 }
 
-// ticket returns a new entry ticket.
-func (d *door) ticket() string {
+// ticket returns a new entry ticket for a visitor.
+func (d *door) ticket(v visitor) string {
 	text := rand.Text()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, oldest := time.Now(), [32]byte{}
-	for t, end := range d.tickets {
-		if now.After(end) {
+	for t, e := range d.tickets {
+		if now.After(e.until) {
 			delete(d.tickets, t)
-		} else if first, ok := d.tickets[oldest]; !ok || end.Before(first) {
+		} else if first, ok := d.tickets[oldest]; !ok || e.until.Before(first.until) {
 			oldest = t
 		}
 	}
 	if len(d.tickets) >= maxTickets {
 		delete(d.tickets, oldest)
 	}
-	d.tickets[sha256.Sum256([]byte(text))] = now.Add(ticketLife)
+	d.tickets[sha256.Sum256([]byte(text))] = entry{v, now.Add(ticketLife)}
 	return text
 }
 
-// redeem reports whether a ticket is good, and ends it.
-func (d *door) redeem(ticket string) bool {
+// redeem returns whom a ticket lets in, and ends it. ok is false if it is not good.
+func (d *door) redeem(ticket string) (v visitor, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sum := sha256.Sum256([]byte(ticket))
-	end, ok := d.tickets[sum]
+	e, ok := d.tickets[sum]
 	delete(d.tickets, sum)
-	return ok && time.Now().Before(end)
+	return e.visitor, ok && time.Now().Before(e.until)
 }
 
 // sealed is what a cookie holds.
