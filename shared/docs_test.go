@@ -1,6 +1,7 @@
 package shared_test
 
 import (
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -16,8 +17,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// maxPageLines bounds the pages that people read as a whole.
-const maxPageLines = 150
+// maxPageLines bounds the pages that people read as a whole, and maxReferenceLines the
+// pages in which they look something up.
+const (
+	maxPageLines      = 150
+	maxReferenceLines = 300
+)
+
+// writtenPage is a page that a program writes. It is as long as it must be.
+const writtenPage = "docs/cli.md"
+
+var update = flag.Bool("update", false, "write docs/llms.txt")
 
 var (
 	linkInPage = regexp.MustCompile(`\]\(([^()\s]+)\)`)
@@ -196,5 +206,65 @@ func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {
 		if n := strings.Count(string(text), "\n"); n > maxPageLines {
 			t.Errorf("%s has %d lines, at most %d: move something to docs/", name, n, maxPageLines)
 		}
+	}
+}
+
+func TestPagesOfTheDocumentsAreShort(t *testing.T) {
+	for name, text := range pages(t, "..") {
+		if n := strings.Count(text, "\n"); strings.HasPrefix(name, "docs/") && n > maxReferenceLines && name != writtenPage {
+			t.Errorf("%s has %d lines, at most %d: make two pages of it", name, n, maxReferenceLines)
+		}
+	}
+}
+
+func TestTheIndexHasEveryPage(t *testing.T) {
+	all := pages(t, "..")
+	for name := range all {
+		page, is := strings.CutPrefix(name, "docs/")
+		if is && page != "README.md" && !strings.Contains(all["docs/README.md"], "]("+page+")") {
+			t.Errorf("docs/README.md does not name %s", name)
+		}
+	}
+}
+
+// llms returns the list of pages for programs that read them (llmstxt.org): the title of
+// each page and its first sentence.
+func llms(all map[string]string) string {
+	var lines []string
+	for name, text := range all {
+		page, is := strings.CutPrefix(name, "docs/")
+		if !is && name != "README.md" && name != "SECURITY.md" && name != "ARCHITECTURE.md" {
+			continue
+		}
+		if !is {
+			page = "../" + name
+		}
+		title, rest, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
+		first, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
+		line := fmt.Sprintf("- [%s](%s)", title, page)
+		if sentence, _, ends := strings.Cut(first, ". "); ends && !strings.ContainsAny(first[:1], "|#`") {
+			line += ": " + linkInPage.ReplaceAllString(strings.ReplaceAll(sentence, "[", ""), "") + "."
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return "# Dormouse\n\n> MCP servers that sleep between messages.\n\n" + strings.Join(lines, "\n") + "\n"
+}
+
+func TestTheListForProgramsHasEveryPage(t *testing.T) {
+	const name = "../docs/llms.txt"
+	got := llms(pages(t, ".."))
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil { //nolint:gosec // everybody reads it
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(string(want), got); diff != "" {
+		t.Errorf("docs/llms.txt is not what the pages say; go test ./shared -run ForPrograms -update writes it:\n%s", diff)
 	}
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+// cliPage is the reference of the command line.
+const cliPage = "../../docs/cli.md"
+
+// cell makes a text fit into a cell of a Markdown table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// reference is the page while it is written.
+type reference struct {
+	strings.Builder
+	seen map[string]int // how many commands have a flag with these words
+}
+
+// sharedBy is of how many commands a flag is that the page explains once.
+const sharedBy = 4
+
+// leaves returns the commands that can be executed, by name.
+func leaves(n *kong.Node) (all []*kong.Node) {
+	if n.Hidden {
+		return nil
+	}
+	if len(n.Children) == 0 {
+		return []*kong.Node{n}
+	}
+	for _, child := range n.Children {
+		all = append(all, leaves(child)...)
+	}
+	slices.SortFunc(all, func(x, y *kong.Node) int { return cmp.Compare(x.FullPath(), y.FullPath()) })
+	return all
+}
+
+// flags returns the flags of a command that people may use.
+func flags(n *kong.Node) (all []*kong.Flag) {
+	for _, f := range n.Flags {
+		if !f.Hidden && f.Name != "help" {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// flagRow explains a flag in a row of a table.
+func flagRow(f *kong.Flag) string {
+	name := "`--" + f.Name + "`"
+	if f.Short != 0 {
+		name = fmt.Sprintf("`-%c`, %s", f.Short, name)
+	}
+	if !f.IsBool() {
+		name = strings.TrimSuffix(name, "`") + " " + cell(cmp.Or(f.PlaceHolder, strings.ToUpper(f.Name))) + "`"
+	}
+	standard := ""
+	if f.HasDefault && f.Default != "" && f.Default != "false" {
+		standard = fmt.Sprintf(" Default: `%s`.", cell(f.Default))
+	}
+	return fmt.Sprintf("| %s | %s%s |\n", name, cell(f.Help), standard)
+}
+
+// command writes a command as a section.
+func (r *reference) command(n *kong.Node) {
+	fmt.Fprintf(r, "\n## %s\n\n`%s %s`\n\n%s\n", n.FullPath(), strings.Fields(n.FullPath())[0], n.Summary(), cmp.Or(n.Help, n.Parent.Help))
+	rows, also := "", []string{}
+	for _, a := range n.Positional {
+		rows += fmt.Sprintf("| `%s` | %s |\n", cell(a.Summary()), cell(a.Help))
+	}
+	for _, f := range flags(n) {
+		if row := flagRow(f); r.seen[row] >= sharedBy {
+			also = append(also, "`--"+f.Name+"`")
+		} else {
+			rows += row
+		}
+	}
+	if rows != "" {
+		r.WriteString("\n| | |\n|---|---|\n" + rows)
+	}
+	if len(also) > 0 {
+		r.WriteString("\nAlso: " + strings.Join(also, ", ") + ".\n")
+	}
+}
+
+// The page has what --help prints: both come from the same model.
+func TestTheCLIPageHasEveryCommandAndFlag(t *testing.T) {
+	var c commands
+	parser, err := kong.New(&c, kong.Name("dormouse"), kong.Vars{"version": "", "platform": "of this machine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := reference{seen: map[string]int{}}
+	all := leaves(parser.Model.Node)
+	var common []string
+	for _, n := range all {
+		for _, f := range flags(n) {
+			row := flagRow(f)
+			if r := b.seen; r[row] == sharedBy-1 {
+				common = append(common, row)
+			}
+			b.seen[row]++
+		}
+	}
+	b.WriteString("# Commands\n\nThis page is written by the program: `go test ./infra/dormouse -run TestTheCLIPage -update`. [Operations](operations.md) explains how the commands are used together, and has the exit codes.\n")
+	b.WriteString("\n## Flags of many commands\n\n| | |\n|---|---|\n" + strings.Join(common, ""))
+	for _, n := range all {
+		b.command(n)
+	}
+	got := b.String()
+	if *update {
+		if err := os.WriteFile(cliPage, []byte(got), 0o644); err != nil { //nolint:gosec // everybody reads it
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(cliPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(string(want), got); diff != "" {
+		t.Errorf("docs/cli.md is not what the program says (-page +program); -update writes it:\n%s", diff)
+	}
+}
