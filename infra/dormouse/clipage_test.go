@@ -70,7 +70,7 @@ func flagRow(f *kong.Flag) string {
 
 // command writes a command as a section.
 func (r *reference) command(n *kong.Node) {
-	fmt.Fprintf(r, "\n## %s\n\n`%s %s`\n\n%s\n", n.FullPath(), strings.Fields(n.FullPath())[0], n.Summary(), cmp.Or(n.Help, n.Parent.Help))
+	_, _ = fmt.Fprintf(r, "\n## %s\n\n`%s %s`\n\n%s\n", n.FullPath(), strings.Fields(n.FullPath())[0], n.Summary(), cmp.Or(n.Help, n.Parent.Help))
 	rows, also := "", []string{}
 	for _, a := range n.Positional {
 		rows += fmt.Sprintf("| `%s` | %s |\n", cell(a.Summary()), cell(a.Help))

@@ -1,6 +1,6 @@
 // Package otlp sends spans and metrics to an OpenTelemetry collector: OTLP over HTTP, as
 // JSON. It has the few kinds of telemetry that Dormouse has. The official exporter would
-// add eighteen modules, gRPC among them, to a program that also starts in each box.
+// add twenty modules, gRPC among them, to a program that also starts in each box.
 package otlp
 
 import (
