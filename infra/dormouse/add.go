@@ -18,18 +18,21 @@ import (
 )
 
 type addCommand struct {
-	Name     string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the MCP registry, such as io.github.ada/weather."`
-	Command  []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
-	Env      []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
-	Cwd      string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
-	URL      string   `placeholder:"URL" help:"The URL of a remote server, instead of a command: one that somebody else hosts over Streamable HTTP or HTTP+SSE."`
-	Header   []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret in it is saved in .env beside the servers file."`
-	Private  bool     `help:"--url may lead to this machine or to a private network."`
-	Entry    string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
-	NoPin    bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
-	NoStart  bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
-	Registry string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry."`
-	Data     string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	Name      string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the MCP registry, such as io.github.ada/weather."`
+	Command   []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
+	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
+	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
+	URL       string   `placeholder:"URL" help:"The URL of a remote server, instead of a command: one that somebody else hosts over Streamable HTTP or HTTP+SSE."`
+	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret in it is saved in .env beside the servers file."`
+	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url: find out where, register this endpoint there, and send each user's own token."`
+	ClientID  string   `name:"client-id" placeholder:"ID" help:"With --oauth: the id of this endpoint there, if it was registered by hand."`
+	PublicURL string   `name:"public-url" default:"http://127.0.0.1:8787" placeholder:"URL" help:"With --oauth: where browsers reach this endpoint."`
+	Private   bool     `help:"--url may lead to this machine or to a private network."`
+	Entry     string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
+	NoPin     bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
+	NoStart   bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
+	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry."`
+	Data      string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
 	serversFile
 }
 
@@ -45,8 +48,8 @@ func (c *addCommand) Validate() error {
 		return errors.New("say which server: dormouse add NAME -- COMMAND ARGS…")
 	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || len(c.Env) > 0):
 		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd and -e")
-	case c.URL == "" && (len(c.Header) > 0 || c.Private):
-		return errors.New("--header and --private are for a remote server: give its --url")
+	case c.URL == "" && (len(c.Header) > 0 || c.Private || c.OAuth || c.ClientID != ""):
+		return errors.New("--header, --private and --oauth are for a remote server: give its --url")
 	case c.URL != "":
 		for _, h := range c.Header {
 			if name, _, ok := strings.Cut(h, ":"); !ok || strings.TrimSpace(name) == "" {
@@ -103,6 +106,10 @@ func (c *addCommand) Run(t *terminal) error {
 	if why != "" {
 		return fmt.Errorf("added %s to %s, but it is not served: %s", c.Name, f.name(), why)
 	}
+	if c.OAuth {
+		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/%s/connect, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), c.Name)
+		return err
+	}
 	if c.NoStart {
 		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
@@ -147,6 +154,11 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 	}
 	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
 		return "", err
+	}
+	if c.OAuth {
+		if err := c.connects(ctx, f, &entry); err != nil {
+			return "", err
+		}
 	}
 	return version, f.Set(c.Name, entry)
 }

@@ -78,7 +78,11 @@ func NewPages(c PagesConfig) (*Pages, error) {
 }
 
 // Redirect returns the redirect URI to register at third parties.
-func (p *Pages) Redirect() string { return p.Vault.publicURL + pathBack }
+func (p *Pages) Redirect() string { return RedirectOf(p.Vault.publicURL) }
+
+// RedirectOf returns the redirect URI of the endpoint at a URL, which has no slash at its
+// end.
+func RedirectOf(publicURL string) string { return publicURL + pathBack }
 
 // Limits of requests.
 const (
@@ -387,7 +391,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v visit, name stri
 	for key, value := range map[string]string{
 		"response_type": "code", "client_id": provider.ClientID, "redirect_uri": p.Redirect(), "state": l.State,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(challenge[:]), "code_challenge_method": "S256",
-		"scope": strings.Join(provider.Scopes, " "),
+		"scope": strings.Join(provider.Scopes, " "), "resource": provider.Resource,
 	} {
 		if value != "" {
 			q.Set(key, value)

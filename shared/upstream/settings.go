@@ -25,8 +25,9 @@ type Provider struct {
 	ClientSecret string            `json:"client_secret"`
 	Auth         string            `json:"auth"` // how the client names itself at the token endpoint: "post", or "basic"
 	Scopes       []string          `json:"scopes"`
-	Params       map[string]string `json:"params"` // further parameters for the authorization endpoint
-	Issuer       string            `json:"issuer"` // the iss that its answers must have, if they have one
+	Params       map[string]string `json:"params"`   // further parameters for the authorization endpoint
+	Resource     string            `json:"resource"` // what the token is for, as a URL (RFC 8707); "" for servers that are not told
+	Issuer       string            `json:"issuer"`   // the iss that its answers must have, if they have one
 	Exchange     *Exchange         `json:"exchange"`
 }
 

@@ -27,14 +27,22 @@ const maxAnswer = 64 << 10
 
 // redeem exchanges a code for tokens.
 func (v *Vault) redeem(ctx context.Context, p Provider, code, verifier, redirect string) (token, error) {
-	return v.ask(ctx, p, p.Token, url.Values{
+	return v.ask(ctx, p, p.Token, p.of(url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "code_verifier": {verifier}, "redirect_uri": {redirect},
-	})
+	}))
+}
+
+// of adds to a form what the token is for.
+func (p Provider) of(form url.Values) url.Values {
+	if p.Resource != "" {
+		form.Set("resource", p.Resource)
+	}
+	return form
 }
 
 // refresh exchanges a refresh token for new tokens.
 func (v *Vault) refresh(ctx context.Context, p Provider, refresh string) (token, error) {
-	return v.ask(ctx, p, p.Token, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}})
+	return v.ask(ctx, p, p.Token, p.of(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}}))
 }
 
 // ask sends a form to a token endpoint. No error repeats anything that was sent.

@@ -61,6 +61,14 @@ func (f *File) Set(name string, e Entry) error {
 	return f.change(func() ([]byte, error) { return jsonedit.Set(f.text, e.JSON(), f.path(name)...) })
 }
 
+// SetOurs sets a setting of the file, which is JSON, below x-dormouse.
+func (f *File) SetOurs(value []byte, path ...string) error {
+	beside := f.raw.Path[:max(len(f.raw.Path)-1, 0)]
+	return f.change(func() ([]byte, error) {
+		return jsonedit.Set(f.text, value, slices.Concat(beside, []string{"x-dormouse"}, path)...)
+	})
+}
+
 // Remove removes a server from the file. If the file does not have it, nothing changes.
 func (f *File) Remove(name string) error {
 	return f.change(func() ([]byte, error) { return jsonedit.Delete(f.text, f.path(name)...) })
