@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/console"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 type openCommand struct {
@@ -46,8 +47,8 @@ func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err e
 	}
 	err = to.ask(ctx, http.MethodPost, console.EntryPath, nil, &e)
 	var s stranger
-	if errors.As(err, &s) {
-		return e, fmt.Errorf("%s has no console (it answers %s): dormouse run serves one, and a stack on AWS has none yet", s.where, s.status)
+	if errors.As(err, &s) || isCode(err, string(session.NotFound)) {
+		return e, fmt.Errorf("%s has no console: dormouse run serves one, and a stack on AWS has none yet", to.where)
 	}
 	e.URL = to.base + e.URL
 	return e, err
