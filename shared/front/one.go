@@ -145,13 +145,15 @@ func (o *one) gather() error {
 		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
 	}
 	if len(o.members) == 0 {
-		if x.opts.SignIn != nil {
-			if value := x.opts.SignIn.Challenge(x.address(x.r.URL.Path), x.r.Header.Get("Authorization") != "", refused); value != "" {
-				x.w.Header().Set("WWW-Authenticate", value)
-			}
-		} else if session.CodeOf(refused) == session.Unauthenticated {
+		if session.CodeOf(refused) == session.Unauthenticated {
+			// A challenge that names metadata would send the client for a token that is then
+			// refused: tokens are for one server.
 			x.w.Header().Set("WWW-Authenticate", "Bearer")
+			if x.opts.SignIn != nil {
+				refused = session.Errorf(session.Unauthenticated, "this address takes API keys; a sign-in gives a token for one server, at /<server>/mcp").Because(refused)
+			}
 		}
+		nameRefused(x)
 		return refused
 	}
 	var served []string

@@ -149,17 +149,10 @@ func (x *exchange) discovery() error {
 	nothing := refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; the metadata of a server is at "+resourceMetadata+"/<server>/mcp")
 	path, ours := strings.CutPrefix(x.r.URL.Path, resourceMetadata)
 	server, resource, ok := split(path)
-	if name, grouped := groupOf(path); ours && grouped && x.opts.Groups != nil {
-		if _, known := x.opts.Groups(name); !known {
-			return nothing
-		}
-		server = "all servers"
-		if name != "" {
-			server = "group " + name
-		}
-	} else if !ours || !ok || resource != "mcp" && resource != "sse" {
+	if !ours || !ok || resource != "mcp" && resource != "sse" {
 		return nothing
-	} else if _, known := x.opts.Servers(server); !known {
+	}
+	if _, known := x.opts.Servers(server); !known {
 		return nothing
 	}
 	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {

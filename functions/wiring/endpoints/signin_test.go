@@ -316,6 +316,19 @@ func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
 	}
 }
 
+// A token is for one server, so nobody is sent for one to the address of all servers. With
+// the token of a server, that address has this server.
+func TestOneAddressSendsNobodyForAToken(t *testing.T) {
+	s := newSite(t)
+	a := s.do("POST", "/mcp", initialize)
+	if a.status != 401 || a.header.Get("WWW-Authenticate") != "Bearer" || !strings.Contains(a.body, `"id":1,`) || !strings.Contains(a.body, "this address takes API keys") {
+		t.Errorf("%d %v %s", a.status, a.header, a.body)
+	}
+	if a := s.do("POST", "/mcp", initialize, bearer(s.token("ada", "counter"))); a.status != 200 {
+		t.Errorf("with the token of a server: %d %s", a.status, a.body)
+	}
+}
+
 // Row A-9.
 func TestTokenIsOneAuthorizationHeader(t *testing.T) {
 	s := newSite(t)
@@ -387,7 +400,7 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 	s.cost()
 	for _, path := range []string{
 		"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/", "/.well-known/oauth-protected-resource/who",
-		"/.well-known/oauth-protected-resource/gone/mcp", "/.well-known/oauth-protected-resource/none/mcp", "/.well-known/oauth-protected-resource/who/ticket",
+		"/.well-known/oauth-protected-resource/gone/mcp", "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource/g/dev/mcp", "/.well-known/oauth-protected-resource/none/mcp", "/.well-known/oauth-protected-resource/who/ticket",
 		"/.well-known/oauth-protected-resource/who/message", "/.well-known/oauth-protected-resource/who/mcp/x", "/.well-known/oauth-protected-resourcewho/mcp",
 		"/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/who/mcp", "/who/mcp/.well-known/oauth-authorization-server",
 		"/.well-known/openid-configuration", "/.well-known/openid-configuration/who/mcp", "/who/mcp/.well-known/openid-configuration", "/.well-known/mcp", "/.well-known/x",
