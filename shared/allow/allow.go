@@ -40,10 +40,10 @@ type Rule struct {
 	// texts.
 	Claims map[string][]string `json:"claims,omitempty"`
 	// Tools maps tools to the callers that may see and call them, of the callers that may
-	// use the server. A key is the name of a tool, or the beginning of names with "*"
-	// behind it. For each tool the longest key counts, and a whole name before a
-	// beginning. All callers of the server may use the tools that no key fits. The rules
-	// in Tools have no Tools of their own.
+	// use the server. A key is the name of a tool, or the beginning of names with "*" after
+	// it. For each tool the longest key counts, and a whole name before a beginning. All
+	// callers of the server may use the tools that no key fits. The rules in Tools have no
+	// Tools of their own.
 	Tools map[string]Rule `json:"tools,omitempty"`
 }
 

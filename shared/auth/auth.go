@@ -1,8 +1,9 @@
-// Package auth authenticates callers: by API keys ([Keys]), by one-time tickets for clients
-// that cannot send headers ([Tickets]), or, on one machine, not at all ([Open]). It hides
-// the form of a key, that the store keeps only its hash, and how long an instance remembers
-// a lookup. Package oauth verifies the tokens of an identity provider; [Either] takes them
-// beside keys. Package host decides to which principal a session belongs.
+// Package auth authenticates callers by API keys ([Keys]), or by one-time tickets for
+// clients that cannot send headers ([Tickets]). On one machine it can also admit all
+// callers ([Open]). It hides the form of a key, that the store keeps only its hash, and
+// how long an instance remembers a lookup. Package oauth verifies the tokens of an
+// identity provider; [Either] takes them beside keys. Package host decides to which
+// principal a session belongs.
 //
 // A key acts as a principal of a tenant, for some servers or all. The principal's sessions
 // survive the key: a key that replaces it has the same principal and uses the same sessions.
@@ -46,7 +47,9 @@ const maxRemembered = 1000
 // documents what the methods promise.
 type Authenticator interface {
 	Authenticate(r *http.Request, server string) (session.Identity, error)
+	Members(r *http.Request, group string, servers []string) (map[string]session.Identity, error)
 	Confirm(ctx context.Context, credential, server string) error
+	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
 // Keys authenticates callers by the API key in Authorization: Bearer. It is safe for
@@ -70,14 +73,43 @@ func NewKeys(store session.Keys) *Keys { return &Keys{store: store, known: map[s
 // server need not be configured. Cost: one read if the key is not remembered, and one write
 // an hour for each key in use. A refused caller causes no write.
 //
-// Errors: Unauthenticated if there is no key, or none that is good, for whatever reason;
-// Forbidden if a good key is for other servers; Invalid for several headers; Unavailable.
+// Errors: Unauthenticated if there is no key, or none that is good, for whatever reason.
+// Forbidden if a good key is for other servers. Invalid for several headers; Unavailable.
 func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, error) {
 	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {
 		return session.Identity{}, err
 	}
 	return a.Verify(r.Context(), key, server)
+}
+
+// Members returns the identity of the caller at those of the servers that its key is for.
+// The address of the group does not matter. Costs and errors are as for Authenticate,
+// once for all servers.
+func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return EachServer(a, r, servers)
+}
+
+// EachServer returns the identity of a caller at those of the servers at which it
+// authenticates. It ends at the first server at which the caller is not known at all.
+//
+// Errors: those of Authenticate; Forbidden if the caller may use none of them.
+func EachServer(a interface {
+	Authenticate(r *http.Request, server string) (session.Identity, error)
+}, r *http.Request, servers []string,
+) (map[string]session.Identity, error) {
+	all := map[string]session.Identity{}
+	_, err := each(servers, func(server string) error {
+		who, err := a.Authenticate(r, server)
+		if err == nil {
+			all[server] = who
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // Verify returns whose key it is, and checks that it is good for a server. Costs and errors
@@ -111,6 +143,36 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	}
 	_, err := a.admit(ctx, credential, toCall(server), func(session.Key) bool { return true })
 	return err
+}
+
+// ConfirmMembers returns those of the servers of a group that a credential may still be used
+// for, as [Keys.Confirm] does for one. The address of the group does not matter.
+//
+// Errors: those of Confirm; Forbidden if the credential may be used for none of them.
+func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
+	return each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
+}
+
+// each returns the servers for which admit returns nil. It ends at the first error other than
+// Forbidden.
+//
+// Errors: those of admit; Forbidden if that was the answer for all servers.
+func each(servers []string, admit func(server string) error) (still []string, err error) {
+	var refused error
+	for _, server := range servers {
+		switch err := admit(server); {
+		case err == nil:
+			still = append(still, server)
+		case session.CodeOf(err) == session.Forbidden:
+			refused = err
+		default:
+			return nil, err
+		}
+	}
+	if len(still) > 0 {
+		refused = nil
+	}
+	return still, refused
 }
 
 func notGood() error {
@@ -210,5 +272,15 @@ func (Open) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
 }
 
+// Members returns the same for all servers.
+func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return EachServer(o, r, servers)
+}
+
 // Confirm returns nil.
 func (Open) Confirm(context.Context, string, string) error { return nil }
+
+// ConfirmMembers returns the servers.
+func (Open) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}

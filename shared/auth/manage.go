@@ -100,13 +100,13 @@ func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, 
 	})
 }
 
-// Rotate makes a key that replaces another one, and returns it as [Create] does: with the
-// same principal, servers, role and props, and as long a life as the old one had. The old
-// key, which name names by its id or as a whole, ends after grace if it would not end
-// before.
+// Rotate makes a key that replaces another one, and returns it as [Create] does. The new
+// key has the same principal, servers, role and props, and as long a life as the old one
+// had. The old key, which name names by its id or as a whole, ends after grace if it
+// would not end before.
 //
-// Errors: NotFound; Conflict if the old key was revoked; Unavailable: the new key may be
-// stored but is lost, and the old one may not end, so do it again.
+// Errors: NotFound; Conflict if the old key was revoked; Unavailable. After Unavailable,
+// the new key may be stored but is lost, and the old one may not end, so do it again.
 func Rotate(ctx context.Context, store session.Keys, name string, grace time.Duration) (key string, record, old session.Key, err error) {
 	if grace < 0 {
 		return "", record, old, session.Errorf(session.Invalid, "the grace of %s is over already; use 0 or more", grace)

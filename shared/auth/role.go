@@ -32,7 +32,7 @@ func Has(role session.Role, r Right) bool {
 	}
 }
 
-// purpose is what a key is to be good for.
+// purpose says what a key must permit.
 type purpose struct {
 	right  Right
 	server string // that is called
@@ -55,7 +55,8 @@ func (p purpose) allow(k session.Key) error {
 	return nil
 }
 
-// named lists servers, of many only the first ones.
+// named lists servers in a sentence. If there are many, it names the first ones and
+// counts the others.
 func named(servers []string) string {
 	const most = 20
 	if n := len(servers) - most; n > 0 {

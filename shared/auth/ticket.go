@@ -40,8 +40,8 @@ func (t *Tickets) Issue(ctx context.Context, who session.Identity, server string
 // even if Redeem fails. The caller must still confirm that the credential is good. Cost: one
 // write; none for a malformed ticket.
 //
-// Errors: Unauthenticated if there is no such ticket, or it was redeemed or is too old;
-// Forbidden if it is for another server; Unavailable: the ticket may be gone.
+// Errors: Unauthenticated if there is no such ticket, or it was redeemed or is too old.
+// Forbidden if it is for another server. Unavailable: the ticket may be gone.
 func (t *Tickets) Redeem(ctx context.Context, ticket, server string) (session.Identity, error) {
 	gone := session.Errorf(session.Unauthenticated, "this ticket is not known, was used or is too old; get a new one for each connection")
 	if !isTicket(ticket) {

@@ -27,6 +27,9 @@ func random(n int) string {
 	return base32.NewEncoding(alphabet).EncodeToString(raw)
 }
 
+// IsKey reports whether a text says that it is an API key.
+func IsKey(text string) bool { return strings.HasPrefix(text, keyPrefix) }
+
 // newKey returns a key and its id.
 func newKey() (key, id string) {
 	id = random(idChars)

@@ -10,6 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/broker"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 // The rules for tools are asked with the claims of the sign-in, at the sign-in and at each
@@ -19,7 +20,7 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 		return map[string]oauth.Rule{"files": {Everyone: true, Tools: tools}, "*": {Everyone: true}}
 	}
 	admins := oauth.Rule{Groups: []string{"admins"}}
-	s := newSite(t, nil, func(c *broker.Config) {
+	s := newSite(t, storetest.SQLite, func(c *broker.Config) {
 		c.Login, c.Scopes = fixed{"sub": "ada", "groups": []any{"eng", "ops"}}, nil
 		c.Allow = rules(map[string]oauth.Rule{"write_*": admins, "write_note": {Groups: []string{"eng"}}})
 	})

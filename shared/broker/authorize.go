@@ -3,11 +3,14 @@ package broker
 import (
 	"crypto/subtle"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
 )
 
 // request is a checked authorization request. It is sealed into the consent page and
@@ -25,7 +28,7 @@ type request struct {
 
 const (
 	consentWithin = 30 * time.Minute // from the page to the user's answer
-	flowWithin    = 15 * time.Minute // from there to the end of the sign-in
+	flowWithin    = 15 * time.Minute // from the user's answer to the end of the sign-in
 	codeWithin    = time.Minute
 )
 
@@ -88,6 +91,9 @@ func (b *Broker) ask(w http.ResponseWriter, r *http.Request) error {
 	if err := b.check(q, resources, &req); err != nil {
 		return err
 	}
+	if req.Client == oauth.ConsoleClient { // which is not a stranger, and shows the user what it is
+		return b.begins(w, r, req, "")
+	}
 	if req.Server != "" && b.agreed(r, who, req) && q.Get("prompt") != "consent" {
 		return b.begins(w, r, req, "")
 	}
@@ -120,9 +126,16 @@ func (b *Broker) check(q url.Values, resources []string, req *request) error {
 	if req.Scopes = strings.Fields(q.Get("scope")); len(req.Scopes) > 100 {
 		return refuse("invalid_scope", "the request has more than 100 scopes")
 	}
+	if req.Client == oauth.ConsoleClient {
+		req.Server, req.Scopes = oauth.Console, nil
+		if !slices.Equal(resources, []string{b.settings.PublicURL + oauth.Console}) {
+			return refuse("invalid_target", "the console gets tokens for itself only")
+		}
+		return nil
+	}
 	server, err := b.resource(url.Values{"resource": resources})
 	if err != nil {
-		return refuse("invalid_target", "the resource is not a server of this endpoint; send the URL of one server")
+		return refuse("invalid_target", "the resource is not a server of this endpoint; send the URL of one server, or the address of all")
 	}
 	if req.Server = server; server == "" && len(b.servers) == 1 {
 		req.Server = b.servers[0]
@@ -154,8 +167,11 @@ func (b *Broker) askUser(w http.ResponseWriter, r *http.Request, who client, req
 		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Scopes: req.Scopes,
 		Request: b.seal(forRequest, asked{req, csrf}), Loopback: isLoopback(hostOf(req.Redirect)),
 	}
-	if req.Server == "" {
-		data.Servers = b.servers
+	switch members, group := b.settings.Groups[req.Server]; {
+	case group:
+		data.Server, data.Members = "", members
+	case req.Server == "":
+		data.Servers, data.Groups = b.servers, slices.Sorted(maps.Keys(b.settings.Groups))
 	}
 	b.page(w, http.StatusOK, req.Redirect, data)
 	return nil
@@ -184,7 +200,7 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request) error {
 		return &redirectError{req, "access_denied", "the user has refused"}
 	}
 	if req.Server == "" {
-		if req.Server = f.Get("server"); !slices.Contains(b.servers, req.Server) {
+		if req.Server = f.Get("server"); !b.has(req.Server) {
 			return bad("invalid_request", "no server was chosen; go back to the page before and choose one")
 		}
 		b.limit(&req)

@@ -1,7 +1,7 @@
 // Package broker is an authorization server (OAuth 2.1; MCP, basic/authorization) that
 // has users sign in elsewhere: at an OpenID Connect provider or at GitHub. It registers
-// clients, asks users for consent, and issues tokens, each for one server. Package oauth
-// verifies these tokens.
+// clients, asks users for consent, and issues tokens, each for one server or one group of
+// servers. Package oauth verifies these tokens.
 //
 // # What is stored
 //
@@ -13,14 +13,15 @@
 //
 // We looked for a library first. zitadel/oidc v3.51 (28 modules, 10.8 MB) and ory/fosite
 // v0.49 (465 modules, 16.6 MB) build and are well kept. Neither registers clients (RFC
-// 7591), reads client ID metadata documents, knows resource indicators in the code flow
-// (RFC 8707), or sends iss in its answers (RFC 9207). Both store each request and each
-// code before a user has signed in, and leave rotation and reuse of refresh tokens to the
-// store that their caller writes. zitadel's needs signing keys and issues ID tokens;
-// fosite's refuses the port of a client on localhost that it does not know. What remains
-// for them is reading a dozen form fields. We did not read go-oauth2 v4.5 (50 modules).
-// luikyv/go-oidc, osin and hydra cannot be had as modules. For the other side, signing in
-// at a provider, coreos/go-oidc and golang.org/x/oauth2 do all that is needed.
+// 7591) or reads client ID metadata documents. Neither knows resource indicators in the
+// code flow (RFC 8707) or sends iss in its answers (RFC 9207). Both store each request
+// and each code before a user has signed in. They leave rotation and reuse of refresh
+// tokens to the store that their caller writes. zitadel's needs signing keys and issues
+// ID tokens; fosite's refuses the port of a client on localhost that it does not know.
+// What remains for them is reading a dozen form fields. We did not read go-oauth2 v4.5
+// (50 modules). luikyv/go-oidc, osin and hydra cannot be had as modules. For the other
+// side, signing in at a provider, coreos/go-oidc and golang.org/x/oauth2 do all that is
+// needed.
 package broker
 
 import (
@@ -33,6 +34,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -69,8 +71,8 @@ type Config struct {
 	// Login is where users sign in. nil: at Settings.Issuer, or with any name if that is
 	// the public URL itself.
 	Login Login
-	// SignedIn gets what the identity provider has given to a user who signed in for a
-	// server; nil: nobody needs it.
+	// SignedIn gets the tokens that the identity provider has given to a user who signed in
+	// for a server, or for a group by its address. nil: nobody needs them.
 	SignedIn func(ctx context.Context, who session.Identity, server string, t Token) error
 	// Client makes requests to the issuers. nil: one with limits.
 	Client *http.Client
@@ -97,7 +99,8 @@ type Broker struct {
 	log       *slog.Logger
 }
 
-// targets are the servers that clients may ask for, and the rules for them.
+// targets are the servers and groups that clients may ask for, and the rules for them.
+// The name of a group here is its address; settings.Groups has the groups.
 type targets struct {
 	settings oauth.Settings
 	servers  []string
@@ -146,11 +149,19 @@ func New(c Config) (*Broker, error) {
 		grants:   grants{seals: sealers, rows: c.Store},
 		browsers: browsers{seals: sealers, plain: strings.HasPrefix(s.PublicURL, "http://")},
 	}
+	if len(s.Roles) > 0 {
+		b.list = maps.Clone(s.Clients)
+		if b.list == nil {
+			b.list = map[string]oauth.Client{}
+		}
+		b.list[oauth.ConsoleClient] = oauth.Client{Name: "Dormouse", RedirectURIs: []string{s.PublicURL + oauth.ConsolePage}}
+	}
 	for _, name := range c.Servers {
 		if c.Served == nil || c.Served(name) {
 			b.servers = append(b.servers, name)
 		}
 	}
+	b.serveGroups()
 	for _, p := range []purpose{forClient, forConsent, forRequest, forFlow, forCode, forName, forVisit} {
 		if b.seals[p], err = session.NewSealer(string(p), c.Secret, c.Others...); err != nil {
 			return nil, err

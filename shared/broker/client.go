@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// client is a client that is known, in one of three ways: the operator has registered
-// it, it has registered itself, or its id is the URL of a document about it.
+// client is a client that is known in one of three ways. The operator has registered it,
+// it has registered itself, or its id is the URL of a document about it.
 type client struct {
 	id     string
 	name   string // not verified
@@ -86,8 +86,8 @@ const (
 	maxName      = 40 // bytes of a name that are kept
 )
 
-// An id is sealed, so nothing is stored for a client, and its length is that of a few
-// hashes: many clients keep ids in 255 characters.
+// An id is sealed, so nothing is stored for a client. It is as short as a few hashes,
+// because many clients keep ids in 255 characters.
 func (b *clients) registeredID(r registration) string {
 	plain := binary.BigEndian.AppendUint32(nil, uint32(r.at.Unix())) //nolint:gosec // until 2106
 	plain = append(plain, r.method, byte(len(r.hashes)))

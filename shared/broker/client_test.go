@@ -3,15 +3,16 @@ package broker_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/broker"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 // redirects says of redirect URIs whether they may be registered.
@@ -72,58 +73,77 @@ func redirects() map[string]bool {
 }
 
 func TestA36RedirectURIs(t *testing.T) {
-	s := newSite(t, nil, nil)
-	good := s.register(callback)
-	_, challenge := pkce()
-	for uri, ok := range redirects() {
-		res := s.json("/register", map[string]any{"redirect_uris": []string{uri}})
-		if (res.StatusCode == http.StatusCreated) != ok || !ok && answer(t, res)["error"] != "invalid_redirect_uri" {
-			t.Errorf("registration of %q: %s", uri, res.Status)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		good := s.register(callback)
+		_, challenge := pkce()
+		for uri, ok := range redirects() {
+			res := s.json("/register", map[string]any{"redirect_uris": []string{uri}})
+			if (res.StatusCode == http.StatusCreated) != ok || !ok && answer(t, res)["error"] != "invalid_redirect_uri" {
+				t.Errorf("registration of %q: %s", uri, res.Status)
+			}
+			// Another client's request with the URI is answered by a page.
+			page := s.browser().open(http.MethodGet, at+"/authorize?"+request(good, challenge, "redirect_uri", uri).Encode(), nil)
+			if page.StatusCode != http.StatusBadRequest || page.Header.Get("Location") != "" || strings.Contains(text(t, page), "evil") {
+				t.Errorf("request with %q: %s %v", uri, page.Status, page.Header)
+			}
 		}
-		// Another client's request with the URI is answered by a page.
-		page := s.browser().open(http.MethodGet, at+"/authorize?"+request(good, challenge, "redirect_uri", uri).Encode(), nil)
-		if page.StatusCode != http.StatusBadRequest || page.Header.Get("Location") != "" || strings.Contains(text(t, page), "evil") {
-			t.Errorf("request with %q: %s %v", uri, page.Status, page.Header)
-		}
-	}
+	})
 }
 
 func TestLoopbackPortsDoNotCount(t *testing.T) {
-	s := newSite(t, nil, nil)
-	_, challenge := pkce()
-	for registered, asked := range map[string]map[string]bool{
-		"http://127.0.0.1:1/cb": {"http://127.0.0.1:2/cb": true, "http://127.0.0.1/cb": true, "http://127.0.0.1:2/": false, "http://localhost:1/cb": false},
-		"http://localhost/cb":   {"http://localhost:50000/cb": true, "http://localhost:50000/cb?x=1": false},
-		"http://[::1]:1/cb":     {"http://[::1]:2/cb": true, "http://[::1]/cb": true},
-		"https://a.example/cb":  {"https://a.example:444/cb": false, "https://a.example/cb/": false, "https://A.example/cb": false},
-	} {
-		client := s.register(registered)
-		for uri, ok := range asked {
-			res := s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "redirect_uri", uri).Encode(), nil)
-			if (res.StatusCode == http.StatusOK) != ok {
-				t.Errorf("%s for a client with %s: %s", uri, registered, res.Status)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		_, challenge := pkce()
+		for registered, asked := range map[string]map[string]bool{
+			"http://127.0.0.1:1/cb": {"http://127.0.0.1:2/cb": true, "http://127.0.0.1/cb": true, "http://127.0.0.1:2/": false, "http://localhost:1/cb": false},
+			"http://localhost/cb":   {"http://localhost:50000/cb": true, "http://localhost:50000/cb?x=1": false},
+			"http://[::1]:1/cb":     {"http://[::1]:2/cb": true, "http://[::1]/cb": true},
+			"https://a.example/cb":  {"https://a.example:444/cb": false, "https://a.example/cb/": false, "https://A.example/cb": false},
+		} {
+			client := s.register(registered)
+			for uri, ok := range asked {
+				res := s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "redirect_uri", uri).Encode(), nil)
+				if (res.StatusCode == http.StatusOK) != ok {
+					t.Errorf("%s for a client with %s: %s", uri, registered, res.Status)
+				}
 			}
 		}
+	})
+}
+
+// cursor returns the redirect URIs that Cursor registers.
+func cursor() []string {
+	return []string{"cursor://anysphere.cursor-mcp/oauth/callback", "https://www.cursor.com/agents/mcp/oauth/callback", "http://localhost:8787/callback"}
+}
+
+func TestA39AHundredThousandRegistrationsStoreNothing(t *testing.T) {
+	s := newSite(t, storetest.SQLite, func(c *broker.Config) { c.Log = nil })
+	function := s.handler()
+	body := `{"redirect_uris":["` + strings.Join(cursor(), `","`) + `"]}`
+	for range 100_000 {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, at+"/register", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if function.ServeHTTP(w, r); w.Code != http.StatusCreated {
+			t.Fatal(w.Code, w.Body)
+		}
+	}
+	if c := s.store.Counts(); c.Reads+c.Writes != 0 {
+		t.Errorf("%+v", c)
 	}
 }
 
-func TestA39RegistrationsStoreNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
-		cursor := []string{"cursor://anysphere.cursor-mcp/oauth/callback", "https://www.cursor.com/agents/mcp/oauth/callback", "http://localhost:8787/callback"}
-		for range 1000 {
-			s.register(cursor...)
-		}
-		if c := s.store.Counts(); c.Reads+c.Writes != 0 {
-			t.Errorf("%+v", c)
-		}
-		id := s.register(cursor...)
+func TestA39ARegistrationIsGoodForNinetyDays(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		id := s.register(cursor()...)
 		if len(id) > 255 {
 			t.Errorf("the id has %d characters", len(id))
 		}
 		_, challenge := pkce()
 		begin := func(id string) int {
-			return s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge, "redirect_uri", cursor[1]).Encode(), nil).StatusCode
+			return s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge, "redirect_uri", cursor()[1]).Encode(), nil).StatusCode
 		}
 		if got := begin(id); got != http.StatusOK {
 			t.Error(got)
@@ -147,7 +167,7 @@ func TestA39RegistrationsStoreNothing(t *testing.T) {
 }
 
 func TestARegistrationIsAnsweredAsItWasTaken(t *testing.T) {
-	s := newSite(t, nil, nil)
+	s := newSite(t, storetest.SQLite, nil)
 	got := answer(t, s.json("/register", map[string]any{
 		"client_name": "X\u202e\n" + strings.Repeat("y", 100), "redirect_uris": []string{callback}, "grant_types": []string{"implicit"}, "scope": "everything", "application_type": "native",
 	}))
@@ -175,7 +195,7 @@ func TestARegistrationIsAnsweredAsItWasTaken(t *testing.T) {
 }
 
 func TestClientsOfTheSettings(t *testing.T) {
-	s := newSite(t, nil, func(c *broker.Config) {
+	s := newSite(t, storetest.SQLite, func(c *broker.Config) {
 		c.Clients = map[string]oauth.Client{"mine": {Name: "Mine", RedirectURIs: []string{callback}, Secret: "s3cret"}, "public": {RedirectURIs: []string{callback}}}
 	})
 	verifier, challenge := pkce()
@@ -195,126 +215,132 @@ func TestClientsOfTheSettings(t *testing.T) {
 // A consent is for one client, at one host, for one server and its scopes, and comes
 // before everything else.
 func TestA40ConsentComesFirst(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client, other := s.register(callback, "https://client.example/cb"), s.register(callback)
-	_, challenge := pkce()
-	b := s.browser()
-	asks := func(name string, q url.Values, want bool) {
-		t.Helper()
-		res := b.open(http.MethodGet, at+"/authorize?"+q.Encode(), nil)
-		if (res.StatusCode == http.StatusOK) != want {
-			t.Errorf("%s: %s, want a page: %v", name, res.Status, want)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, other := s.register(callback, "https://client.example/cb"), s.register(callback)
+		_, challenge := pkce()
+		b := s.browser()
+		asks := func(name string, q url.Values, want bool) {
+			t.Helper()
+			res := b.open(http.MethodGet, at+"/authorize?"+q.Encode(), nil)
+			if (res.StatusCode == http.StatusOK) != want {
+				t.Errorf("%s: %s, want a page: %v", name, res.Status, want)
+			}
 		}
-	}
-	first := request(client, challenge)
-	res := b.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)
-	page := text(t, res)
-	for _, part := range []string{"<b>Test client</b>", "<b>files</b>", "<b>127.0.0.1</b>", "has given its name itself", "program on the computer"} {
-		if !strings.Contains(page, part) {
-			t.Errorf("the page does not say %q:\n%s", part, page)
+		first := request(client, challenge)
+		res := b.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)
+		page := text(t, res)
+		for _, part := range []string{"<b>Test client</b>", "<b>files</b>", "<b>127.0.0.1</b>", "has given its name itself", "program on the computer"} {
+			if !strings.Contains(page, part) {
+				t.Errorf("the page does not say %q:\n%s", part, page)
+			}
 		}
-	}
-	for _, c := range res.cookies {
-		if strings.HasPrefix(c.Name, "dm_flow") {
-			t.Error("a sign-in was begun before the consent")
+		for _, c := range res.cookies {
+			if strings.HasPrefix(c.Name, "dm_flow") {
+				t.Error("a sign-in was begun before the consent")
+			}
 		}
-	}
-	asks("again, without an answer", first, true)
-	b.signIn(at+"/authorize?"+first.Encode(), "ada", "")
-	asks("again, with the answer", first, false)
-	asks("fewer scopes", with(first, "scope", ""), false)
-	asks("more scopes", with(first, "scope", "files:write"), true)
-	asks("another server", with(first, "resource", at+"/other/mcp"), true)
-	asks("another client", with(first, "client_id", other), true)
-	asks("another host", with(first, "redirect_uri", "https://client.example/cb"), true)
-	asks("the page is wanted", with(first, "prompt", "consent"), true)
-	asks("no page is wanted", with(first, "prompt", "none"), false)
-	if q := s.browser().open(http.MethodGet, at+"/authorize?"+with(first, "prompt", "none").Encode(), nil); !strings.Contains(q.Header.Get("Location"), "error=interaction_required") {
-		t.Error("no page is wanted, and there is no consent:", q.Header)
-	}
-	f := fields(text(t, s.browser().open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
-	f.Set("answer", "deny")
-	refuser := s.browser()
-	f = fields(text(t, refuser.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
-	if to := refuser.open(http.MethodPost, at+"/authorize", f).Header.Get("Location"); !strings.HasPrefix(to, callback) || !strings.Contains(to, "error=access_denied") {
-		t.Error("a refusal leads to", to)
-	}
+		asks("again, without an answer", first, true)
+		b.signIn(at+"/authorize?"+first.Encode(), "ada", "")
+		asks("again, with the answer", first, false)
+		asks("fewer scopes", with(first, "scope", ""), false)
+		asks("more scopes", with(first, "scope", "files:write"), true)
+		asks("another server", with(first, "resource", at+"/other/mcp"), true)
+		asks("another client", with(first, "client_id", other), true)
+		asks("another host", with(first, "redirect_uri", "https://client.example/cb"), true)
+		asks("the page is wanted", with(first, "prompt", "consent"), true)
+		asks("no page is wanted", with(first, "prompt", "none"), false)
+		if q := s.browser().open(http.MethodGet, at+"/authorize?"+with(first, "prompt", "none").Encode(), nil); !strings.Contains(q.Header.Get("Location"), "error=interaction_required") {
+			t.Error("no page is wanted, and there is no consent:", q.Header)
+		}
+		f := fields(text(t, s.browser().open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
+		f.Set("answer", "deny")
+		refuser := s.browser()
+		f = fields(text(t, refuser.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
+		if to := refuser.open(http.MethodPost, at+"/authorize", f).Header.Get("Location"); !strings.HasPrefix(to, callback) || !strings.Contains(to, "error=access_denied") {
+			t.Error("a refusal leads to", to)
+		}
+	})
 }
 
 func TestA41TheCallbackIsForTheBrowserThatBegan(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client := s.register(callback)
-	_, challenge := pkce()
-	b := s.browser()
-	login := b.begin(at + "/authorize?" + request(client, challenge).Encode())
-	f := fields(text(t, b.open(http.MethodGet, login, nil)))
-	f.Set("name", "ada")
-	to := b.open(http.MethodPost, at+"/login", f).Header.Get("Location")
-	refused := func(name string, b *browser, to string) {
-		t.Helper()
-		if res := b.open(http.MethodGet, to, nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
-			t.Errorf("%s: %s %v", name, res.Status, res.Header)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client := s.register(callback)
+		_, challenge := pkce()
+		b := s.browser()
+		login := b.begin(at + "/authorize?" + request(client, challenge).Encode())
+		f := fields(text(t, b.open(http.MethodGet, login, nil)))
+		f.Set("name", "ada")
+		to := b.open(http.MethodPost, at+"/login", f).Header.Get("Location")
+		refused := func(name string, b *browser, to string) {
+			t.Helper()
+			if res := b.open(http.MethodGet, to, nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
+				t.Errorf("%s: %s %v", name, res.Status, res.Header)
+			}
 		}
-	}
-	refused("no cookie", s.browser(), to)
-	other := s.browser()
-	other.begin(at + "/authorize?" + request(client, challenge).Encode())
-	refused("the cookie of another flow", other, to)
-	refused("no state", b, at+"/callback?code=x")
-	refused("another state", b, strings.Replace(to, "state=", "state=A", 1))
-	if res := b.open(http.MethodGet, to, nil); res.StatusCode != http.StatusSeeOther {
-		t.Fatal(res.Status)
-	}
-	refused("twice", b, to)
+		refused("no cookie", s.browser(), to)
+		other := s.browser()
+		other.begin(at + "/authorize?" + request(client, challenge).Encode())
+		refused("the cookie of another flow", other, to)
+		refused("no state", b, at+"/callback?code=x")
+		refused("another state", b, strings.Replace(to, "state=", "state=A", 1))
+		if res := b.open(http.MethodGet, to, nil); res.StatusCode != http.StatusSeeOther {
+			t.Fatal(res.Status)
+		}
+		refused("twice", b, to)
+	})
 }
 
 func TestA42TheConsentPageCannotBeForged(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client := s.register(callback)
-	_, challenge := pkce()
-	b, other := s.browser(), s.browser()
-	res := b.open(http.MethodGet, at+"/authorize?"+request(client, challenge).Encode(), nil)
-	for name, want := range map[string]string{
-		"X-Frame-Options": "DENY", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
-		"Content-Security-Policy": "default-src 'none'; style-src 'nonce-", "Content-Type": "text/html; charset=utf-8", "Access-Control-Allow-Origin": "",
-		// It would take from a client in a web page the window that it has opened for the sign-in.
-		"Cross-Origin-Opener-Policy": "",
-	} {
-		if got := res.Header.Get(name); !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("%s is %q", name, got)
-		}
-	}
-	if csp := res.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "frame-ancestors 'none'") || !strings.Contains(csp, "form-action 'self'") {
-		t.Error(csp)
-	}
-	f := fields(text(t, res))
-	f.Set("answer", "allow")
-	theirs := fields(text(t, other.open(http.MethodGet, at+"/authorize?"+request(client, challenge).Encode(), nil)))
-	for name, attempt := range map[string]func() *reply{
-		"no cookie": func() *reply { return s.browser().open(http.MethodPost, at+"/authorize", f) },
-		"another's page": func() *reply {
-			return b.open(http.MethodPost, at+"/authorize", with(f, "request", theirs.Get("request")))
-		},
-		"no request": func() *reply { return b.open(http.MethodPost, at+"/authorize", with(f, "request", "")) },
-		"another origin": func() *reply {
-			h := http.Header{"Origin": {"https://evil.example"}}
-			for _, c := range res.cookies {
-				h.Set("Cookie", c.Name+"="+c.Value)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client := s.register(callback)
+		_, challenge := pkce()
+		b, other := s.browser(), s.browser()
+		res := b.open(http.MethodGet, at+"/authorize?"+request(client, challenge).Encode(), nil)
+		for name, want := range map[string]string{
+			"X-Frame-Options": "DENY", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+			"Content-Security-Policy": "default-src 'none'; style-src 'nonce-", "Content-Type": "text/html; charset=utf-8", "Access-Control-Allow-Origin": "",
+			// It would take from a client in a web page the window that it has opened for the sign-in.
+			"Cross-Origin-Opener-Policy": "",
+		} {
+			if got := res.Header.Get(name); !strings.HasPrefix(got, want) || want == "" && got != "" {
+				t.Errorf("%s is %q", name, got)
 			}
-			return s.do(http.MethodPost, at+"/authorize", f, h)
-		},
-	} {
-		if got := attempt(); got.StatusCode != http.StatusBadRequest || len(got.cookies) > 0 {
-			t.Errorf("%s: %s", name, got.Status)
 		}
-	}
-	if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusSeeOther {
-		t.Error("the page itself:", got.Status)
-	}
+		if csp := res.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "frame-ancestors 'none'") || !strings.Contains(csp, "form-action 'self'") {
+			t.Error(csp)
+		}
+		f := fields(text(t, res))
+		f.Set("answer", "allow")
+		theirs := fields(text(t, other.open(http.MethodGet, at+"/authorize?"+request(client, challenge).Encode(), nil)))
+		for name, attempt := range map[string]func() *reply{
+			"no cookie": func() *reply { return s.browser().open(http.MethodPost, at+"/authorize", f) },
+			"another's page": func() *reply {
+				return b.open(http.MethodPost, at+"/authorize", with(f, "request", theirs.Get("request")))
+			},
+			"no request": func() *reply { return b.open(http.MethodPost, at+"/authorize", with(f, "request", "")) },
+			"another origin": func() *reply {
+				h := http.Header{"Origin": {"https://evil.example"}}
+				for _, c := range res.cookies {
+					h.Set("Cookie", c.Name+"="+c.Value)
+				}
+				return s.do(http.MethodPost, at+"/authorize", f, h)
+			},
+		} {
+			if got := attempt(); got.StatusCode != http.StatusBadRequest || len(got.cookies) > 0 {
+				t.Errorf("%s: %s", name, got.Status)
+			}
+		}
+		if got := b.open(http.MethodPost, at+"/authorize", f); got.StatusCode != http.StatusSeeOther {
+			t.Error("the page itself:", got.Status)
+		}
+	})
 }
 
 func TestCookiesAreTiedToTheHost(t *testing.T) {
-	s := newSite(t, nil, func(c *broker.Config) {
+	s := newSite(t, storetest.SQLite, func(c *broker.Config) {
 		c.PublicURL, c.Issuer, c.ClientID, c.Login = "https://mcp.example.com", "https://login.example.com", "us", fixed{"sub": "ada"}
 	})
 	_, challenge := pkce()
@@ -331,7 +357,7 @@ func TestCookiesAreTiedToTheHost(t *testing.T) {
 }
 
 func TestNamesAreEscaped(t *testing.T) {
-	s := newSite(t, nil, nil)
+	s := newSite(t, storetest.SQLite, nil)
 	doc := answer(t, s.json("/register", map[string]any{"client_name": `<script>x</script>"'`, "redirect_uris": []string{callback}}))
 	_, challenge := pkce()
 	page := text(t, s.browser().open(http.MethodGet, at+"/authorize?"+request(doc["client_id"].(string), challenge).Encode(), nil))
@@ -351,7 +377,7 @@ func TestThePolicyOfEachFormAllowsTheWayToTheClient(t *testing.T) {
 		"http://127.0.0.1:4000/done": "http://127.0.0.1:4000", "http://localhost:4000/done": "http://localhost:4000",
 		"cursor://anysphere.cursor-mcp/oauth/callback": "cursor:", "https://client.example/done": "https:",
 	} {
-		s := newSite(t, nil, nil)
+		s := newSite(t, storetest.SQLite, nil)
 		b := s.browser()
 		_, challenge := pkce()
 		ask := at + "/authorize?" + request(s.register(redirect), challenge, "redirect_uri", redirect).Encode()

@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 // crashing is a store under a function that may crash: at one of its next calls, before
@@ -131,12 +132,21 @@ func (s *sim) step() {
 // it were sent. Whatever comes twice, a client that got tokens can refresh them or sees
 // its grant end, and tokens of a revoked grant are refused after 30 seconds.
 func TestA50ACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
-	for seed := range uint64(150) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 30) })
+	t.Run("memory", func(t *testing.T) {
+		crash(t, func(testing.TB) session.Store { return sessiontest.NewMemory() }, 30, 150)
+	})
+}
+
+// crash simulates with the seeds from first on, before last.
+func crash(t *testing.T, open storetest.Open, first, last uint64) {
+	t.Helper()
+	for seed := first; seed < last; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				faults := &crashing{random: rand.New(rand.NewPCG(seed, 50))} //nolint:gosec // a simulation
-				memory := sessiontest.NewMemory()
-				s := &sim{site: newSite(t, intercept.New(memory, faults.around), nil), crashing: faults}
+				failing := func(t testing.TB) session.Store { return intercept.New(open(t), faults.around) }
+				s := &sim{site: newSite(t, failing, nil), crashing: faults}
 				for range 3 {
 					s.codes = append(s.codes, &simCode{grant: s.code(), until: time.Now().Add(59 * time.Second)})
 				}

@@ -23,7 +23,7 @@ import (
 const (
 	maxDocument  = 5 << 10
 	fetchWithin  = 5 * time.Second
-	documentMin  = 5 * time.Minute // that a document is kept, whatever its headers say
+	documentMin  = 5 * time.Minute // a document is kept for at least this time, whatever its headers say
 	documentMax  = 24 * time.Hour
 	missingFor   = time.Minute
 	documentName = "oauth client "

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// How long a grant lasts without being used, how long at most, and how long the refresh
-// token before the last one is accepted: clients lose answers, and refresh twice at once.
+// How long a grant lasts without being used, how long at most, and how long the previous
+// refresh token is accepted. Clients lose answers, and refresh twice at once.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
@@ -84,6 +84,9 @@ func (b *grants) issue(g session.Grant, rules, scopes []string, refresh string) 
 		Grant:     g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: scopes, Expires: now.Add(oauth.AccessLife).Unix(),
 		Props: withClient(g.Props, g.Client, scopes),
 	}
+	if oauth.Carries(g.Server) {
+		t.Claims = g.Claims
+	}
 	return tokens{oauth.SealToken(b.seals[forAccess], t), "Bearer", int64(oauth.AccessLife.Seconds()), refresh, strings.Join(scopes, " ")}
 }
 
@@ -105,9 +108,9 @@ func withClient(props []byte, client string, scopes []string) []byte {
 	return all
 }
 
-// begin stores a new grant, and returns it and its first refresh token. The grant ends when
-// its code would have, unless it is kept: if this function dies before it has sent the
-// tokens, nobody has them. An ID that is taken is a Conflict.
+// begin stores a new grant, and returns it and its first refresh token. The grant expires
+// with its code, until keep prolongs it. So it does not stay if this function dies before
+// it has sent the tokens. An ID that is taken is a Conflict.
 func (b *grants) begin(ctx context.Context, g session.Grant, handle string) (refresh string, begun session.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()
 	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
@@ -171,7 +174,7 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(sess
 		if g.Expires = now.Add(grantIdle); g.Expires.After(g.Created.Add(grantLife)) {
 			g.Expires = g.Created.Add(grantLife)
 		}
-		// After a Conflict the token is the one before, or the grant was revoked.
+		// After a Conflict the token is the previous one, or the grant was revoked.
 		if err := b.rows.SaveGrant(ctx, g); !errors.Is(err, session.Conflict) {
 			return g, next, err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -154,15 +155,22 @@ func (b *Broker) identify(req request, claims map[string]any) (code, error) {
 	if err != nil {
 		return code{}, err
 	}
+	most := maxClaims
+	if req.Server == oauth.Console {
+		who.Props, most = nil, maxConsoleClaims
+	}
 	c := code{Request: req, Handle: newHandle(), Tenant: who.Tenant, Principal: who.Principal, Props: who.Props, Until: time.Now().Add(codeWithin).Unix()}
-	if c.Claims, err = json.Marshal(b.settings.Relevant(claims)); err != nil {
+	if c.Claims, err = json.Marshal(b.settings.Relevant(req.Server, claims)); err != nil {
 		return code{}, err
 	}
 	size := len(who.Props) // of what the token carries
 	for _, rule := range b.settings.ToolRules(req.Server, claims) {
 		size += len(rule)
 	}
-	if len(c.Claims) > maxClaims || size > maxClaims {
+	if oauth.Carries(req.Server) {
+		size += len(c.Claims)
+	}
+	if len(c.Claims) > most || size > most {
 		return code{}, session.Errorf(session.Forbidden, "you are in too many of the groups that this server's rules name; ask its operator to name fewer groups")
 	}
 	return c, nil
@@ -170,6 +178,10 @@ func (b *Broker) identify(req request, claims map[string]any) (code, error) {
 
 // maxClaims bounds the claims that decide who may use a server.
 const maxClaims = 2 << 10
+
+// maxConsoleClaims bounds them for the console, whose cookie holds the token. Browsers drop
+// cookies of more than 4 KiB.
+const maxConsoleClaims = 1 << 10
 
 func asciiOnly(text string) string {
 	return strings.Map(func(c rune) rune {
@@ -240,7 +252,8 @@ func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (Use
 // serve shows the page that asks for a name, and takes the name.
 func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodGet {
-		// The form leads to the callback, and from there to the client.
+		// The page may send its form on to the callback, which redirects to the client; so it
+		// gets the address of the client.
 		state := r.URL.Query().Get("state")
 		var f flow
 		a.b.open(forFlow, a.b.cookie(r, flowCookie(state)), &f)

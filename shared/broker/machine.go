@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ func (b *Broker) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 	if err != nil {
 		return tokens{}, err
 	}
-	who, err := b.keys.Verify(r.Context(), c.secret, server)
+	who, err := holder(r.Context(), b.keys, c.secret, b.settings.Members(server))
 	switch why := session.CodeOf(err); {
 	case why == session.Unauthenticated || why == session.Invalid:
 		return tokens{}, unknownClient()
@@ -44,6 +45,16 @@ func (b *Broker) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 		Expires: time.Now().Add(oauth.AccessLife).Unix(), Props: withClient(who.Props, c.id, scopes),
 	}
 	return tokens{Access: oauth.SealToken(b.seals[forAccess], t), Type: "Bearer", Seconds: int64(oauth.AccessLife.Seconds()), Scope: strings.Join(scopes, " ")}, nil
+}
+
+// holder returns the identity of a key that may use one of the servers.
+func holder(ctx context.Context, keys Keys, key string, servers []string) (who session.Identity, err error) {
+	for _, server := range servers {
+		if who, err = keys.Verify(ctx, key, server); session.CodeOf(err) != session.Forbidden {
+			break
+		}
+	}
+	return who, err
 }
 
 // company is an issuer whose assertions are exchanged.
@@ -116,6 +127,14 @@ func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 	g := session.Grant{
 		ID: idText(sum("assertion " + a.Issuer + " " + a.ID))[:handleChars], Tenant: person.Tenant, Principal: person.Principal, Server: server, Scopes: scopes,
 		Client: who.id, Name: who.name, Props: person.Props, Created: now, Rotated: now, Expires: now.Add(oauth.AccessLife + time.Minute),
+	}
+	if oauth.Carries(server) {
+		if g.Claims, err = json.Marshal(b.settings.Relevant(g.Server, claims)); err != nil {
+			return tokens{}, err
+		}
+		if len(g.Claims)+len(g.Props) > maxClaims {
+			return tokens{}, bad("invalid_grant", "the assertion has too many of the groups that the rules of this server name")
+		}
 	}
 	err = b.store.CreateGrant(r.Context(), g)
 	if errors.Is(err, session.Conflict) {

@@ -17,6 +17,8 @@ type pageData struct {
 	// Of the consent page.
 	Client, Site, Host, Server string
 	Scopes, Servers            []string
+	Members                    []string // the servers of the group that the client asks for
+	Groups                     []string // addresses, beside Servers
 	Request                    string
 	Loopback                   bool
 
@@ -46,10 +48,12 @@ const nameForm = `<p>This sign-in is for development: it takes any name, and wor
 
 const (
 	consentFacts = `<p><b>%s</b> asks to use %s in your name.</p>
-<dl>%s
+<dl>%s%s
 <dt>You will be sent to</dt><dd><b>%s</b></dd>
 <dt>It may</dt><dd>%s</dd>
 </dl>
+`
+	consentMembers = `<dt>The servers</dt><dd>%s: those of them that you may use, and those that their operator adds</dd>
 `
 	consentSite    = `<dt>The client is from</dt><dd>%s</dd>`
 	consentUnknown = `<dt>The client</dt><dd>has given its name itself; nobody has checked it</dd>`
@@ -72,9 +76,13 @@ func (d pageData) body() string {
 	case d.Request == "":
 		return fmt.Sprintf(nameForm, esc(d.State))
 	}
-	server, from, warning, choice := "a server", consentUnknown, "", ""
+	server, members, from, warning, choice := "a server", "", consentUnknown, "", ""
 	if d.Server != "" {
 		server = "the server <b>" + esc(d.Server) + "</b>"
+	}
+	if len(d.Members) > 0 {
+		server = "several servers"
+		members = fmt.Sprintf(consentMembers, esc(strings.Join(d.Members, ", ")))
 	}
 	if d.Site != "" {
 		from = fmt.Sprintf(consentSite, esc(d.Site))
@@ -87,10 +95,13 @@ func (d pageData) body() string {
 		for _, s := range d.Servers {
 			choice += "<option>" + esc(s) + "</option>"
 		}
+		for _, g := range d.Groups {
+			choice += `<option value="` + esc(g) + `">all servers at ` + esc(g) + "</option>"
+		}
 		choice += "</select></label></p>\n"
 	}
 	name := cmp.Or(esc(d.Client), "A client without a name")
-	return fmt.Sprintf(consentFacts, name, server, from, esc(d.Host), esc(strings.Join(d.Scopes, ", "))) + warning + fmt.Sprintf(consentForm, esc(d.Request), choice)
+	return fmt.Sprintf(consentFacts, name, server, members, from, esc(d.Host), esc(strings.Join(d.Scopes, ", "))) + warning + fmt.Sprintf(consentForm, esc(d.Request), choice)
 }
 
 // page writes a page. redirect is where its form may lead in the end, "" for nowhere.

@@ -13,6 +13,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -23,7 +24,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
+
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
 // at is the public URL of a site. Its sign-in takes any name.
 const at = "http://127.0.0.1:8787"
@@ -42,12 +46,10 @@ type site struct {
 
 func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
 
-func newSite(t *testing.T, inner session.Store, change func(*broker.Config)) *site {
+// newSite returns a site over a new store.
+func newSite(t *testing.T, open storetest.Open, change func(*broker.Config)) *site {
 	t.Helper()
-	if inner == nil {
-		inner = sessiontest.NewMemory()
-	}
-	s := &site{t: t, store: sessiontest.NewCounting(inner), log: &commontest.Lines{}}
+	s := &site{t: t, store: sessiontest.NewCounting(open(t)), log: &commontest.Lines{}}
 	s.config = broker.Config{
 		Settings: oauth.Settings{
 			PublicURL: at, Issuer: at, Name: "dev", Claims: []string{"email"},

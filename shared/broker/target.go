@@ -5,10 +5,32 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// resource returns the server that a request's resource names; "" if it names none.
+// serveGroups leaves out of the groups what clients may not ask for.
+func (b *targets) serveGroups() {
+	groups := map[string][]string{}
+	for address, members := range b.settings.Groups {
+		served := slices.DeleteFunc(slices.Clone(members), func(name string) bool { return !slices.Contains(b.servers, name) })
+		if len(served) > 0 {
+			groups[address] = served
+		}
+	}
+	b.settings.Groups = groups
+}
+
+// has reports whether clients may ask for a server or a group, or the console for itself.
+func (b *targets) has(name string) bool {
+	if name == oauth.Console {
+		return len(b.settings.Roles) > 0
+	}
+	_, group := b.settings.Groups[name]
+	return group || slices.Contains(b.servers, name)
+}
+
+// resource returns the server or group that a request's resource names; "" if it names none.
 func (b *targets) resource(f url.Values) (string, error) {
 	asked := f.Get("resource")
 	if asked == "" {
@@ -16,7 +38,7 @@ func (b *targets) resource(f url.Values) (string, error) {
 	}
 	server, ok := b.settings.Server(b.servers, asked)
 	if !ok {
-		return "", bad("invalid_target", "the resource is not a server of this endpoint; send the URL of one server")
+		return "", bad("invalid_target", "the resource is not a server of this endpoint; send the URL of one server, or the address of all")
 	}
 	return server, nil
 }
@@ -61,7 +83,7 @@ func (b *targets) admits(g session.Grant) bool {
 	return ok && b.settings.Admit(g.Server, claims) == nil
 }
 
-// toolRules returns the rules for tools that the user of a grant fits.
+// toolRules returns the names of the rules for tools that admit the user of a grant.
 func (b *targets) toolRules(g session.Grant) []string {
 	claims, _ := claimsOf(g)
 	return b.settings.ToolRules(g.Server, claims)

@@ -8,18 +8,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/broker"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 func TestA30ACodeThatComesTwiceEndsItsGrant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		g := s.code()
 		_, got := s.token(g.form)
 		if !s.good(got["access_token"].(string), "files") {
@@ -35,35 +35,37 @@ func TestA30ACodeThatComesTwiceEndsItsGrant(t *testing.T) {
 }
 
 func TestA30OfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
-	s := newSite(t, nil, nil)
-	g := s.code()
-	var all sync.WaitGroup
-	var won atomic.Int32
-	tokens := make(chan string, 50)
-	for range 50 {
-		all.Go(func() {
-			if res := s.do(http.MethodPost, at+"/token", g.form, nil); res.StatusCode == http.StatusOK {
-				won.Add(1)
-				tokens <- answer(t, res)["access_token"].(string)
-			}
-		})
-	}
-	all.Wait()
-	close(tokens)
-	if won.Load() > 1 {
-		t.Errorf("%d have won", won.Load())
-	}
-	for token := range tokens {
-		if s.good(token, "files") {
-			t.Error("the token of the winner is good, though the code was seen again")
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		g := s.code()
+		var all sync.WaitGroup
+		var won atomic.Int32
+		tokens := make(chan string, 50)
+		for range 50 {
+			all.Go(func() {
+				if res := s.do(http.MethodPost, at+"/token", g.form, nil); res.StatusCode == http.StatusOK {
+					won.Add(1)
+					tokens <- answer(t, res)["access_token"].(string)
+				}
+			})
 		}
-	}
+		all.Wait()
+		close(tokens)
+		if won.Load() > 1 {
+			t.Errorf("%d have won", won.Load())
+		}
+		for token := range tokens {
+			if s.good(token, "files") {
+				t.Error("the token of the winner is good, though the code was seen again")
+			}
+		}
+	})
 }
 
 func TestA33AnOldCodeIsRefused(t *testing.T) {
 	for after, want := range map[time.Duration]int{59 * time.Second: http.StatusOK, 61 * time.Second: http.StatusBadRequest} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newSite(t, nil, nil)
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
 			g := s.code()
 			time.Sleep(after)
 			if status, got := s.token(g.form); status != want {
@@ -74,8 +76,8 @@ func TestA33AnOldCodeIsRefused(t *testing.T) {
 }
 
 func TestA35RefreshTokensRotate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
 		_, one := s.token(refreshing(client, first))
 		_, two := s.token(refreshing(client, first)) // the first answer was lost, or another window refreshes too
@@ -99,8 +101,8 @@ func TestA35RefreshTokensRotate(t *testing.T) {
 }
 
 func TestA35ATokenBehindItsGraceEndsTheGrant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
 		_, got := s.token(refreshing(client, first))
 		time.Sleep(61 * time.Second)
@@ -110,44 +112,48 @@ func TestA35ATokenBehindItsGraceEndsTheGrant(t *testing.T) {
 }
 
 func TestA35UnknownAndWrongTokensLookAlike(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client, _, token := s.tokens()
-	other := s.register(callback)
-	handle := strings.Split(token, "_")[1]
-	_, want := s.token(refreshing(client, "dr_"+strings.Repeat("a", 26)+"_x"))
-	for _, wrong := range []url.Values{
-		refreshing(client, "x"), refreshing(client, ""), refreshing(client, "dr_"+handle), refreshing(other, token), refreshing(client, "dr_"+handle+"_wrong"),
-	} {
-		if status, got := s.token(wrong); status != http.StatusBadRequest || fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%v: %d %v, want %v", wrong, status, got, want)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, token := s.tokens()
+		other := s.register(callback)
+		handle := strings.Split(token, "_")[1]
+		_, want := s.token(refreshing(client, "dr_"+strings.Repeat("a", 26)+"_x"))
+		for _, wrong := range []url.Values{
+			refreshing(client, "x"), refreshing(client, ""), refreshing(client, "dr_"+handle), refreshing(other, token), refreshing(client, "dr_"+handle+"_wrong"),
+		} {
+			if status, got := s.token(wrong); status != http.StatusBadRequest || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%v: %d %v, want %v", wrong, status, got, want)
+			}
 		}
-	}
-	// Whoever knows the handle has had a token of the grant, so the last one ended it.
-	s.refusedWith(t, refreshing(client, token), "invalid_grant")
+		// Whoever knows the handle has had a token of the grant, so the last one ended it.
+		s.refusedWith(t, refreshing(client, token), "invalid_grant")
+	})
 }
 
 func TestManyRefreshesAtOnceGiveOneSuccessor(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client, _, first := s.tokens()
-	var all sync.WaitGroup
-	var next sync.Map
-	for range 20 {
-		all.Go(func() {
-			res := s.do(http.MethodPost, at+"/token", refreshing(client, first), nil)
-			next.Store(fmt.Sprint(res.StatusCode, answer(t, res)["refresh_token"]), true)
-		})
-	}
-	all.Wait()
-	n := 0
-	next.Range(func(k, _ any) bool { n++; return strings.HasPrefix(k.(string), "200 dr_") || n > 100 })
-	if n != 1 {
-		t.Errorf("%d different answers", n)
-	}
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, first := s.tokens()
+		var all sync.WaitGroup
+		var next sync.Map
+		for range 20 {
+			all.Go(func() {
+				res := s.do(http.MethodPost, at+"/token", refreshing(client, first), nil)
+				next.Store(fmt.Sprint(res.StatusCode, answer(t, res)["refresh_token"]), true)
+			})
+		}
+		all.Wait()
+		n := 0
+		next.Range(func(k, _ any) bool { n++; return strings.HasPrefix(k.(string), "200 dr_") || n > 100 })
+		if n != 1 {
+			t.Errorf("%d different answers", n)
+		}
+	})
 }
 
 func TestAGrantEndsAtLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		client, _, token := s.tokens()
 		for day := 0; ; day += 25 {
 			status, got := s.token(refreshing(client, token))
@@ -164,8 +170,8 @@ func TestAGrantEndsAtLast(t *testing.T) {
 }
 
 func TestA20ARevokedGrantIsRefusedEverywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		client, access, refresh := s.tokens()
 		_, other, _ := s.tokens()
 		elsewhere := s.issued()
@@ -208,8 +214,8 @@ func TestA20ARevokedGrantIsRefusedEverywhere(t *testing.T) {
 }
 
 func TestTokensExpireAfterAnHour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		_, access, _ := s.tokens()
 		time.Sleep(time.Hour - time.Second)
 		if !s.good(access, "files") {
@@ -223,8 +229,8 @@ func TestTokensExpireAfterAnHour(t *testing.T) {
 }
 
 func TestA44TheSecretCanBeReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		client, access, refresh := s.tokens()
 		s.config.Secret, s.config.Others = secret(1), [][]byte{secret(0)}
 		if !s.good(access, "files") {
@@ -242,8 +248,8 @@ func TestA44TheSecretCanBeReplaced(t *testing.T) {
 }
 
 func TestA45KeysAreExchangedForTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
 		key, record, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
 		if err != nil {
 			t.Fatal(err)
@@ -281,76 +287,84 @@ func TestA45KeysAreExchangedForTokens(t *testing.T) {
 }
 
 func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
-	s := newSite(t, nil, nil)
-	client := s.register(callback)
-	verifier, challenge := pkce()
-	target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
-	if q := s.browser().signIn(target, "eve", "eng"); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "may not use this server") {
-		t.Error(q)
-	}
-	q := s.browser().signIn(target, "ada", "eng, admins")
-	status, got := s.token(url.Values{
-		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier},
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client := s.register(callback)
+		verifier, challenge := pkce()
+		target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
+		if q := s.browser().signIn(target, "eve", "eng"); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "may not use this server") {
+			t.Error(q)
+		}
+		q := s.browser().signIn(target, "ada", "eng, admins")
+		status, got := s.token(url.Values{
+			"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier},
+		})
+		if status != http.StatusOK {
+			t.Fatal(status, got)
+		}
+		refresh := got["refresh_token"].(string)
+		if status, got = s.token(refreshing(client, refresh)); status != http.StatusOK {
+			t.Fatal(status, got)
+		}
+		rule := s.config.Allow["closed"]
+		rule.Groups = []string{"owners"}
+		s.config.Allow["closed"] = rule
+		s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
 	})
-	if status != http.StatusOK {
-		t.Fatal(status, got)
-	}
-	refresh := got["refresh_token"].(string)
-	if status, got = s.token(refreshing(client, refresh)); status != http.StatusOK {
-		t.Fatal(status, got)
-	}
-	rule := s.config.Allow["closed"]
-	rule.Groups = []string{"owners"}
-	s.config.Allow["closed"] = rule
-	s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
 }
 
 func TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
-	s := newSite(t, nil, func(c *broker.Config) { c.Claims = []string{"groups"} })
-	client := s.register(callback)
-	_, challenge := pkce()
-	groups := strings.TrimSuffix(strings.Repeat("abcdefghi,", 20), ",")
-	if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", groups); q.Get("code") == "" {
-		t.Error("20 groups:", q)
-	}
-	s.config.Login = fixed{"sub": "ada", "groups": anys(strings.Split(strings.Repeat("abcdefghi,", 250), ","))}
-	if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", ""); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "bytes") {
-		t.Error("250 groups:", q)
-	}
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, func(c *broker.Config) { c.Claims = []string{"groups"} })
+		client := s.register(callback)
+		_, challenge := pkce()
+		groups := strings.TrimSuffix(strings.Repeat("abcdefghi,", 20), ",")
+		if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", groups); q.Get("code") == "" {
+			t.Error("20 groups:", q)
+		}
+		s.config.Login = fixed{"sub": "ada", "groups": anys(strings.Split(strings.Repeat("abcdefghi,", 250), ","))}
+		if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", ""); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "bytes") {
+			t.Error("250 groups:", q)
+		}
+	})
 }
 
 // The end of a grant is found by the credential of its tokens, whatever its tenant is
 // called.
 func TestA20ATenantMayHaveAnyName(t *testing.T) {
-	s := newSite(t, nil, nil)
-	sealer, err := oauth.NewTokenSealer(s.config.Secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, tenant := range []string{"acme", "acme:eu", "a:1", ":", ""} {
-		grant := fmt.Sprint("g", i)
-		token := oauth.SealToken(sealer, oauth.Token{
-			Grant: grant, Tenant: tenant, Principal: "p", Server: "files", Expires: time.Now().Add(time.Minute).Unix(),
-		})
-		if !s.good(token, "files") {
-			t.Errorf("tenant %q: a good token is refused", tenant)
-		}
-		if err := oauth.Revoke(t.Context(), s.store, grant, tenant); err != nil {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		sealer, err := oauth.NewTokenSealer(s.config.Secret)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if s.good(token, "files") {
-			t.Errorf("tenant %q: its grant was revoked", tenant)
+		for i, tenant := range []string{"acme", "acme:eu", "a:1", ":", ""} {
+			grant := fmt.Sprint("g", i)
+			token := oauth.SealToken(sealer, oauth.Token{
+				Grant: grant, Tenant: tenant, Principal: "p", Server: "files", Expires: time.Now().Add(time.Minute).Unix(),
+			})
+			if !s.good(token, "files") {
+				t.Errorf("tenant %q: a good token is refused", tenant)
+			}
+			if err := oauth.Revoke(t.Context(), s.store, grant, tenant); err != nil {
+				t.Fatal(err)
+			}
+			if s.good(token, "files") {
+				t.Errorf("tenant %q: its grant was revoked", tenant)
+			}
 		}
-	}
+	})
 }
 
 func TestA29TheLargestTokenIsShort(t *testing.T) {
-	s := newSite(t, nil, func(c *broker.Config) {
-		c.Claims = []string{"about"}
-		c.Login = fixed{"sub": strings.Repeat("s", 100), "about": strings.Repeat("a", 1900)}
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, func(c *broker.Config) {
+			c.Claims = []string{"about"}
+			c.Login = fixed{"sub": strings.Repeat("s", 100), "about": strings.Repeat("a", 1900)}
+		})
+		_, access, refresh := s.tokens("scope", "files:write")
+		if len(access) > 4096 || len(refresh) > 100 {
+			t.Errorf("the tokens have %d and %d characters", len(access), len(refresh))
+		}
 	})
-	_, access, refresh := s.tokens("scope", "files:write")
-	if len(access) > 4096 || len(refresh) > 100 {
-		t.Errorf("the tokens have %d and %d characters", len(access), len(refresh))
-	}
 }

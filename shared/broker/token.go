@@ -96,7 +96,7 @@ func (b *Broker) openCode(r *http.Request, f url.Values) (who client, c code, er
 		return who, c, badGrant()
 	case server != "" && server != c.Request.Server:
 		return who, c, bad("invalid_target", "the code is for another resource; send the resource of the sign-in")
-	case !slices.Contains(b.servers, c.Request.Server), time.Now().Unix() >= c.Until:
+	case !b.has(c.Request.Server), time.Now().Unix() >= c.Until:
 		return who, c, badGrant()
 	}
 	return who, c, nil
@@ -133,7 +133,7 @@ func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
 			return badGrant()
 		case !g.Revoked.IsZero():
 			return errRevoked
-		case !slices.Contains(b.servers, g.Server) || !b.admits(g):
+		case !b.has(g.Server) || !b.admits(g):
 			return badGrant()
 		case server != "" && server != g.Server:
 			return bad("invalid_target", "the token is for another resource; send the resource of the sign-in")
@@ -146,7 +146,7 @@ func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
 	case errors.Is(err, session.NotFound):
 		return tokens{}, badGrant()
 	case errors.Is(err, errRevoked):
-		// The function that revoked it may have died before it had revoked its access tokens.
+		// The function that revoked the grant may have died before it revoked the access tokens.
 		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
 			return tokens{}, err
 		}

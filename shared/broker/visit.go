@@ -22,8 +22,8 @@ const (
 	visitFor    = 15 * time.Minute
 )
 
-// Visit has the user of a browser sign in, for a page about a server, and then sends the
-// browser to back: a path of this endpoint, with its query. [Broker.Visitor] then names
+// Visit has the user of a browser sign in, for a page about a server. Then it sends the
+// browser to back, a path of this endpoint with its query. [Broker.Visitor] then names
 // the user.
 func (b *Broker) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
 	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/broker"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 // asked returns a request of the browser for a page of this endpoint.
@@ -63,7 +64,7 @@ func (s *site) broker() *broker.Broker {
 
 func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, nil, nil)
+		s := newSite(t, storetest.SQLite, nil)
 		b := s.browser()
 		const page = "/connect?server=files&e=x%26y"
 		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
@@ -95,7 +96,7 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 // Otherwise a link to a page of ours would send its reader, who has just signed in here, to
 // a page of somebody else.
 func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
-	s := newSite(t, nil, nil)
+	s := newSite(t, storetest.SQLite, nil)
 	b := s.browser()
 	for server, pages := range map[string][]string{
 		"files": {"", "connect", "https://evil.example/", "//evil.example/", `/\evil.example/`, `/a\b`}, "none": {"/connect"}, "": {"/connect"},
@@ -111,7 +112,7 @@ func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
 
 // A user whom the server's rules do not admit gets a page that says so, and is no visitor.
 func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
-	s := newSite(t, nil, nil)
+	s := newSite(t, storetest.SQLite, nil)
 	b := s.browser()
 	if to := b.visits("closed", "/connect?server=closed", "ada"); to != "" {
 		t.Errorf("sent to %q", to)
@@ -126,7 +127,7 @@ func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
 func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	i := newIDP(t)
 	var got []string
-	s := i.site(t, func(c *broker.Config) {
+	s := i.site(t, storetest.SQLite, func(c *broker.Config) {
 		c.SignedIn = func(_ context.Context, who session.Identity, server string, token broker.Token) error {
 			got = append(got, strings.Join([]string{who.Tenant, who.Principal, server, token.Access, token.Refresh}, " "))
 			return session.Errorf(session.Unavailable, "the store is down").Because(errors.New("test"))

@@ -14,12 +14,12 @@
 //
 // TENANT and SERVER are the box's, as digests if they have characters that would have to
 // be escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box
-// that uploads them has told; the box that gets them later is told the same sum, and
-// compares. Without a sum there is a random number in its place. A snapshot counts once current names it. current is
-// written on condition that it is unchanged since it was read, and only moves to a
-// greater name. Names of one owner grow with the generation of the box and with time. So
-// an unconfirmed upload has no effect, a repeated or late confirmation changes nothing,
-// and a confirmation of a replaced runner is refused.
+// sends before it uploads them. A box that downloads them gets the same sum and compares.
+// If the box sent no sum, SUM is a random number. A snapshot counts once current names
+// it. current is written on condition that it is unchanged since it was read, and only
+// moves to a greater name. Names of one owner grow with the generation of the box and
+// with time. So an unconfirmed upload has no effect, a repeated or late confirmation
+// changes nothing, and a confirmation of a replaced runner is refused.
 //
 // The bucket's lifecycle rules remove unconfirmed and unused objects by age.
 package bucket
@@ -58,10 +58,10 @@ const (
 	ending      = ".tar.zst"
 )
 
-// Config says where the bucket is and with which credentials. Place and Credentials are
+// Config says where the bucket is and with which credentials. Location and Credentials are
 // required.
 type Config struct {
-	Place       Place
+	Location    Location
 	Credentials aws.CredentialsProvider
 	Domain      string // AWS's domain, if it is not amazonaws.com
 	MaxBytes    int64  // of a snapshot; 0 for MaxSnapshot

@@ -29,7 +29,7 @@ const (
 
 func open(s3 *buckettest.S3) *bucket.Bucket {
 	return bucket.New(bucket.Config{
-		Place: bucket.Place{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
+		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: buckettest.KeyID, SecretAccessKey: buckettest.Secret, SessionToken: buckettest.Token}, nil
 		}),
@@ -351,25 +351,25 @@ func TestTroubleOfS3IsNotNoSnapshot(t *testing.T) {
 
 func TestPlaceIsRead(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]bucket.Place{
+	for text, want := range map[string]bucket.Location{
 		"kept":           {Bucket: "kept", Region: "eu-1"},
 		"kept/snapshots": {Bucket: "kept", Prefix: "snapshots", Region: "eu-1"},
 		"kept/a/b/?region=us-2&endpoint=http://127.0.0.1:9/": {Bucket: "kept", Prefix: "a/b", Region: "us-2", Endpoint: "http://127.0.0.1:9"},
 	} {
-		got, err := bucket.ParsePlace(text, "eu-1")
+		got, err := bucket.ParseLocation(text, "eu-1")
 		if err != nil || got != want {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "K", "kept/../x", "kept//a", "kept?x=1", "kept?region=a&region=b", "kept?endpoint=ftp://x", "ke.pt", "kept/ä", "kept?%zz"} {
-		if got, err := bucket.ParsePlace(text, "eu-1"); !errors.Is(err, session.Invalid) {
+		if got, err := bucket.ParseLocation(text, "eu-1"); !errors.Is(err, session.Invalid) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	if _, err := bucket.ParsePlace("kept", ""); !errors.Is(err, session.Invalid) {
+	if _, err := bucket.ParseLocation("kept", ""); !errors.Is(err, session.Invalid) {
 		t.Errorf("without a region: %v", err)
 	}
-	if got, err := bucket.ParsePlace("kept?endpoint=http://127.0.0.1:9", ""); err != nil || got.Region != "us-east-1" {
+	if got, err := bucket.ParseLocation("kept?endpoint=http://127.0.0.1:9", ""); err != nil || got.Region != "us-east-1" {
 		t.Errorf("an endpoint without a region: %+v, %v", got, err)
 	}
 }
@@ -387,7 +387,7 @@ func TestBucketOfAWSIsInTheHost(t *testing.T) {
 	t.Parallel()
 	to := &asked{}
 	b := bucket.New(bucket.Config{
-		Place: bucket.Place{Bucket: "kept", Prefix: "snapshots", Region: "cn-north-1"}, Domain: "amazonaws.com.cn", Client: &http.Client{Transport: to},
+		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: "cn-north-1"}, Domain: "amazonaws.com.cn", Client: &http.Client{Transport: to},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}, nil
 		}),

@@ -20,7 +20,7 @@ const service = "s3"
 // url returns the URL of an object. The bucket is in the host on AWS, and in the path at
 // a configured endpoint.
 func (b *Bucket) url(object string) string {
-	p := b.cfg.Place
+	p := b.cfg.Location
 	if p.Prefix != "" {
 		object = p.Prefix + "/" + object
 	}
@@ -43,7 +43,7 @@ func (b *Bucket) sign(ctx context.Context, r *http.Request, body []byte) error {
 	sum := sha256.Sum256(body)
 	digest := hex.EncodeToString(sum[:])
 	r.Header.Set("X-Amz-Content-Sha256", digest)
-	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, service, b.cfg.Place.Region, time.Now(), asWritten)
+	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, service, b.cfg.Location.Region, time.Now(), asWritten)
 }
 
 // presign returns a URL for one object and method. A URL for PUT accepts exactly size
@@ -66,7 +66,7 @@ func (b *Bucket) presign(ctx context.Context, method, object string, size int64)
 		r.Header.Set("If-None-Match", "*")
 		header = map[string]string{"If-None-Match": "*"}
 	}
-	url, _, err = v4.NewSigner().PresignHTTP(ctx, credentials, r, "UNSIGNED-PAYLOAD", service, b.cfg.Place.Region, time.Now(), asWritten)
+	url, _, err = v4.NewSigner().PresignHTTP(ctx, credentials, r, "UNSIGNED-PAYLOAD", service, b.cfg.Location.Region, time.Now(), asWritten)
 	if err != nil {
 		return failed(err)
 	}

@@ -89,8 +89,7 @@ type profile struct {
 	locked []string
 }
 
-// profiles returns the named profiles, with the same values as in the system they come
-// from.
+// profiles returns the named profiles. docs/servers-file.md lists their names.
 func profiles() map[string]profile {
 	return map[string]profile{
 		"default": {

@@ -40,8 +40,8 @@ type Catalog struct {
 }
 
 // Files returns the paths of all files that [LoadHere] has read, or would have read if
-// they were there: the servers file and the files of variables. A change of one of them
-// may change the catalog. The caller must not modify it.
+// they were there. They are the servers file and the files of variables. A change of one
+// of them may change the catalog. The caller must not modify it.
 func (c *Catalog) Files() []string { return c.files }
 
 // Access returns the section x-dormouse.access of the file as JSON, without comments, with
@@ -125,9 +125,9 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 //
 // A file in .vscode or .cursor counts as a file of the folder above.
 //
-// LoadHere looks up a variable first by getenv, then in envFiles, in order, and then in
-// the file .env in that folder, if there is one. A wrong line in these files is a warning.
-// If LoadHere cannot read one of envFiles, it returns an error.
+// LoadHere looks up a variable first by getenv, and then in envFiles, in order. At last
+// it reads the file .env in that folder, if there is one. A wrong line in these files is
+// a warning. If LoadHere cannot read one of envFiles, it returns an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {

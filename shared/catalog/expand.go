@@ -31,8 +31,9 @@ type input struct {
 	secret                bool
 }
 
-// InputVariable returns the variable that gives the value of `${input:ID}`: the id in
-// capitals, with an underscore for every character that is neither letter nor digit.
+// InputVariable returns the variable that gives the value of `${input:ID}`. Its name is
+// the id in capitals, with an underscore for every character that is neither letter nor
+// digit.
 func InputVariable(id string) string {
 	name := strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
@@ -56,7 +57,8 @@ func InputVariable(id string) string {
 //
 // Anything else stays as it is: `$VAR`, `$$`, and `${…}` around text that is not a name,
 // as a shell script in args may hold. [WorkspaceVariable] also stays, even if such a
-// variable is set, and so do `${principal:NAME}` and `${principal_file:NAME}`. Inserted values are not expanded again.
+// variable is set, and so do `${principal:NAME}` and `${principal_file:NAME}`. Inserted
+// values are not expanded again.
 func (v variables) expand(s string) expansion {
 	var e expansion
 	var out strings.Builder

@@ -1,8 +1,11 @@
 package catalog
 
 import (
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Group is one address of several servers, out of x-dormouse.groups.
@@ -21,6 +24,16 @@ const AllServers = "all"
 func (c *Catalog) Group(name string) (Group, bool) {
 	g, ok := c.groups[name]
 	return g, ok || name == AllServers
+}
+
+// Groups returns the names of all groups, sorted.
+func (c *Catalog) Groups() []string {
+	names := slices.Sorted(maps.Keys(c.groups))
+	if _, ok := c.groups[AllServers]; !ok {
+		names = append([]string{AllServers}, names...)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // maxSeparator leaves room for names of tools.
@@ -94,15 +107,20 @@ func (r *reader) names(n node, what string) []string {
 	return names
 }
 
-// ToolFilter says which tools of a server are offered at all: x-dormouse.tools. An entry is a
-// name, or the beginning of names and "*". If Allow is not empty, it has the tools that are
-// offered. Of entries in both lists that fit a tool, the longer one counts.
+// ToolFilter says which tools of a server are offered at all, and how: x-dormouse.tools. An
+// entry of Allow and Deny is a name, or a pattern in which "*" stands for any text. If Allow is
+// not empty, it has the tools that are offered. Of entries in both lists that fit a tool, the
+// longer one counts, and Deny if they are as long.
 type ToolFilter struct {
 	Allow []string `json:"allow,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
+	// Descriptions replace those of the server, by the names of the tools.
+	Descriptions map[string]string `json:"descriptions,omitempty"`
 }
 
-func (f ToolFilter) isZero() bool { return len(f.Allow) == 0 && len(f.Deny) == 0 }
+func (f ToolFilter) isZero() bool {
+	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0
+}
 
 func (r *serverReader) tools(m member) {
 	what := r.what + ": tools"
@@ -113,19 +131,33 @@ func (r *serverReader) tools(m member) {
 	r.each(section, func(m member) {
 		switch m.name {
 		case "allow":
-			r.server.Tools.Allow = r.patterns(m, what)
+			r.server.Tools.Allow = r.names(m.value, what+"."+m.name)
 		case "deny":
-			r.server.Tools.Deny = r.patterns(m, what)
+			r.server.Tools.Deny = r.names(m.value, what+"."+m.name)
+		case "descriptions":
+			r.server.Tools.Descriptions = r.descriptions(m, what+".descriptions")
 		default:
-			r.unknown(m, what, section, []string{"allow", "deny"})
+			r.unknown(m, what, section, []string{"allow", "deny", "descriptions"})
 		}
 	})
 }
 
-func (r *serverReader) patterns(m member, what string) []string {
-	names := r.names(m.value, what+"."+m.name)
-	if i := slices.IndexFunc(names, func(name string) bool { return strings.Contains(strings.TrimSuffix(name, "*"), "*") }); i >= 0 {
-		r.fail(m.value.at, "%s.%s: %q is neither the name of a tool nor the beginning of one followed by *", what, m.name, names[i])
+// descriptions reads texts by the names of tools.
+func (r *serverReader) descriptions(m member, what string) map[string]string {
+	if !r.want(m.value, object, what) {
+		return nil
 	}
-	return names
+	texts, size := map[string]string{}, 0
+	r.each(m.value, func(m member) {
+		if m.value.shape != text || m.name == "" || strings.HasSuffix(m.name, "*") {
+			r.fail(m.at, "%s: want the name of a tool and a text, as in {\"search\": \"Searches our wiki\"}", what)
+			return
+		}
+		texts[m.name] = m.value.text
+		size += len(m.name) + len(m.value.text)
+	})
+	if size > session.MaxSays {
+		r.fail(m.at, "%s: the names and texts have %d bytes, more than %d; shorten them", what, size, session.MaxSays)
+	}
+	return texts
 }

@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 	  "all": {"names": "plain"},
 	  "dev": {"servers": ["git", "later"], "separator": "-", "tools": "search"}
 	}}, "mcpServers": {
-	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"]}}}
+	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"], "descriptions": {"get_x": "gets x"}}}}
 	}}`
 	path := filepath.Join(t.TempDir(), "servers.json")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
@@ -44,7 +45,7 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 			t.Error("there is a group that the file does not have")
 		}
 		s, _ := c.Server("git")
-		if d := cmp.Diff(catalog.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}}, s.Tools); d != "" {
+		if d := cmp.Diff(catalog.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}, Descriptions: map[string]string{"get_x": "gets x"}}, s.Tools); d != "" {
 			t.Error(d)
 		}
 	}
@@ -62,6 +63,24 @@ func TestMistakesInGroupsAreNamed(t *testing.T) {
 		}
 		if _, _, err := catalog.Load(path, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", section, err, want)
+		}
+	}
+}
+
+func TestMistakesInDescriptionsAreNamed(t *testing.T) {
+	for section, want := range map[string]string{
+		`[]`: "tools.descriptions must be an object", `{"a": 1}`: "want the name of a tool and a text", `{"a*": "x"}`: "want the name of a tool and a text", `{"": "x"}`: "want the name of a tool and a text",
+		`{"a": "` + strings.Repeat("x", 16<<10) + `"}`: "have 16385 bytes, more than 16384",
+	} {
+		c, problems, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"command": "true", "x-dormouse": {"tools": {"descriptions": `+section+`}}}, "b": {"command": "true"}}}`), "servers.json", nil)
+		text := fmt.Sprint(problems, err)
+		if c != nil {
+			for _, r := range c.Rejected() {
+				text += fmt.Sprint(r)
+			}
+		}
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: %s, want %q", section, text, want)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The kinds of the templates for what a principal has at a third party.
+// The kinds of the templates for a key or token that a principal has at a third party.
 const (
 	principalKind     = "principal"      // ${principal:NAME} is the secret
 	principalFileKind = "principal_file" // ${principal_file:NAME} is the path of a file with it

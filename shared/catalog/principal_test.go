@@ -19,9 +19,9 @@ func TestA54NoOtherPrincipalCanGetAtAToken(t *testing.T) {
 	for server, want := range map[string]string{
 		`{"command":"a","env":{"T":"${principal:github}"},"x-dormouse":{"box":{"scope":"shared"}}}`:      `scope "shared" gives all users one process`,
 		`{"command":"a","env":{"T":"${principal_file:github}"},"x-dormouse":{"box":{"scope":"shared"}}}`: `scope "shared" gives all users one process`,
-		`{"command":"a","args":["--token","${principal:github}"]}`:                                       "${principal:…} can stand in env only",
-		`{"command":"${principal:github}"}`:                                                              "${principal:…} can stand in env only",
-		`{"command":"a","cwd":"/x/${principal:github}"}`:                                                 "${principal:…} can stand in env only",
+		`{"command":"a","args":["--token","${principal:github}"]}`:                                       "${principal:…} can stand in env, and in headers",
+		`{"command":"${principal:github}"}`:                                                              "${principal:…} can stand in env, and in headers",
+		`{"command":"a","cwd":"/x/${principal:github}"}`:                                                 "${principal:…} can stand in env, and in headers",
 	} {
 		c, err := acting(server)
 		if err != nil {

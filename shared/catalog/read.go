@@ -200,7 +200,7 @@ func (r *reader) servers(all []member, c *Catalog, roots []string) {
 // one reads one server.
 func (r *reader) one(m member, c *Catalog, roots []string) {
 	switch {
-	case m.name == "ping" || m.name == "sping":
+	case m.name == "ping" || m.name == "sping" || m.name == "console": // paths of the gateway and of the console
 		r.fail(m.at, "server name %q is reserved: choose another", m.name)
 	case !validName(m.name):
 		r.fail(m.at, "invalid server name %q: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most", m.name)

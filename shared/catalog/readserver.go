@@ -24,7 +24,7 @@ type serverReader struct {
 	server    Server
 	program   node              // the command
 	said      []string          // missing keys whose absence was explained already
-	inEnv     bool              // text reads a variable
+	inEnv     bool              // the string that text reads is a variable of env
 	secret    bool              // the last string that text read holds a secret
 	elsewhere map[string]string // variables from other keys than env
 	times     map[string]bool   // the times that were set, in x-dormouse or in its section box
@@ -405,7 +405,7 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 		r.warn(n.at, "%s: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}", field)
 	}
 	if e.of && !r.inEnv {
-		r.fail(n.at, "%s: ${principal:…} can stand in env only: others can see arguments", field)
+		r.fail(n.at, "%s: ${principal:…} can stand in env, and in headers of a remote server: others can see the rest", field)
 	}
 	for _, what := range e.editor {
 		r.fail(n.at, "%s: only the editor can fill in %s: write the value, or ${NAME} and set NAME", field, what)

@@ -11,7 +11,8 @@ import (
 type Remote struct {
 	URL     string            `json:"-"` // "" for a server that is not remote
 	Headers map[string]string `json:"-"` // on each request; may hold ${principal:NAME}
-	// Transport is "http" for Streamable HTTP, "sse" for HTTP+SSE, and "" to find out.
+	// Transport is "http" for Streamable HTTP, "sse" for HTTP+SSE, and "" if Dormouse is to
+	// find it out.
 	Transport string
 	// Private permits addresses that are not public (x-dormouse.remote.private).
 	Private bool

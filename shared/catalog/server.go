@@ -33,9 +33,9 @@ const MaxMarshal = 8 << 10
 // GoString, LogValue and encoding/json leave them out; only Marshal writes them.
 type Server struct {
 	Name string // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
-	// Native is the name of a server that is part of the functions, x-dormouse.native;
-	// "" for one that Command starts in a box, or that Remote reaches. One of the three is
-	// set.
+	// Native is the name of a server that is part of the functions, x-dormouse.native. It is
+	// "" for a server that Command starts in a box, or that Remote reaches. One of the three
+	// is set.
 	Native  string
 	Remote  Remote
 	Command string            // a program without arguments
@@ -43,11 +43,11 @@ type Server struct {
 	Env     map[string]string `json:"-"`
 	Cwd     string            // as written, "" for the workspace of the box
 
-	// Digest is the SHA-256, in lower-case hex, of everything that changes how the
-	// server behaves: Command, Args, Env, Cwd, and of the box the image, the host path,
-	// the network, and whether packages run their install scripts. The order of keys,
-	// the name, and timeouts do not change it, so a handshake record kept under it stays
-	// valid when those change. It contains the values of Env only as hashes.
+	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
+	// behaves. That is Command, Args, Env and Cwd, and some settings of the box: the image,
+	// the host path, the network, and whether packages run their install scripts. The order
+	// of keys, the name, and timeouts do not change it, so a handshake record kept under it
+	// stays valid when those change. It contains the values of Env only as hashes.
 	Digest string
 
 	Idle           time.Duration // idle_seconds, 0 if the file says nothing

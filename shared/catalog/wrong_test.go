@@ -44,6 +44,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 
 		// Names.
 		{"reserved name", `{"mcpServers": {"ping": {"command": "a"}}}`, `f:1:17: server name "ping" is reserved: choose another`},
+		{"reserved name of the console", `{"mcpServers": {"console": {"command": "a"}}}`, `f:1:17: server name "console" is reserved: choose another`},
 		{"reserved name of the gateway", `{"mcpServers": {"sping": {"command": "a"}}}`, `f:1:17: server name "sping" is reserved: choose another`},
 		{"empty name", `{"mcpServers": {"": {"command": "a"}}}`, badName(`""`)},
 		{"space in name", `{"mcpServers": {"my server": {"command": "a"}}}`, badName(`"my server"`)},

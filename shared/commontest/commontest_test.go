@@ -33,3 +33,11 @@ func TestRowsAreFoundHereAndElsewhere(t *testing.T) {
 		"elsewhere": {"shared/nearest:TestTheNameWithTheFewestEditsIsMeant", "TestLinesOfManyGoroutinesAreWhole"},
 	})
 }
+
+func TestRowsRunOnEachDriverByFunctionsOfTheirPackage(t *testing.T) {
+	commontest.RowsRunOnEachDriver(t, "../..", "shared/commontest", map[string][]string{
+		"itself":    {"shared/quota:TestLimitsHoldOnTheRealStores"},
+		"by inTime": {"TestLinesOfManyGoroutinesAreWhole", "shared/quota:TestARateCostsFewWrites"},
+		"excused":   {"TestLinesOfManyGoroutinesAreWhole"},
+	}, map[string]string{"excused": "it has no store"})
+}

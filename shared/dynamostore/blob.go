@@ -30,8 +30,8 @@ func checkInline(what string, sizes ...int) error {
 	return nil
 }
 
-// spill sets the data of a row that is about to be written: in the row, or in parts
-// if the data is longer than maxInline. The parts expire at keep.
+// spill sets the data of a row that is about to be written. The data goes into the row,
+// or into parts if it is longer than maxInline. The parts expire at keep.
 //
 // The name of the parts comes from the row's key and the bytes. So a repeat changes
 // nothing, and another writer of the same row has other parts. Readers see the parts

@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// collection keeps the records of one kind that have an id and a Rev and are listed in
-// order of their ids: API keys, grants, upstream tokens. Each record is one row. The rows of all tenants
-// are together in one partition of the index "tenant".
+// collection keeps the records of one kind that have an id and a Rev: API keys, grants,
+// upstream tokens. It lists them in the order of their ids. Each record is one row. The
+// rows of all tenants are together in one partition of the index "tenant".
 type collection[T any] struct {
 	// name begins the partition key of each row, and is the partition of the index. No
 	// tenant has this name.

@@ -1,10 +1,10 @@
 // Package dynamostore implements session.Store on one DynamoDB table, which any
 // number of functions read and write at the same time.
 //
-// The package hides the layout of the table, conditional writes and how it tells
-// their lost answers from refusals, values longer than an item may be, retries, and
-// what everything costs ([Store.Usage]). It depends on none of its callers, reads no
-// environment, creates no credentials and does not log.
+// The package hides the layout of the table, values longer than an item may be, and
+// retries. It hides conditional writes, and how it tells their lost answers from
+// refusals. It also hides what everything costs ([Store.Usage]). It depends on none of
+// its callers, reads no environment, creates no credentials and does not log.
 //
 // # Layout
 //
@@ -71,10 +71,10 @@ type Options struct {
 	// of dropped batches stay taken, so that a fenced writer still meets a conflict there.
 	//
 	// The store checks a stream only at intervals, so a stream may exceed a limit for a
-	// while. It does not limit the streams of a session together: deleting an event costs
-	// as much as writing it, or as storing it for two months. So many short streams keep
-	// their events until Age, when DynamoDB deletes them for free. Defaults: 1,000 events
-	// and 8 MiB.
+	// while. It does not limit the streams of a session together. Deleting an event costs as
+	// much as writing it, or as storing it for two months. So many short streams keep their
+	// events until Age, when DynamoDB deletes them for free. Defaults: 1,000 events and 8
+	// MiB.
 	Events int
 	Bytes  int64
 	// Age is the longest time for which the store keeps an event. Default:
@@ -112,11 +112,11 @@ func (o Options) withDefaults() Options {
 // Store is a session.Store in a DynamoDB table. It keeps nothing outside of the table. Its
 // methods are safe for concurrent use. It has as many methods as session.Store.
 //
-// Errors, besides the codes that session.Store names: Unavailable, with the cause
-// attached, for a throttled, unreachable or missing table, for refused credentials and for
-// a context that ended first. errors.Is finds the context's error. Internal for a request
-// that DynamoDB calls invalid. If the answer to a write is lost and the driver repeats the
-// write by itself, the caller gets the outcome of the first attempt.
+// Errors are those that session.Store names. Unavailable, with the cause attached, also
+// means a throttled, unreachable or missing table, refused credentials, or a context that
+// ended first. errors.Is finds the context's error. Internal for a request that DynamoDB
+// calls invalid. If the answer to a write is lost and the driver repeats the write by
+// itself, the caller gets the outcome of the first attempt.
 type Store struct {
 	client  *dynamodb.Client
 	table   string

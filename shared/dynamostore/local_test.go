@@ -72,7 +72,7 @@ func newTable(t testing.TB, c *dynamodb.Client) string {
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
 	if o.Patience == 0 {
-		o.Patience = time.Minute
+		o.Patience = 5 * time.Minute
 	}
 	c := dial(t)
 	return New(c, newTable(t, c), o)

@@ -135,11 +135,11 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 	return stream, err
 }
 
-// prolong keeps two things from being deleted while a session lives: its durable values,
-// and the last batch of its standalone stream, which holds the next index. Their first
-// lifetime covers the first day of the session. After that, prolong moves their deletion
-// whenever the expiry of the session has moved by an hour or more. It adds Life, twice the
-// time needed, so that a later call can make up for a failed one.
+// prolong keeps two things from being deleted while a session lives. They are its durable
+// values, and the last batch of its standalone stream, which holds the next index. Their
+// first lifetime covers the first day of the session. After that, prolong moves their
+// deletion whenever the expiry of the session has moved by an hour or more. It adds Life,
+// twice the time needed, so that a later call can make up for a failed one.
 func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return

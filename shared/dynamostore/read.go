@@ -11,8 +11,8 @@ import (
 
 // Read returns events after a cursor; see [session.Log].
 //
-// Cost: one request for up to 8 batches and two for more; one more if no batch begins
-// right behind the cursor; further ones for each MB and for batches in parts.
+// Cost: one request for up to 8 batches and two for more. It takes another request if no
+// batch begins right behind the cursor, for each further MB, and for batches in parts.
 func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
 	r := s.newReader(id, stream, after, "")
 	return r.page(ctx, min(max(limit, 1), session.MaxRead))
@@ -24,7 +24,7 @@ func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID
 // earlier.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
-	if err := settle(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
+	if err := sleepFor(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
 		return session.Page{}, err
 	}
 	for begun := time.Now(); ; {
@@ -36,7 +36,7 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		if err != nil || len(p.Events) > 0 || !now.Before(until) {
 			return p, err
 		}
-		if err := settle(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
+		if err := sleepFor(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
 			return session.Page{}, err
 		}
 	}
@@ -46,9 +46,9 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 // takes longer than this: three hops and a write.
 const infant = 4 * time.Millisecond
 
-// settle waits for d or the end of ctx. A stream may seem to be from the future, by the
+// sleepFor waits for d or the end of ctx. A stream may seem to be from the future, by the
 // clock of another machine; for that Wait passes at most infant.
-func settle(ctx context.Context, d time.Duration) error {
+func sleepFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}

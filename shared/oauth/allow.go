@@ -10,8 +10,15 @@ import (
 // Rule says which callers may use a server, and which of its tools.
 type Rule = allow.Rule
 
-// Admit checks whether a caller with these claims may use a server. Errors: Forbidden.
+// Admit checks whether a caller with these claims may use a server, or one of the servers of
+// a group, or the console. Errors: Forbidden.
 func (s Settings) Admit(server string, claims map[string]any) error {
+	if server == Console {
+		return s.admitToConsole(claims)
+	}
+	if isGroup(server) {
+		return s.admitAny(server, claims)
+	}
 	if s.Allow == nil {
 		return nil
 	}
@@ -21,13 +28,18 @@ func (s Settings) Admit(server string, claims map[string]any) error {
 	return nil
 }
 
-// Relevant returns the claims that Admit and ToolRules read, without values that no rule
-// names.
-func (s Settings) Relevant(claims map[string]any) map[string]any { return s.Allow.Relevant(claims) }
+// Relevant returns the claims that Admit and ToolRules read for a resource, without values
+// that no rule names.
+func (s Settings) Relevant(resource string, claims map[string]any) map[string]any {
+	return s.rulesFor(resource).Relevant(claims)
+}
 
 // ToolRules returns the rules for tools of a server that a caller with these claims fits,
-// for [session.Identity].ToolRules.
+// for [session.Identity].ToolRules. A group has none of its own.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
+	if isGroup(server) {
+		return nil
+	}
 	rule, _ := s.Allow.Of(server)
 	return rule.ToolsOf(claims)
 }
@@ -67,7 +79,7 @@ func notForYou(tool string) error {
 
 // Wants reports whether claims lack one that the settings name.
 func (s Settings) Wants(claims map[string]any) bool {
-	wanted := append(append([]string{s.Principal}, s.Claims...), s.Allow.Claims()...)
+	wanted := append(append([]string{s.Principal}, s.Claims...), append(s.Allow.Claims(), s.Roles.Claims()...)...)
 	if s.TenantClaim != "" {
 		wanted = append(wanted, s.TenantClaim)
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/allow"
 )
 
 // Brokered are the settings that only the broker needs (package broker).
@@ -22,13 +24,16 @@ type Brokered struct {
 	ClientHosts []string `json:"client_hosts,omitempty"`
 	// Enterprise are issuers whose assertions are exchanged for tokens (ID-JAG).
 	Enterprise []Enterprise `json:"enterprise,omitempty"`
+	// Roles maps viewer and operator to the rules for users who sign in to the console. A
+	// user whom both fit is an operator. Without Roles nobody signs in there.
+	Roles allow.Rules `json:"roles,omitempty"`
 }
 
 // Client is a client that the operator has registered.
 type Client struct {
 	Name string `json:"name,omitempty"`
-	// RedirectURIs are where codes may be sent. The port of a loopback address counts
-	// for nothing.
+	// RedirectURIs are where codes may be sent. The port of a loopback address does not
+	// matter.
 	RedirectURIs []string `json:"redirect_uris"`
 	// Secret authenticates the client; "" for a public client.
 	Secret string `json:"secret,omitempty"`

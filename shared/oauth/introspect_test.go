@@ -147,3 +147,22 @@ func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
 		}
 	})
 }
+
+// A request that is about several servers asks once, whatever the token is worth.
+func TestATokenForNoGroupIsAskedAboutOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.asking(t)
+		i.times("/introspect")
+		_, err := s.VerifyGroup(t.Context(), "invented", "", []string{"one", "two", "three"})
+		wantCode(t, "an invented token", err, session.Unauthenticated)
+		if n := i.times("/introspect"); n != 1 {
+			t.Errorf("%d questions about it, want one", n)
+		}
+		all, err := s.VerifyGroup(t.Context(), i.issue("opaque", nil), "", []string{"two", "one"})
+		if err != nil || len(all) != 1 || all["one"].Principal == "" {
+			t.Errorf("got %v, %v", all, err)
+		}
+		_, err = s.VerifyGroup(t.Context(), i.issue("opaque", nil), "", []string{"two"})
+		wantCode(t, "another server", err, session.Unauthenticated)
+	})
+}

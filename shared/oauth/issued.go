@@ -28,11 +28,13 @@ type Token struct {
 	Key       string   `json:"k,omitempty"` // ID of that key
 	Tenant    string   `json:"t"`
 	Principal string   `json:"p"`
-	Server    string   `json:"s"` // the only server that the token is for
+	Server    string   `json:"s"` // the only server that the token is for, or the address of a group
 	Scopes    []string `json:"c"`
 	Props     []byte   `json:"d,omitempty"`
 	ToolRules []string `json:"r,omitempty"` // as in session.Identity; a token with Key fits all rules
 	Expires   int64    `json:"x"`           // Unix seconds
+	// Claims are those that the rules of the servers of a group read; see [Carries].
+	Claims json.RawMessage `json:"m,omitempty"`
 }
 
 // NewTokenSealer returns the sealer of access tokens; the parameters are as for
@@ -104,20 +106,15 @@ func NewIssued(c IssuedConfig) (*Issued, error) {
 
 // Verify returns the identity of a token, if it is for a server.
 //
-// Errors: Unauthenticated: the token is invalid, revoked, or for another server;
-// Forbidden: it was exchanged for a key that may not use the server any more;
-// Unavailable: the list of revoked grants, or the key, cannot be read.
+// Errors: Unauthenticated if the token is invalid, revoked, or for another server.
+// Forbidden if it was exchanged for a key that may not use the server any more.
+// Unavailable if the list of revoked grants, or the key, cannot be read.
 func (s *Issued) Verify(ctx context.Context, token, server string) (session.Identity, error) {
-	t, ok := OpenToken(s.sealer, token)
-	switch {
-	case !ok:
-		return session.Identity{}, badToken("it is not one of this endpoint")
-	case t.Expires <= time.Now().Unix():
-		return session.Identity{}, badToken("it has expired")
-	case t.Server != server:
-		return session.Identity{}, badToken("it is for another resource; get one whose resource is the URL of this server")
+	t, err := s.open(token, server)
+	if err != nil {
+		return session.Identity{}, err
 	}
-	who := session.Identity{Tenant: t.Tenant, Principal: t.Principal, Credential: credentialOf(t), Props: t.Props, Scopes: t.Scopes, Scoped: true, ToolRules: t.ToolRules}
+	who := t.identity()
 	if t.Key != "" {
 		rule, _ := s.settings.Allow.Of(server)
 		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
@@ -136,8 +133,8 @@ func credentialOf(t Token) string {
 	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
 }
 
-// Confirm checks whether a grant is still good whose token was valid earlier. text is the
-// Credential of the caller's identity. Errors are as for Verify.
+// Confirm checks whether the grant of a token that was valid earlier is still good. text
+// is the Credential of the caller's identity. Errors are as for Verify.
 func (s *Issued) Confirm(ctx context.Context, text, server string) error {
 	rest, ok := strings.CutPrefix(text, issuedCredential)
 	if !ok {
@@ -253,7 +250,8 @@ func Revoke(ctx context.Context, store session.Values, grant, tenant string) err
 			return err
 		}
 		v.Key, v.Expires = revokedKey(), now.Add(2*AccessLife)
-		// Somebody else revoked a grant meanwhile; such races are short.
+		// After a conflict it tries again: another function has revoked something since the
+		// list was loaded.
 		if _, err := store.SaveValue(ctx, v); !errors.Is(err, session.Conflict) {
 			return err
 		}

@@ -12,14 +12,14 @@
 //   - its issuer, its times (within a minute) and its audience are right;
 //   - it is no token of another kind: an ID token, a logout token, a proof.
 //
-// The audience is the URL of the one server that the token is for. With introspection the
-// package also asks the issuer about each token, and also accepts tokens that are no JWT.
+// The audience is the URL of the one server that the token is for, or the address of a group
+// of servers. With introspection the package also asks the issuer about each token, and also accepts tokens that are no JWT.
 //
 // # How fast a change takes effect
 //
 // A token that its issuer has revoked stays valid until it expires; with introspection,
-// for 30 seconds at most. A key that the issuer has withdrawn is used for 15 minutes at
-// most while the issuer's keys can be fetched, and otherwise for a day.
+// for 30 seconds at most. A key that the issuer has withdrawn is used for at most 15
+// minutes. If the issuer's keys cannot be fetched, it is used for at most a day.
 package oauth
 
 import (
@@ -42,7 +42,7 @@ type Config struct {
 	Settings
 	// Servers are the names of all servers.
 	Servers []string
-	// Sealer seals the token of a connection if introspection is on: as long as the
+	// Sealer seals the token of a connection if introspection is on. As long as the
 	// connection is open, the package asks the issuer about that token.
 	Sealer *session.Sealer
 	// Client makes the requests to the issuer; nil for a client that follows redirects
@@ -109,14 +109,27 @@ type grant struct {
 // writes a store. It asks the issuer for unknown keys. With introspection it also asks
 // about a token that it has not asked about within 30 seconds.
 //
-// Errors: Unauthenticated: the token is invalid, or not for this server; Forbidden: the
-// token lacks a scope, or its identity may not use the server; Unavailable.
+// Errors: Unauthenticated if the token is invalid, or not for this server. Forbidden if
+// the token lacks a scope, or its identity may not use the server. Unavailable.
 func (s *ResourceServer) Verify(ctx context.Context, token, server string) (session.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
 		return session.Identity{}, err
 	}
-	who, err := s.admit(g, server)
+	if err := s.admit(g, server); err != nil {
+		return session.Identity{}, err
+	}
+	who, err := s.identity(g, token)
+	if err != nil {
+		return session.Identity{}, err
+	}
+	who.ToolRules = s.settings.ToolRules(server, g.claims)
+	return who, nil
+}
+
+// identity returns the identity of a grant and its token.
+func (s *ResourceServer) identity(g grant, token string) (session.Identity, error) {
+	who, err := s.settings.Identity(g.claims)
 	if err != nil {
 		return session.Identity{}, err
 	}
@@ -129,26 +142,32 @@ func (s *ResourceServer) Verify(ctx context.Context, token, server string) (sess
 // Confirm checks whether a caller whose token was valid earlier may still use a server.
 // text is the Credential of the caller's identity. Costs and errors are as for Verify.
 func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
+	g, err := s.confirmed(ctx, text)
+	if err != nil || s.introspec == nil {
+		return err
+	}
+	return s.admit(g, server)
+}
+
+// confirmed returns the grant of a credential that is still valid. It is empty without
+// introspection.
+func (s *ResourceServer) confirmed(ctx context.Context, text string) (grant, error) {
 	rest, ok := strings.CutPrefix(text, credential)
 	if !ok {
-		return badToken("this connection was opened with another kind of credential")
+		return grant{}, badToken("this connection was opened with another kind of credential")
 	}
 	if s.introspec != nil {
 		token, ok := s.sealer.Open(rest)
 		if !ok {
-			return badToken("it was opened before the settings changed")
+			return grant{}, badToken("it was opened before the settings changed")
 		}
-		g, err := s.grant(ctx, string(token))
-		if err == nil {
-			_, err = s.admit(g, server)
-		}
-		return err
+		return s.grant(ctx, string(token))
 	}
 	expires, ok := unix(rest)
 	if !ok || !time.Now().Before(expires) {
-		return badToken("it has expired")
+		return grant{}, badToken("it has expired")
 	}
-	return nil
+	return grant{}, nil
 }
 
 // grant verifies a token, or returns the remembered result.
@@ -207,23 +226,23 @@ func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any
 	return claims, err
 }
 
-// admit decides whether a grant may use one server.
-func (s *ResourceServer) admit(g grant, server string) (session.Identity, error) {
+// admit decides whether a grant may use one server, or one of a group.
+func (s *ResourceServer) admit(g grant, server string) error {
+	if err := s.meant(g, server); err != nil {
+		return err
+	}
+	return s.settings.Admit(server, g.claims)
+}
+
+// meant decides whether a grant is for a server or a group.
+func (s *ResourceServer) meant(g grant, server string) error {
 	switch {
 	case !s.among(allow.Texts(g.claims["aud"]), server):
-		return session.Identity{}, badToken("it is for another resource; get one whose resource is the URL of this server")
+		return badToken("it is for another resource; get one whose resource is the URL of this server")
 	case missing(scopes(g.claims), strings.Fields(*s.settings.Scope)):
-		return session.Identity{}, lacks(strings.Fields(*s.settings.Scope))
+		return lacks(strings.Fields(*s.settings.Scope))
 	}
-	who, err := s.settings.Identity(g.claims)
-	if err == nil {
-		err = s.settings.Admit(server, g.claims)
-	}
-	if err != nil {
-		return session.Identity{}, err
-	}
-	who.ToolRules = s.settings.ToolRules(server, g.claims)
-	return who, nil
+	return nil
 }
 
 // badToken returns the error for an invalid token. The reason must not quote the token.

@@ -481,6 +481,32 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 	})
 }
 
+// A client asks for what the challenge names. So the challenge has the optional scopes of the
+// token, too: with the scope of one server, a caller at the address of several servers keeps
+// that of another. Scopes that no server has are not asked for again.
+func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
+	r := newIssuer().server(t, func(s *oauth.Settings) {
+		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*"}, "one:all": {"*"}}, "two": {"two:write": {"write_*"}}}
+	})
+	for _, tt := range []struct {
+		has  []string
+		want string
+	}{
+		{[]string{"mcp"}, "mcp two:write"},
+		{[]string{"openid", "one:write", "mcp", "one:all", "one:write"}, "mcp two:write one:all one:write"},
+		{[]string{"mcp", "two:write"}, ""},
+	} {
+		err := r.Permit(session.Identity{Scoped: true, Scopes: tt.has}, "two", []string{"write_a"})
+		want := ""
+		if tt.want != "" {
+			want = `Bearer error="insufficient_scope", resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp", scope="` + tt.want + `"`
+		}
+		if got := r.Challenge("/mcp", true, err); got != want {
+			t.Errorf("with %q:\n got %s\nwant %s", tt.has, got, want)
+		}
+	}
+}
+
 func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
 	i := newIssuer()
 	var got map[string]any

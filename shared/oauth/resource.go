@@ -21,17 +21,27 @@ func (r resources) MetadataURL(address string) string {
 	return r.settings.PublicURL + wellKnown + address
 }
 
-// among reports whether one of the audiences is the server. All URLs of a server are one
-// audience: Streamable HTTP and HTTP+SSE, with and without a slash at the end. Case
+// among reports whether one of the audiences is the server or the group. All URLs of a server
+// are one audience: Streamable HTTP and HTTP+SSE, with and without a slash at the end. Case
 // matters except in scheme and host.
 func (r resources) among(audiences []string, server string) bool {
 	return slices.ContainsFunc(audiences, func(a string) bool {
 		if slices.Contains(r.settings.Audiences[server], a) {
 			return true
 		}
+		if isGroup(server) {
+			address := strings.TrimSuffix(server, "mcp")
+			rest, ok := strings.CutPrefix(canonical(a), canonical(r.settings.PublicURL)+address)
+			return ok && served(rest)
+		}
 		rest, ok := strings.CutPrefix(canonical(a), canonical(r.settings.PublicURL)+"/"+server+"/")
-		return ok && (rest == "mcp" || rest == "mcp/" || rest == "sse" || rest == "sse/")
+		return ok && served(rest)
 	})
+}
+
+// served reports whether a transport is served at the last part of an address.
+func served(rest string) bool {
+	return rest == "mcp" || rest == "mcp/" || rest == "sse" || rest == "sse/"
 }
 
 // canonical writes scheme and host of a URL in lower case.
@@ -53,12 +63,17 @@ func canonical(text string) string {
 }
 
 // Server returns the server that a resource of a request names (RFC 8707 §2): its URL in
-// one of its forms, possibly with a query.
+// one of its forms, possibly with a query. For a group it returns its address.
 func (s Settings) Server(servers []string, resource string) (string, bool) {
 	resource, _, _ = strings.Cut(resource, "?")
 	for _, name := range servers {
 		if (resources{s}).among([]string{resource}, name) {
 			return name, true
+		}
+	}
+	for address := range s.Groups {
+		if (resources{s}).among([]string{resource}, address) {
+			return address, true
 		}
 	}
 	return "", false
@@ -93,7 +108,7 @@ func (r resources) Challenge(address string, tried bool, err error) string {
 }
 
 // Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an
-// address. The address is the path that a client calls, "/SERVER/mcp" or "/SERVER/sse",
+// address. The address is the path that a client calls, such as "/SERVER/mcp" or "/mcp",
 // with the client's additions. Clients compare it with the URL that they call.
 func (r resources) Metadata(server, address string) []byte {
 	document := struct {

@@ -33,7 +33,7 @@ func lacks(wanted []string) error {
 // would help them.
 //
 // Errors: Forbidden. For scopes that are missing, Challenge names all scopes of this call
-// together. For rules it says nothing.
+// together, and the optional ones that the token has. For rules it says nothing.
 func (r resources) Permit(who session.Identity, server string, tools []string) error {
 	may := r.Tools(who, server)
 	for _, tool := range tools {
@@ -51,9 +51,23 @@ func (r resources) Permit(who session.Identity, server string, tools []string) e
 		}
 	}
 	if missing(who.Scopes, wanted) {
-		return lacks(wanted)
+		return lacks(append(wanted, r.settings.kept(who.Scopes, wanted)...))
 	}
 	return nil
+}
+
+// kept returns the optional scopes of any server that a caller has, beside those that are
+// wanted. A client asks only for the scopes of the challenge. Without these, a caller at
+// the address of several servers would lose the scope of one server for that of another.
+func (s Settings) kept(has, wanted []string) (all []string) {
+	for _, scope := range has {
+		optional := slices.ContainsFunc(slices.Collect(maps.Values(s.Scopes)), func(of map[string][]string) bool { return of[scope] != nil })
+		if optional && !slices.Contains(wanted, scope) {
+			all = append(all, scope)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // among reports whether one of the patterns covers a tool.
@@ -64,12 +78,18 @@ func among(patterns []string, tool string) bool {
 	})
 }
 
-// Known returns the wanted scopes that a server has, sorted, and always the scopes that
+// Known returns the wanted scopes that a server or a group has, sorted, and always the scopes that
 // every token needs. Others are dropped without an error, because clients ask for scopes
 // that they know from elsewhere.
 func (s Settings) Known(server string, wanted []string) []string {
 	known := strings.Fields(*s.Scope)
-	for _, scope := range slices.Sorted(maps.Keys(s.Scopes[server])) {
+	has := map[string]bool{}
+	for _, member := range s.Members(server) {
+		for scope := range s.Scopes[member] {
+			has[scope] = true
+		}
+	}
+	for _, scope := range slices.Sorted(maps.Keys(has)) {
 		if slices.Contains(wanted, scope) {
 			known = append(known, scope)
 		}

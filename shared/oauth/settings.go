@@ -26,6 +26,9 @@ type Settings struct {
 	// path, or http on loopback. The resource of a server is this URL and the server's
 	// path.
 	PublicURL string `json:"-"`
+	// Groups are the addresses at which several servers are served, with the servers at each:
+	// "/mcp", "/g/dev/mcp".
+	Groups map[string][]string `json:"-"`
 	// Secret authenticates introspection requests.
 	Secret string `json:"-"`
 
@@ -43,8 +46,8 @@ type Settings struct {
 	// Scope lists the scopes that a token needs, separated by spaces; nil means "mcp",
 	// "" means none.
 	Scope *string `json:"scope,omitempty"`
-	// Audiences are further accepted audiences of a server, beside its URLs. Two servers
-	// must not share one.
+	// Audiences are further accepted audiences of a server, beside its URLs, or of a group by
+	// its address. Two of them must not share one.
 	Audiences map[string][]string `json:"audiences,omitempty"`
 
 	// Principal is the claim that names the principal; the default is "sub".
@@ -112,7 +115,7 @@ func ReadSettings(section []byte) (Settings, error) {
 // servers. The error names the wrong setting and its possible values.
 func (s Settings) Complete(servers []string) (Settings, error) {
 	checks := []func() error{
-		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) },
+		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) }, s.checkRoles,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -120,13 +123,7 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 		}
 	}
 	s.PublicURL = strings.TrimSuffix(s.PublicURL, "/")
-	if s.Name == "" {
-		u, err := url.Parse(s.Issuer)
-		if err != nil {
-			return Settings{}, err
-		}
-		s.Name = strings.ToLower(u.Hostname())
-	}
+	s.Name = s.name()
 	if len(s.Algorithms) == 0 {
 		s.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
 	}
@@ -141,6 +138,15 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 		s.Tenant = defaultTenant
 	}
 	return s, nil
+}
+
+// name returns what begins principals.
+func (s Settings) name() string {
+	u, err := url.Parse(s.Issuer)
+	if s.Name != "" || err != nil { // Complete has read the issuer
+		return s.Name
+	}
+	return strings.ToLower(u.Hostname())
 }
 
 func (s Settings) checkURLs() error {
@@ -251,8 +257,8 @@ func isName(text string) bool {
 }
 
 func (s Settings) checkServers(servers []string) error {
-	names := slices.Concat(slices.Sorted(maps.Keys(s.Audiences)), slices.Sorted(maps.Keys(s.Allow)))
-	for _, name := range names {
+	audiences := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Audiences)), func(name string) bool { return s.Groups[name] != nil })
+	for _, name := range slices.Concat(audiences, slices.Sorted(maps.Keys(s.Allow))) {
 		if name != everyServer && !slices.Contains(servers, name) {
 			return fmt.Errorf("access: there is no server %q; the servers are %s", name, strings.Join(servers, ", "))
 		}

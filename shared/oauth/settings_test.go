@@ -13,7 +13,7 @@ func open(section, public string) error {
 	if err != nil {
 		return err
 	}
-	s.PublicURL = public
+	s.PublicURL, s.Groups = public, map[string][]string{"/mcp": {"one", "two"}}
 	sealer, err := session.NewSealer("token", make([]byte, 32))
 	if err != nil {
 		return err
@@ -52,6 +52,10 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		`{` + issuer + `,"allow":{"one":{"groups":[""]}}}`:                                                                "no name",
 		`{` + issuer + `,"allow":{"one":{"claims":{"dept":[]}}}}`:                                                         "no values",
 		`{` + issuer + `,"allow":{"one":{"tools":["a"]}}}`:                                                                "tools",
+		`{` + issuer + `,"roles":{"user":{"everyone":true}}}`:                                                             "use viewer or operator",
+		`{` + issuer + `,"roles":{"operator":{}}}`:                                                                        "roles for \"operator\": it matches nobody",
+		`{` + issuer + `,"roles":{"viewer":{"everyone":true,"tools":{"a":{"everyone":true}}}}}`:                           "tools are rules of servers",
+		`{` + issuer + `,"roles":{"viewer":{"everyone":true}},"clients":{"dormouse-console":{"redirect_uris":["x"]}}}`:    "is the console itself",
 		`{` + issuer + `,"allow":{"one":{"tools":{"a":{"everyone":true}}}}}`:                                              "matches nobody",
 		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"a":{}}}}}`:                                               "tools: \"a\": it matches nobody",
 		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"a*b":{"everyone":true}}}}}`:                              "neither a tool nor a beginning",
@@ -62,6 +66,9 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		`{` + issuer + `,"audiences":{"*":["a"]}}`:                                                                        "for every server",
 		`{` + issuer + `,"audiences":{"one":["a"],"two":["a"]}}`:                                                          "each server needs its own",
 		`{` + issuer + `,"audiences":{"one":[""]}}`:                                                                       "each server needs its own",
+		`{` + issuer + `,"audiences":{"/mcp":["a"],"two":["a"]}}`:                                                         "each server needs its own",
+		`{` + issuer + `,"audiences":{"/g/dev/mcp":["a"]}}`:                                                               "the servers are one, two",
+		`{` + issuer + `,"allow":{"/mcp":{"everyone":true}}}`:                                                             "the servers are one, two",
 		`{` + issuer + `,"introspection":{"endpoint":"x"}}`:                                                               "introspection.endpoint",
 		`{` + issuer + `,"introspection":{"endpoint":"https://a/b","client_id":"c"}}`:                                     "its secret",
 	} {
@@ -78,6 +85,7 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		}
 	}
 	for _, section := range []string{
+		`{` + issuer + `,"audiences":{"/mcp":["api://all"],"one":["api://one"]}}`,
 		`{` + issuer + `}`, `{"issuer":"http://127.0.0.1:9/realms/x"}`, `{` + issuer + `,"scope":""}`,
 		`{` + issuer + `,"tenant_claim":"org","tenants":{"o-1":"acme"},"principal":"oid","claims":["email"],"algorithms":["ES256"]}`,
 		`{` + issuer + `,"allow":{"*":{"everyone":true},"one":{"emails":["*@a.example"],"claims":{"d":["e"]}}},"introspection":{"endpoint":"https://a.example/i"}}`,

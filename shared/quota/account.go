@@ -13,12 +13,12 @@ import (
 
 // Bounds of what an instance knows and keeps of an account.
 const (
-	figureAge   = 30 * time.Second // after which the account is read again
-	figureLost  = 10 * time.Minute // without a figure, after which caps refuse work
+	figureAge   = 30 * time.Second // the account is read again when it is this old
+	figureLost  = 10 * time.Minute // if the account could not be read for this long, caps refuse work
 	flushEvery  = time.Minute
 	flushCalls  = 50
 	flushNanos  = 10_000_000 // a cent
-	near        = 0.9        // of a cap, from which on every invocation is written
+	near        = 0.9        // above this part of a cap, each invocation writes what it used
 	keptTasks   = 32
 	accountLife = 400 * 24 * time.Hour
 	nanos       = 1e9 // of a dollar
@@ -55,7 +55,8 @@ type accountRow struct {
 	Writer string          `json:"writer,omitempty"`
 }
 
-// account is what this instance knows of a tenant. Callers hold turn.
+// account is what this instance knows about the use and the limits of a tenant. Callers
+// hold turn.
 type account struct {
 	tenant string
 	turn   turn
@@ -66,7 +67,7 @@ type account struct {
 	read    time.Time // when rev and row were true last; zero: never
 	failed  time.Time // when the store failed last, after read
 	born    time.Time
-	limits  Settings // of the file, with those of the row over them
+	limits  Settings // limits of the servers file; those of the row replace them
 	pending pending
 	flushed time.Time
 }
@@ -129,7 +130,7 @@ func (u Used) at(t time.Time) Used {
 	return now
 }
 
-// plus returns the sum of both, but for the principals.
+// plus returns the sum of both. It leaves the principals out.
 func (u Used) plus(p pending) Used {
 	u.Nanos, u.Bytes, u.Calls = sum(u.Nanos, p.nanos), sum(u.Bytes, p.bytes), sum(u.Calls, p.calls)
 	return u
@@ -328,13 +329,14 @@ func (a *account) spent(principal, server string, calls int64) *spent {
 	return nil
 }
 
-// capped reports whether money of a server is capped.
+// capped reports whether one of the limits in US dollars applies to the calls of a
+// server.
 func (a *account) capped(server string) bool {
 	return a.limits.MonthUSD > 0 || a.limits.PrincipalUSD > 0 || a.limits.Servers[server].MonthUSD > 0
 }
 
-// blind reports whether the store has given no figure for so long that caps cannot be
-// kept.
+// blind reports whether the account could not be read for so long that this instance
+// cannot keep caps.
 func (a *account) blind() bool {
 	return time.Since(later(a.read, a.born)) >= figureLost
 }

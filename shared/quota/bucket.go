@@ -44,7 +44,7 @@ type held struct {
 	tokens int
 	until  time.Time // when the tokens are lost
 	batch  int       // how many tokens to take next time
-	flood  time.Time // when the refusals of this caller are within ten times the rate
+	flood  time.Time // moves ahead with each refusal; a caller whose time is far ahead of now is a flood
 	backup time.Time // when the bucket of this instance is full, while the store is down
 }
 
@@ -64,7 +64,7 @@ func (t turn) take(ctx context.Context) error {
 
 func (t turn) end() { <-t }
 
-// refusal says which need is not met, and when it may be.
+// refusal says which need is not met, and after what time it may be met.
 type refusal struct {
 	need
 	after time.Duration
@@ -89,7 +89,7 @@ func (r *rates) short(needs []need) (short []need) {
 	for _, n := range needs {
 		h := r.of(n.bucket)
 		if !now.Before(h.until) {
-			if h.tokens > 0 { // they are lost: more were taken than are used
+			if h.tokens > 0 { // the rest is lost, so this instance takes fewer next time
 				h.batch = max(1, h.batch/2)
 			}
 			h.tokens = 0
@@ -169,10 +169,12 @@ func (r *rates) fill(ctx context.Context, store session.Values, needs []need) (*
 	return nil, nil
 }
 
-// maxTries is how often a row is tried to write that others write at the same time.
+// maxTries limits the attempts to write a row that other instances write at the same
+// time.
 const maxTries = 20
 
-// pause waits for a random time, longer with each try: 50 ms on average at last.
+// pause waits for a random time. Its limit is a millisecond, doubles with each try, and
+// is 64 ms at most.
 func pause(ctx context.Context, tries int) error {
 	timer := time.NewTimer(rand.N(time.Millisecond << min(tries, 6)))
 	defer timer.Stop()
@@ -215,8 +217,8 @@ func (r *rates) spend(needs []need) {
 	}
 }
 
-// giveBack returns tokens that were spent for nothing. Those of slow limits, which are
-// not held, go back to the row; an error loses them.
+// giveBack returns tokens that were spent on calls that did not begin. Those of slow
+// limits, which are not held, go back to the row; an error loses them.
 func (r *rates) giveBack(ctx context.Context, store session.Values, needs []need) {
 	now := time.Now()
 	var back []need

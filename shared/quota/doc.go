@@ -14,7 +14,7 @@
 // # Rates
 //
 // A rate is a bucket of tokens. An instance takes several tokens at a time from the row
-// and spends them from memory within a second, so most calls of a busy caller write
+// and spends them from memory within a second. So most calls of a busy caller write
 // nothing. What an instance may hold is taken from the burst, so that all instances
 // together never exceed the limit in any window. Slow limits are taken one call at a
 // time. A refused call takes from no limit, and an instance asks the store again only
@@ -26,10 +26,10 @@
 //
 // # Money
 //
-// The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it to
-// the account when a cent or 50 calls or a minute have come together, and with every
-// invocation from 90 percent of a cap on. The cap may so be exceeded by a cent for each
-// instance, and by the boxes that run at that time.
+// The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it
+// to the account after a cent, 50 calls or a minute, whichever comes first. Above 90
+// percent of a cap, it does so with every invocation. The cap may so be exceeded by a
+// cent for each instance, and by the boxes that run at that time.
 //
 // Caps of principals are kept in the account of their tenant, so they cost no read and no
 // write more. They count the requests of the principal. The account tells a thousand

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -34,8 +35,8 @@ type Limits struct {
 	Boxes int `json:"boxes,omitempty"`
 	// Day is how many calls a tenant has on a day, UTC.
 	Day int `json:"day,omitempty"`
-	// MonthUSD and MonthGB are what a tenant may use in a month, UTC: money at the prices
-	// of the bill, and gigabytes (2^30) of requests and answers.
+	// MonthUSD and MonthGB are what a tenant may use in a month, UTC. MonthUSD is money at
+	// the prices of the bill. MonthGB is gigabytes (2^30) of requests and answers.
 	MonthUSD float64 `json:"month_usd,omitempty"`
 	MonthGB  float64 `json:"month_gb,omitempty"`
 	// PrincipalUSD and PrincipalGB are the same for each principal of a tenant. They count
@@ -148,6 +149,15 @@ func (s Settings) object() (object, error) {
 	return readObject(text)
 }
 
+// limitNames returns the keys of [Limits].
+func limitNames() (names []string) {
+	for field := range reflect.TypeFor[Limits]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
 // settings decodes and checks limits.
 func (o object) settings() (Settings, error) {
 	var s Settings
@@ -158,6 +168,9 @@ func (o object) settings() (Settings, error) {
 	case errors.As(err, &shape):
 		return Settings{}, fmt.Errorf("limits: %s cannot be a %s", strings.TrimPrefix(shape.Field, "Limits."), shape.Value)
 	case err != nil:
+		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+			return Settings{}, fmt.Errorf("limits: there is no limit %s; the limits are %s", name, strings.Join(limitNames(), ", "))
+		}
 		return Settings{}, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if s.Server.N != 0 || len(s.Tools) > 0 || len(s.Weights) > 0 {

@@ -46,7 +46,7 @@ func TestSettingsOfAServersFile(t *testing.T) {
 		t.Errorf("%+v, %v, %v", s, on, err)
 	}
 	for file, says := range map[string]string{
-		`{"principle": "60/m"}`:              `unknown field "principle"`,
+		`{"principle": "60/m"}`:              `there is no limit "principle"; the limits are principal, tenant, server, `,
 		`{"principal": 60}`:                  `"60/m"`,
 		`{"server": "60/m"}`:                 "under x-dormouse of a server",
 		`{"concurrent": 1000}`:               "at most 256",

@@ -16,7 +16,7 @@ import (
 type Report struct {
 	Tenant string          `json:"tenant"`
 	Own    json.RawMessage `json:"own,omitempty"` // limits that an operator has set for the tenant
-	Used   Used            `json:"used"`          // without the last cent or minute of each instance
+	Used   Used            `json:"used"`          // what the tenant has used; each instance may still hold back up to a cent or a minute of it
 }
 
 // Show reads the account of a tenant. A tenant without one has used nothing. Errors:

@@ -35,7 +35,7 @@ type Config struct {
 	Store    session.Store
 	Sections Sections
 	Prices   meter.Prices
-	Log      *slog.Logger // gets trouble with the store, at most once a minute; nil: nothing
+	Log      *slog.Logger // gets failures of the store, at most one a minute; nil: no log
 }
 
 // maxKnown bounds the callers, and the tenants, that an instance remembers.
@@ -88,8 +88,9 @@ func (l *Limiter) row(key session.ValueKey) *rates {
 	return r
 }
 
-// makeRoom forgets callers that were silent for a minute, if many are known. What they
-// hold is lost by then. Use of a tenant that is not written stays.
+// makeRoom forgets callers that were silent for a minute, if many are known. The tokens
+// that they held have expired by then. It keeps what a tenant has used if that is not
+// written yet.
 func (l *Limiter) makeRoom() {
 	silent := time.Now().Add(-flushEvery)
 	if len(l.rows) >= maxKnown {
@@ -121,10 +122,10 @@ func (l *Limiter) trouble(what string, err error) {
 // its principal, its server and its tenant, and counts as calls of the day. Other requests
 // are refused only when the money or the bytes of the month are used up.
 //
-// Cost: one read of the account in 30 seconds for each instance and tenant. Rates cost a
-// write for each batch of tokens and row: one for the principal, one for the tenant, and
-// one for the server if it has a limit of its own. A limit of calls in flight costs as
-// takeSlot says.
+// Cost: one read of the account in 30 seconds for each instance and tenant. Rates cost
+// one write to each row, for each batch of tokens. The principal and the tenant have a
+// row each, and so has the server if it has a limit of its own. A limit of calls in
+// flight costs as takeSlot says.
 func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err error) {
 	limits, err := l.afford(ctx, w)
 	if err != nil {
@@ -194,7 +195,8 @@ func (s Settings) weigh(w session.Work) (n int64) {
 	return n
 }
 
-// count notes calls of today, which the end of the invocation writes.
+// count adds calls to those of today. They are written to the store when the invocation
+// ends.
 func (l *Limiter) count(w session.Work, calls int64) {
 	a := l.account(w.Tenant)
 	a.turn <- struct{}{}
@@ -242,8 +244,8 @@ func (l *Limiter) Flooding(tenant, principal string) error {
 // seconds rounds a time up to whole seconds.
 func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Second)) }
 
-// flood refuses all requests of a caller for a while: until a call may pass again, but at
-// least for a second and at most for ten.
+// flood refuses all requests of a caller until a call may pass again. It does so for at
+// least a second and at most ten.
 func (l *Limiter) flood(w session.Work, after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,12 +22,12 @@ const (
 	longest  = 366 * 24 * time.Hour // in which a burst refills
 )
 
-// periods maps the unit of a rate to its time and its name.
+// periods maps the unit of a rate to its time.
 func periods() map[string]time.Duration {
 	return map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 }
 
-// ParseRate reads "N/s", "N/m", "N/h" or "N/d", and behind it "burst N". Without a burst
+// ParseRate reads "N/s", "N/m", "N/h" or "N/d", and after it "burst N". Without a burst
 // as many calls may come at once as the limit allows in ten seconds, at least one. "off"
 // is no limit.
 func ParseRate(text string) (Rate, error) {
@@ -114,8 +114,8 @@ func (r Rate) every() time.Duration {
 	return max(1, (r.Per/time.Duration(r.N)+time.Microsecond-1)/time.Microsecond) * time.Microsecond
 }
 
-// hold is how long an instance may keep tokens in memory: a second, and at most a tenth of
-// the time in which the burst refills.
+// hold is how long an instance may keep tokens in memory. It is a second, or a tenth of
+// the time in which the burst refills if that is shorter.
 func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Burst)*r.every()/10) }
 
 // most is how many tokens an instance may take at a time: half of those that come while it

@@ -14,7 +14,7 @@ type taking struct {
 }
 
 // Names of the rows. Rows of a principal or a tenant name no server, and the row of a
-// server names no tenant, so no native server can reach them.
+// server names no tenant. So no native server can reach them.
 func principalRow(w session.Work, name string) session.ValueKey {
 	return session.ValueKey{Tenant: w.Tenant, Scope: session.ValueOfPrincipal, Of: w.Principal, Name: name}
 }

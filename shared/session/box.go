@@ -39,8 +39,8 @@ type Box struct {
 	Tenant string
 	Server string
 	State  BoxState
-	// Gen goes up by one when a function takes the lease to wake the box, when another
-	// takes that lease over, and at a hello after a bye.
+	// Gen goes up by one when a function takes the lease to wake the box, or takes it over
+	// from another. It also goes up at a hello after a bye.
 	Gen Generation
 	// Lost is the highest generation that ended without a bye.
 	Lost Generation
@@ -52,8 +52,9 @@ type Box struct {
 	Task   string     // the fleet's name of the box
 	Conn   string     // WebSocket connection of the runner, only while Awake
 	Link   int64      // the runner's own count of its hellos
-	// Only while Starting: the holder of the wake lease, its end, the number of the
-	// attempt, and the hash of the one-time token that the runner must bring.
+	// The box has these fields only while Starting. They are the holder of the wake lease,
+	// its end, the number of the attempt, and the hash of the one-time token. The runner
+	// must bring that token.
 	Owner     string
 	Until     time.Time
 	Attempt   int
@@ -70,7 +71,8 @@ type Box struct {
 	// work in a wake: the mean of about the last ten wakes.
 	Began time.Time     `json:",omitzero"`
 	Busy  time.Duration `json:",omitempty"`
-	// Installed is the definition of the server whose install was last kept, "" for none.
+	// Installed is the definition of the server whose install was last kept, or was in the
+	// image of the last runner that was started with it; "" for none.
 	// A start with that definition need not install anything while the install is kept.
 	Installed string `json:",omitempty"`
 	// Gone is when the sweep first found Conn closed. The next hello clears it. Only a
@@ -163,6 +165,21 @@ func Suspends(question string) (stream StreamID, round int, ok bool) {
 		return "", 0, false
 	}
 	return StreamID(id), round, true
+}
+
+// MaxForward bounds the name in the id of a question that is forwarded, in bytes.
+const MaxForward = 200
+
+const forwards = "r-"
+
+// ForwardID returns the id of a question that a server keeps open itself. name has at most
+// [MaxForward] bytes. The answer of a client goes to that server, and no store keeps it.
+func ForwardID(name string) string { return forwards + name }
+
+// Forwards returns the name in an id that [ForwardID] made. ok is false for other ids.
+func Forwards(question string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(question, forwards)
+	return name, ok && len(name) <= MaxForward
 }
 
 // Asks reports whether the item is suspended for a question.

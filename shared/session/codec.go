@@ -10,7 +10,7 @@ import (
 // [Pages] takes them apart again. The result is not nil.
 //
 // Errors: Invalid if there are no events, First is below 1, Retry is negative, or an
-// event has a line feed; TooLarge over MaxBatchEvents or MaxBatchBytes.
+// event has a line feed. TooLarge over MaxBatchEvents or MaxBatchBytes.
 func (b Batch) Lines() ([]byte, error) {
 	size := 0
 	for _, e := range b.Events {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -79,7 +80,7 @@ type Gate interface {
 	Admit(ctx context.Context, w Work) (undo func(), err error)
 }
 
-// Want is what a message needs of its caller at third parties.
+// Want says which keys and tokens of its caller at third parties a message needs.
 type Want struct {
 	Tenant    string
 	Principal string
@@ -89,7 +90,8 @@ type Want struct {
 	Need      bool     // nothing may be missing
 }
 
-// Secrets has what callers have at third parties. It is safe for concurrent use.
+// Secrets returns the keys and tokens that callers have at third parties. It is safe for
+// concurrent use.
 type Secrets interface {
 	// Secrets returns what a caller has at the providers that it wants, by name.
 	//
@@ -104,6 +106,19 @@ type traceKey struct{}
 // client's request.
 func WithTrace(ctx context.Context, trace string) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
+}
+
+// WithParent returns a context whose trace also names the trace of the client's own
+// tracing. The trace then is REQUEST.TRACEID-FLAGS, with the id and the flags of the
+// client's traceparent. That must be well formed (W3C Trace Context, version 00). So
+// every program that logs the trace can make spans of its lines. A context without a
+// trace, or with such a one, stays as it is.
+func WithParent(ctx context.Context, traceparent string) context.Context {
+	trace := TraceOf(ctx)
+	if trace == "" || traceparent == "" || strings.Contains(trace, ".") {
+		return ctx
+	}
+	return WithTrace(ctx, trace+"."+traceparent[3:35]+traceparent[52:])
 }
 
 // TraceOf returns the trace of [WithTrace], or "".

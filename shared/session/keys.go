@@ -21,6 +21,9 @@ type Identity struct {
 	// ToolRules are the rules for tools of the server (access.allow) that the caller
 	// fits, by their keys. They count only if Scoped is set.
 	ToolRules []string
+	// Members are, for the caller of a group of servers that has a connection or a ticket,
+	// the servers that it may use. Each has the caller's ToolRules there.
+	Members map[string][]string `json:",omitempty"`
 }
 
 // EveryServer in Key.Servers allows all servers.

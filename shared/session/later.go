@@ -37,13 +37,13 @@ func read(record []byte, into any) (Later, error) {
 		}
 		delete(all, name)
 	}
-	if len(all) == 0 { // what is unknown is inside of a field
+	if len(all) == 0 { // all members have a field; the unknown data is inside of one
 		return nil, nil
 	}
 	return all, nil
 }
 
-// join puts unknown fields behind the others of a record.
+// join puts unknown fields after the others of a record.
 func (u Later) join(record []byte, err error) ([]byte, error) {
 	if err != nil || len(u) == 0 {
 		return record, err

@@ -86,6 +86,7 @@ type Session struct {
 	Pusher     Lease       // the function that pushes the events that are owed by Pushed
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
+	Group      ID          `json:",omitempty"` // the group's session that has opened this one; "" for none
 	Later      Later       `json:"-"`
 }
 
@@ -144,6 +145,15 @@ type Connection struct {
 	Scoped     bool     `json:",omitempty"` // see Identity
 	ToolRules  []string `json:",omitempty"` // see Identity
 	Expires    time.Time
+	Group      *GroupConnection `json:",omitempty"` // of a connection to a group; nil for one to a server
+}
+
+// GroupConnection is what a client has asked for with its connection to a group of servers,
+// and what it may use there. It is not modified.
+type GroupConnection struct {
+	Plain   bool                `json:",omitempty"` // names that no two servers have get no prefix
+	Search  bool                `json:",omitempty"` // the client gets tools that search, in place of the tools
+	Members map[string][]string // see Identity
 }
 
 // Lease gives its holder a right until a time. For example, one GET has the right to read
@@ -154,7 +164,7 @@ type Lease struct {
 }
 
 // Address says where the events of a request go. An Item has it in plain form; the ticket
-// of a box has it sealed.
+// of a box has it sealed, beside the keys g and x.
 type Address struct {
 	Session   ID                `json:"s"`
 	Stream    StreamID          `json:"d"`           // also the deliver id
@@ -171,6 +181,24 @@ type Address struct {
 	LegacySSE bool              `json:"o,omitempty"` // copy events to the LegacySSE stream
 	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
 	Shown     *Shown            `json:"w,omitempty"` // which tools the client sees in lists; nil: all
+	Through   *Through          `json:"u,omitempty"` // the client's group of servers, if Conn is a connection to one
+}
+
+// Through says how the client of a group sees a session that the group's session has opened
+// with a server. It is not modified.
+type Through struct {
+	Group  ID     `json:"s"` // the group's session
+	Server string `json:"m"`
+	Plain  bool   `json:"p,omitempty"` // resources keep their URIs
+}
+
+// Through returns how the client of a connection sees the session, nil if it does not see it
+// through a group. of is the Group of the connection.
+func (s *Session) Through(of *GroupConnection) *Through {
+	if s.Group == "" || of == nil {
+		return nil
+	}
+	return &Through{Group: s.Group, Server: s.Server, Plain: of.Plain}
 }
 
 // Shown says which tools a client sees in the answers to some of its requests. It is not
@@ -245,7 +273,7 @@ type Answer struct {
 // request for a list.
 type Handshake struct {
 	Digest  string          // names the record; see RecordFor
-	Version string          // names the part: a protocol version, or a list
+	Version string          // which part of the record this is: a protocol version, or the name of a list
 	Result  json.RawMessage // of the server's response
 	Taken   time.Time       // when the server said it
 	Expires time.Time

@@ -152,7 +152,8 @@ type Grants interface {
 	ListGrants(ctx context.Context, tenant, after string, limit int) ([]Grant, error)
 }
 
-// UpstreamTokens keeps what servers need at third parties, for each of their users.
+// UpstreamTokens keeps the keys and tokens that servers need at third parties, for each
+// of their users.
 type UpstreamTokens interface {
 	// CreateUpstreamToken stores a new token with Rev 1. Errors: Conflict if the ID is
 	// taken; a repeat may conflict with the caller's own write.
@@ -207,11 +208,11 @@ type Values interface {
 //   - the end of a request stays for at least a minute;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
-	// Append writes a batch under the key of its first index, if that key is free. It
-	// wakes callers that Wait for the stream. If the key has the same batch already
-	// (Gen, Seq, Final, Retry to the millisecond, and the events' bytes), nothing is
-	// written: the result is nil, or Duplicate if b.Once is set. A driver that repeats
-	// its own attempt must recognize it as its own.
+	// Append writes a batch under the key of its first index, if that key is free. It wakes
+	// callers that Wait for the stream. If the key has the same batch already, nothing is
+	// written, and the result is nil, or Duplicate if b.Once is set. Batches are the same if
+	// they have equal Gen, Seq, Final, Retry to the millisecond, and bytes of events. A
+	// driver that repeats its own attempt must recognize it as its own.
 	//
 	// The key of a batch of the standalone stream that was dropped or has expired is not
 	// free. A repeat of that batch may get nil or Conflict.

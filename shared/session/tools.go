@@ -3,22 +3,30 @@ package session
 import "strings"
 
 // ToolFilter says which tools of a server a caller may see and call. An entry is the name
-// of a tool, or the beginning of names with "*" behind it. For each tool the longest entry
-// counts, and a whole name before a beginning. A tool that no entry fits is allowed, so
-// the zero value allows all tools.
+// of a tool, or a pattern in which each "*" stands for any text. For each tool the longest
+// entry counts, without its "*", and a whole name before a pattern. Of two that are as long,
+// Deny counts. A tool that no entry fits is allowed, so the zero value allows all tools. It
+// may also say what the caller reads about a tool.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
 	// And, if not nil, must allow a tool too.
 	And *ToolFilter `json:"n,omitempty"`
+	// Says has the descriptions that replace those of the server, by the names of the tools.
+	Says map[string]string `json:"s,omitempty"`
 }
 
-// IsZero reports whether the filter allows all tools.
-func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 && f.And == nil }
+// MaxSays bounds the names and texts of ToolFilter.Says together, in bytes: they are in each
+// request for a list of tools.
+const MaxSays = 16 << 10
+
+// IsZero reports whether the filter allows all tools and changes none.
+func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 && f.And == nil && len(f.Says) == 0 }
 
 // Allows reports whether the caller may see and call a tool.
 func (f ToolFilter) Allows(tool string) bool {
-	return nearest(f.Deny, tool) <= nearest(f.Allow, tool) && (f.And == nil || f.And.Allows(tool))
+	denied := nearest(f.Deny, tool)
+	return (denied < 0 || denied < nearest(f.Allow, tool)) && (f.And == nil || f.And.Allows(tool))
 }
 
 // nearest returns a number that grows with the length of the longest entry that fits a
@@ -26,13 +34,29 @@ func (f ToolFilter) Allows(tool string) bool {
 func nearest(entries []string, tool string) (length int) {
 	length = -1
 	for _, entry := range entries {
-		begin, open := strings.CutSuffix(entry, "*")
 		switch {
 		case entry == tool:
 			return len(tool) + 1
-		case open && strings.HasPrefix(tool, begin):
-			length = max(length, len(begin))
+		case fits(entry, tool):
+			length = max(length, len(entry)-strings.Count(entry, "*"))
 		}
 	}
 	return length
+}
+
+// fits reports whether a pattern fits a tool.
+func fits(pattern, tool string) bool {
+	part, rest, open := strings.Cut(pattern, "*")
+	tool, ok := strings.CutPrefix(tool, part)
+	if !open || !ok {
+		return ok && tool == ""
+	}
+	for {
+		if part, rest, open = strings.Cut(rest, "*"); !open {
+			return strings.HasSuffix(tool, part)
+		}
+		if _, tool, ok = strings.Cut(tool, part); !ok {
+			return false
+		}
+	}
 }

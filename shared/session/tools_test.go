@@ -21,3 +21,19 @@ func TestTheLongestEntryOfAToolFilterCounts(t *testing.T) {
 		t.Error("* or the zero value is not understood")
 	}
 }
+
+func TestAStarInAToolFilterStandsForAnyText(t *testing.T) {
+	f := session.ToolFilter{Allow: []string{"*", "delete_draft*", "a*c"}, Deny: []string{"*delete*", "*_admin", "x*y*z", "a*"}}
+	for tool, want := range map[string]bool{
+		"read": true, "delete": false, "mass_delete_all": false, "delete_draft": true, "delete_drafts": true,
+		"user_admin": false, "_admin": false, "user_admins": true, "xyz": false, "x1y2z": false, "xzy": true, "yxyz": true,
+		"ab": false, "abc": true, "ac": true, "a": false,
+	} {
+		if f.Allows(tool) != want {
+			t.Errorf("%q is allowed: %t", tool, !want)
+		}
+	}
+	if (session.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all") {
+		t.Error("of two entries that are as long, the one that allows counts")
+	}
+}

@@ -47,8 +47,8 @@ func UnmarshalUpstreamToken(record []byte) (UpstreamToken, error) {
 	return unmarshal[UpstreamToken](record)
 }
 
-// Secret is what a principal has at a third party, in the clear, on its way to a process
-// of that principal.
+// Secret is a key or token that a principal has at a third party. It is in the clear, on
+// its way to a process of that principal.
 type Secret struct {
 	Value string    `json:"value"`
 	Until time.Time `json:"until,omitzero"` // when it ends; zero for one that does not end by itself

@@ -120,6 +120,37 @@ func answerPromises() []promise {
 			noError(t, "Recorded of nothing", err)
 			same(t, "Recorded of nothing", len(none), 0)
 		}},
+		{"more parts of records are read together than one request of a database holds", func(t *testing.T, k *kit) {
+			// Sixty lists of 300 KB are more than a batch of DynamoDB returns, and 200 keys more
+			// than one asks for.
+			list := strings.Repeat("x", 300<<10)
+			var keys []session.RecordKey
+			for i := range 100 {
+				digest := fmt.Sprintf("t/d%d", i)
+				keys = append(keys, session.RecordKey{Digest: digest, Version: "tools/list", Box: session.BoxID("t/" + digest)})
+				if i%5 > 2 {
+					continue
+				}
+				h := session.Handshake{Digest: digest, Version: "tools/list", Result: json.RawMessage(fmt.Sprintf(`["%d%s"]`, i, list)), Taken: now()}
+				noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
+			}
+			keys = append(keys, keys[7], keys[0]) // a key may come twice
+			got, err := k.other(t).Recorded(t.Context(), keys)
+			noError(t, "Recorded", err)
+			same(t, "Recorded", len(got), len(keys))
+			for i, r := range got {
+				n, want := i, ""
+				if i >= 100 {
+					n = []int{7, 0}[i-100]
+				}
+				if n%5 <= 2 {
+					want = fmt.Sprintf(`["%d%s"]`, n, list)
+				}
+				if string(r.Handshake.Result) != want || r.Box.ID != keys[i].Box {
+					t.Errorf("key %d: %d bytes of %s, box %s", i, len(r.Handshake.Result), r.Handshake.Digest, r.Box.ID)
+				}
+			}
+		}},
 		{"a handshake record holds a long list", func(t *testing.T, k *kit) {
 			list := json.RawMessage(`{"tools":["` + strings.Repeat("x", 256<<10-14) + `"]}`)
 			h := session.Handshake{Digest: "t/d1", Version: "tools/list 2025-11-25 roots,sampling", Result: list, Taken: now()}

@@ -9,7 +9,7 @@ import (
 // aConnection returns a connection with every field filled.
 func aConnection(id string) session.Connection {
 	return session.Connection{
-		ID: id, Session: "s1", Server: "everything", Tenant: "acme", Principal: "alice <é>", EventIDs: true, Credential: "k1", Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}, Expires: future(),
+		ID: id, Session: "s1", Server: "everything", Tenant: "acme", Principal: "alice <é>", EventIDs: true, Credential: "k1", Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}, Group: &session.GroupConnection{Plain: true, Search: true, Members: map[string][]string{"everything": {"a*"}}}, Expires: future(),
 	}
 }
 

@@ -88,7 +88,7 @@ func grantPromises() []promise {
 			same(t, "keys", keyIDs(t, k, "", "", 10), []string{"g3"})
 		}},
 		{"grants are copied in and out", func(t *testing.T, k *kit) {
-			want := aGrant("g1") // once: a second one would have later times
+			want := aGrant("g1") // aGrant is called once, because another grant would have later times
 			g := want
 			g.Current, g.Salt, g.Scopes, g.Claims = slices.Clone(g.Current), slices.Clone(g.Salt), slices.Clone(g.Scopes), slices.Clone(g.Claims)
 			noError(t, "CreateGrant", k.CreateGrant(t.Context(), g))

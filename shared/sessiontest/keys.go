@@ -138,7 +138,7 @@ func keyIDs(t *testing.T, k *kit, tenant, after string, limit int) []string {
 // aTicket returns a ticket with every field filled.
 func aTicket(hash string) session.EntryTicket {
 	return session.EntryTicket{
-		Hash: hash, Server: "everything", Identity: session.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`), Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}}, Expires: future(),
+		Hash: hash, Server: "everything", Identity: session.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`), Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}, Members: map[string][]string{"everything": {"a*"}}}, Expires: future(),
 	}
 }
 

@@ -33,8 +33,8 @@ type looks struct {
 // maxLooks is how many sessions looks remembers.
 const maxLooks = 1000
 
-// due counts a batch, whose weight is in small batches, and reports whether a check
-// is due.
+// due counts a batch of a session and reports whether it is time to check the limits.
+// weight says as how many small batches this one counts.
 func (l *looks) due(id session.ID, weight int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +129,8 @@ func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
 }
 
 // tooMuch returns the batches to drop from a session's log, which it takes sorted by
-// stream and first index. Once it drops anything for the session's limits, it goes
-// down to seven eighths of them, so that the next batch does not exceed them at once.
+// stream and first index. If the session exceeds its limits, it drops batches down to
+// seven eighths of them. So the next batch does not exceed them at once.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var drop, fronts, ends []logBatch
 	var events int

@@ -7,9 +7,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// collection keeps the records of one kind that have an id and a Rev and are listed in
-// order of their ids: API keys, grants, upstream tokens. Each kind has a table, and each
-// record is one row of it.
+// collection keeps the records of one kind that have an id and a Rev: API keys, grants,
+// upstream tokens. It lists them in the order of their ids. Each kind has a table, and
+// each record is one row of it.
 type collection[T any] struct {
 	table     string
 	what      string // in texts of errors

@@ -14,11 +14,11 @@ import (
 // overwrites a row of the standalone stream: that stream lives as long as its session, so its
 // indexes stay taken.
 //
-// Indexes before an existing batch stay taken as well, even if their rows were dropped: a
-// writer that was fenced long ago must meet a conflict. For a batch with such an index the
-// statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT ...
-// WHERE would do the same through a temporary table, which adds a tenth to the cost of a
-// write.
+// Indexes before an existing batch stay taken as well, even if their rows were dropped. A
+// writer that was fenced long ago must meet a conflict. For a batch with such an index
+// the statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT
+// ... WHERE would do the same through a temporary table, which adds a tenth to the cost
+// of a write.
 const (
 	appendBatch = `
 INSERT OR IGNORE INTO events (session, stream, first, n, gen, seq, final, bytes, written, expires, purge, hash, data, retry)

@@ -19,9 +19,9 @@ const (
 	applicationAt = 68 // application_id
 )
 
-// Look returns an error if [Open] could not use the file at path: it is no store, is of a
-// newer version, or cannot be written. The error wraps [os.ErrNotExist] if there is no file.
-// Look changes nothing, and may be used beside an open store.
+// Look returns an error if [Open] could not use the file at path. The file may be no
+// store, be of a newer version, or not be writable. The error wraps [os.ErrNotExist] if
+// there is no file. Look changes nothing, and may be used beside an open store.
 func Look(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,13 +16,13 @@ const (
 	schemaVersion = 9
 )
 
-// schema creates the current tables. Times are Unix microseconds. Records that are
-// read whole are JSON. Bytes that a client or a server wrote are a blob of their own,
-// in the last column, so that SQLite reads the other columns without them.
+// schema creates the current tables. Times are Unix microseconds. Records that are read
+// whole are JSON. Bytes that a client or a server wrote are a blob of their own, in the
+// last column. So SQLite reads the other columns without them.
 //
-// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the
-// tree that is searched; finding the tail of a stream with events of 20 KB would then
-// take nine times as long.
+// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the tree
+// that is searched. Finding the tail of a stream with events of 20 KB would then take
+// nine times as long.
 const schema = `
 CREATE TABLE sessions (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
@@ -163,9 +163,9 @@ DROP TRIGGER events_written;
 DROP TRIGGER events_kept;
 ` + purgeTriggers
 
-// migrate brings the file to the current schema. It repeats on busy errors: the
-// change of a new file to WAL mode fails at once while another process does the same,
-// whatever the busy timeout.
+// migrate brings the file to the current schema. It repeats on busy errors. The change of
+// a new file to WAL mode fails at once while another process does the same, whatever the
+// busy timeout.
 func (s *Store) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {

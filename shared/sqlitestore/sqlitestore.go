@@ -39,8 +39,8 @@ type Options struct {
 	// while. Defaults: 1,000 events and 8 MiB.
 	Events int
 	Bytes  int64
-	// Settle is how long the store keeps the whole log of an ended request, whatever
-	// the limits, so that the client has time to fetch the result. Default: 1 minute.
+	// Settle is how long the store keeps the whole log of an ended request, whatever the
+	// limits. In this time the client can fetch the result. Default: 1 minute.
 	Settle time.Duration
 	// Age is the longest time for which the store keeps an event. Default:
 	// [session.EventAge].

@@ -18,7 +18,7 @@ type Asked struct {
 	Principal string     `json:"p"`
 	Server    string     `json:"v"`
 	Provider  string     `json:"n"`
-	Session   session.ID `json:"s,omitempty"` // that is told of the end; "" for none
+	Session   session.ID `json:"s,omitempty"` // the session that is told when the user has finished; "" for none
 	Until     int64      `json:"x"`
 }
 

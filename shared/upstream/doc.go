@@ -1,12 +1,12 @@
-// Package upstream keeps what the users of servers have at third parties: API keys, tokens
-// of OAuth providers, and tokens that their identity provider gives in exchange. A server in
-// a box acts with them in the name of its user. In the servers file, `${principal:NAME}` in
-// the environment of a server stands for what the calling principal has at the third party
-// NAME.
+// Package upstream keeps what the users of servers have at third parties. These are API
+// keys, tokens of OAuth providers, and tokens that their identity provider gives in
+// exchange. A server in a box acts with them in the name of its user. In the servers
+// file, `${principal:NAME}` in the environment of a server stands for what the calling
+// principal has at the third party NAME.
 //
 // A [Vault] reads them for a call, and renews those that end. It keeps nothing between
-// calls: of all functions that need a new token at once, one asks the third party, and
-// the others wait for the row to change. [Pages] are the pages where users connect a third
+// calls. If several functions need a new token at once, one asks the third party. The
+// others wait for the row to change. [Pages] are the pages where users connect a third
 // party. They run in the function for sign-ins, and calls do not link them.
 //
 // What is stored is sealed with AES-GCM for its tenant, principal and provider, so a row

@@ -34,20 +34,23 @@ const (
 const (
 	// refusedFor is how long nobody asks again after the identity provider has refused.
 	refusedFor = time.Minute
-	// unsaidLife is how long a token is used whose end the identity provider does not say.
+	// unsaidLife is how long a token is used if the identity provider does not say when it
+	// ends.
 	unsaidLife = 5 * time.Minute
-	// signedInFor is how long a principal's own token is kept that nobody uses, as grants are.
+	// signedInFor is how long the store keeps a principal's own token that nobody uses.
+	// Unused grants are kept as long.
 	signedInFor = 30 * 24 * time.Hour
 )
 
-// Exchanges reports whether one of the providers takes the user's own token of the identity
-// provider, so that it has to be kept when the user signs in.
+// Exchanges reports whether one of the providers takes the user's own token of the
+// identity provider. If so, that token has to be kept when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }
 
-// KeepSignIn keeps what the identity provider has given to a principal who signed in: an
-// access token until some time, zero if that is not known, and a refresh token, "" for none.
+// KeepSignIn keeps the tokens that the identity provider has given to a principal who
+// signed in. The access token is good until a time, zero if that is not known. The
+// refresh token is "" if there is none.
 //
 // Errors: Invalid for tokens that are too long, Unavailable.
 func (v *Vault) KeepSignIn(ctx context.Context, tenant, principal, access, refresh string, until time.Time) error {

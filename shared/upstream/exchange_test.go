@@ -47,7 +47,7 @@ func (p *third) exchanges() (all []url.Values) {
 }
 
 func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
-	onSQLite(t, theSignInIsExchangedOnceForManyCalls)
+	onEach(t, theSignInIsExchangedOnceForManyCalls)
 }
 
 func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
@@ -118,7 +118,7 @@ func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 }
 
 func TestWithoutASignInNothingIsExchanged(t *testing.T) {
-	onSQLite(t, withoutASignInNothingIsExchanged)
+	onEach(t, withoutASignInNothingIsExchanged)
 }
 
 func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
@@ -150,7 +150,7 @@ func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
 	}
 }
 
-func TestARefusalOfTheExchangeIsTold(t *testing.T) { onSQLite(t, aRefusalOfTheExchangeIsTold) }
+func TestARefusalOfTheExchangeIsTold(t *testing.T) { onEach(t, aRefusalOfTheExchangeIsTold) }
 
 func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
 	t.Helper()
@@ -279,11 +279,11 @@ func TestExchangesThatAreWrongAreRefused(t *testing.T) {
 		`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audiense":"x"}}}`:                                 "audiense",
 		`{"a":{"token":"https://a.example/t","client_id":"c","client_secret":"${SECRET}","exchange":{"audience":"x"}}}`:     "client_secret has a variable that is not set",
 	} {
-		if _, err := upstream.ReadProviders([]byte(section)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := upstream.ReadProviders([]byte(section), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", section, err)
 		}
 	}
-	all, err := upstream.ReadProviders([]byte(`{"a":{"token":"https://a.example/t","client_id":"c","scopes":["x"],"exchange":{}}}`))
+	all, err := upstream.ReadProviders([]byte(`{"a":{"token":"https://a.example/t","client_id":"c","scopes":["x"],"exchange":{}}}`), nil)
 	if err != nil || all["a"].Exchange == nil || !slices.Equal(all["a"].Scopes, []string{"x"}) {
 		t.Error(all, err)
 	}

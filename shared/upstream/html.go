@@ -50,7 +50,8 @@ func (v visit) hidden(csrf string) string {
 	return field("csrf", csrf) + field("server", v.server) + field("e", v.sealed)
 }
 
-// ticketForm asks for a ticket of the user's API key.
+// ticketForm has the form into which users paste a ticket that they got with their API
+// key.
 func ticketForm(v visit, csrf, publicURL string) string {
 	return text("Show with your API key who you are: get a ticket for the server, which is good for a minute, and paste it here.") +
 		fmt.Sprintf("<pre>curl -X POST -H \"Authorization: Bearer $KEY\" %s/%s/ticket</pre>\n", escape(publicURL), escape(v.server)) +

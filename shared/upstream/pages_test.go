@@ -111,11 +111,15 @@ func TestProvidersThatAreWrongAreRefused(t *testing.T) {
 		`[]`:                                                                                                           "x-dormouse.connect",
 		`{"a":{"exchange":"https://a.example/t"}}`:                                                                     "exchange",
 	} {
-		if _, err := upstream.ReadProviders([]byte(section)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := upstream.ReadProviders([]byte(section), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", section, err)
 		}
 	}
-	if all, err := upstream.ReadProviders(nil); err != nil || len(all) != 0 {
+	const variable = `{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c","client_secret":"${X}"}}`
+	if all, err := upstream.ReadProviders([]byte(variable), map[string]string{"a": "word", "b": "other"}); err != nil || all["a"].ClientSecret != "word" || len(all) != 1 {
+		t.Errorf("a secret that is given apart: %v, %v", all, err)
+	}
+	if all, err := upstream.ReadProviders(nil, nil); err != nil || len(all) != 0 {
 		t.Errorf("no section: %v", err)
 	}
 }
@@ -230,7 +234,7 @@ func FuzzA56Providers(f *testing.F) {
 	f.Add(`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c"}}`)
 	f.Add(`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`)
 	f.Fuzz(func(t *testing.T, section string) {
-		all, err := upstream.ReadProviders([]byte(section))
+		all, err := upstream.ReadProviders([]byte(section), nil)
 		if err != nil && !strings.HasPrefix(err.Error(), "x-dormouse.connect: ") {
 			t.Errorf("the error does not name the setting: %v", err)
 		}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,70 +17,26 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
-// dynamoDB is the DynamoDB for the tests of this package.
-var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	dynamoDB.Stop()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
 func challengeOf(verifier string) string {
 	sum := sha256.Sum256([]byte(verifier))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// onSQLite runs a test on a new SQLite store.
-func onSQLite(t *testing.T, test func(t *testing.T, s *site)) {
+// onEach runs a test on each driver.
+func onEach(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
-	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	test(t, newSite(t, store))
-}
-
-// TestRowsHoldOnDynamoDB runs the tests of the rows on another store.
-func TestRowsHoldOnDynamoDB(t *testing.T) {
-	endpoint, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]func(*testing.T, *site){
-		"a52MissingTokenAsksTheUserAndWakesNoBox":  a52MissingTokenAsksTheUserAndWakesNoBox,
-		"a52AModernClientIsAskedInARound":          a52AModernClientIsAskedInARound,
-		"a52TheClientHearsThatItsUserHasConnected": a52TheClientHearsThatItsUserHasConnected,
-		"a53PageOpenedBySomebodyElseStoresNothing": a53PageOpenedBySomebodyElseStoresNothing,
-		"a54ATokenIsForItsPrincipalOnly":           a54ATokenIsForItsPrincipalOnly,
-		"a55TenCallsWithAnExpiredTokenRefreshOnce": a55TenCallsWithAnExpiredTokenRefreshOnce,
-		"a55ARefusedRefreshAsksTheUserOnce":        a55ARefusedRefreshAsksTheUserOnce,
-		"secretsAreSetListedAndRemoved":            secretsAreSetListedAndRemoved,
-		"theSignInIsExchangedOnceForManyCalls":     theSignInIsExchangedOnceForManyCalls,
-		"withoutASignInNothingIsExchanged":         withoutASignInNothingIsExchanged,
-		"aRefusalOfTheExchangeIsTold":              aRefusalOfTheExchangeIsTold,
-	} {
-		t.Run(name, func(t *testing.T) {
-			keys := dynamostore.Keys{ID: "local", Secret: "local"}
-			place := dynamostore.Place{Table: "upstream-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
-			if err := place.EnsureTable(t.Context(), keys); err != nil {
-				t.Fatal(err)
-			}
-			test(t, newSite(t, dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{})))
-		})
-	}
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open(t))) })
 }
 
 func TestA52MissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
-	onSQLite(t, a52MissingTokenAsksTheUserAndWakesNoBox)
+	onEach(t, a52MissingTokenAsksTheUserAndWakesNoBox)
 }
 
 func a52MissingTokenAsksTheUserAndWakesNoBox(t *testing.T, s *site) {
@@ -115,7 +70,7 @@ func modernCall(s *site, who, capabilities, more string) reply {
 	return s.call(who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
 }
 
-func TestA52AModernClientIsAskedInARound(t *testing.T) { onSQLite(t, a52AModernClientIsAskedInARound) }
+func TestA52AModernClientIsAskedInARound(t *testing.T) { onEach(t, a52AModernClientIsAskedInARound) }
 
 func a52AModernClientIsAskedInARound(t *testing.T, s *site) {
 	t.Helper()
@@ -161,7 +116,7 @@ func a52AModernClientIsAskedInARound(t *testing.T, s *site) {
 }
 
 func TestA52TheClientHearsThatItsUserHasConnected(t *testing.T) {
-	onSQLite(t, a52TheClientHearsThatItsUserHasConnected)
+	onEach(t, a52TheClientHearsThatItsUserHasConnected)
 }
 
 func a52TheClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
@@ -201,7 +156,7 @@ func TestListsNeedNothing(t *testing.T) {
 }
 
 func TestA53PageOpenedBySomebodyElseStoresNothing(t *testing.T) {
-	onSQLite(t, a53PageOpenedBySomebodyElseStoresNothing)
+	onEach(t, a53PageOpenedBySomebodyElseStoresNothing)
 }
 
 func a53PageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
@@ -237,7 +192,11 @@ func queryOf(t *testing.T, text string) url.Values {
 }
 
 func TestA53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
-	s := newSite(t, nil)
+	onEach(t, a53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan)
+}
+
+func a53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
+	t.Helper()
 	mallory, ada := s.browser(), s.browser()
 	page := mallory.identified("/issues/connect", "mallory")
 	to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
@@ -258,7 +217,7 @@ func TestA53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 	}
 }
 
-func TestA54ATokenIsForItsPrincipalOnly(t *testing.T) { onSQLite(t, a54ATokenIsForItsPrincipalOnly) }
+func TestA54ATokenIsForItsPrincipalOnly(t *testing.T) { onEach(t, a54ATokenIsForItsPrincipalOnly) }
 
 func a54ATokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 	t.Helper()
@@ -299,7 +258,7 @@ func a54ATokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 }
 
 func TestA55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
-	onSQLite(t, a55TenCallsWithAnExpiredTokenRefreshOnce)
+	onEach(t, a55TenCallsWithAnExpiredTokenRefreshOnce)
 }
 
 func a55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
@@ -326,7 +285,7 @@ func a55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
 }
 
 func TestA55ARefusedRefreshAsksTheUserOnce(t *testing.T) {
-	onSQLite(t, a55ARefusedRefreshAsksTheUserOnce)
+	onEach(t, a55ARefusedRefreshAsksTheUserOnce)
 }
 
 func a55ARefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
@@ -417,7 +376,7 @@ func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	}
 }
 
-func TestSecretsAreSetListedAndRemoved(t *testing.T) { onSQLite(t, secretsAreSetListedAndRemoved) }
+func TestSecretsAreSetListedAndRemoved(t *testing.T) { onEach(t, secretsAreSetListedAndRemoved) }
 
 func secretsAreSetListedAndRemoved(t *testing.T, s *site) {
 	t.Helper()

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,9 +32,19 @@ type Provider struct {
 	Exchange     *Exchange         `json:"exchange"`
 }
 
-// ReadProviders reads the section x-dormouse.connect, nil for none. The error names the
-// wrong setting, without its value.
-func ReadProviders(section []byte) (map[string]Provider, error) {
+// ReadSecrets reads a JSON object with client secrets by the names of third parties. The error
+// has nothing of the text.
+func ReadSecrets(text string) (secrets map[string]string, err error) {
+	if json.Unmarshal([]byte(text), &secrets) != nil {
+		return nil, errors.New(`no JSON object of texts; want the client secret of each third party, such as {"github":"…"}`)
+	}
+	return secrets, nil
+}
+
+// ReadProviders reads the section x-dormouse.connect, nil for none. secrets has client
+// secrets by the names of third parties; they replace those of the section. The error names
+// the wrong setting, without its value.
+func ReadProviders(section []byte, secrets map[string]string) (map[string]Provider, error) {
 	if section == nil {
 		return nil, nil
 	}
@@ -48,7 +59,10 @@ func ReadProviders(section []byte) (map[string]Provider, error) {
 		return nil, fmt.Errorf("x-dormouse.connect: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if err := all[name].check(); err != nil {
+		p := all[name]
+		p.ClientSecret = cmp.Or(secrets[name], p.ClientSecret)
+		all[name] = p
+		if err := p.check(); err != nil {
 			return nil, fmt.Errorf("x-dormouse.connect: %s: %w", name, err)
 		}
 	}

@@ -76,7 +76,7 @@ func (s *site) vault() *upstream.Vault {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	providers, err := upstream.ReadProviders(section)
+	providers, err := upstream.ReadProviders(section, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -126,7 +126,15 @@ func (named) Authenticate(r *http.Request, _ string) (session.Identity, error) {
 	return session.Identity{Tenant: "acme", Principal: strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")}, nil
 }
 
+func (n named) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(n, r, servers)
+}
+
 func (named) Confirm(context.Context, string, string) error { return nil }
+
+func (named) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 // asleep is a Backend whose box is asleep. It counts what would have woken it.
 type asleep struct {

@@ -34,7 +34,8 @@ type Config struct {
 	Log    *slog.Logger // nil for none
 }
 
-// Vault has what principals have at third parties. It is safe for concurrent use.
+// Vault keeps the keys and tokens that principals have at third parties. It is safe for
+// concurrent use.
 type Vault struct {
 	store     session.UpstreamTokens
 	providers map[string]Provider
@@ -82,10 +83,10 @@ const (
 	look       = 100 * time.Millisecond
 )
 
-// MaxSecret bounds what a user has at a third party, in bytes.
+// MaxSecret bounds a key or token of a user at a third party, in bytes.
 const MaxSecret = 16 << 10
 
-// held is what is sealed in a row.
+// held is the sealed content of a row.
 type held struct {
 	Value   string `json:"v,omitempty"`
 	Refresh string `json:"r,omitempty"`
@@ -108,10 +109,10 @@ func (p place) row() session.UpstreamToken {
 
 func placeOf(t session.UpstreamToken) place { return place{t.Tenant, t.Principal, t.Provider} }
 
-// Missing is what a principal has to connect.
+// Missing names a third party that a principal has to connect first.
 type Missing struct {
 	Provider string
-	rev      int64  // of the row that is of no use, 0 for none
+	rev      int64  // revision of the stored row that is of no use; 0: there is no row
 	why      string // why the user cannot connect it; "": the user can
 }
 
@@ -162,8 +163,8 @@ func (v *Vault) get(ctx context.Context, at place) (*session.Secret, Missing, er
 // connect it anew, Forbidden if that does not help, Unavailable.
 type asking func(ctx context.Context) (token, error)
 
-// renewal returns how to ask for a token in the place of a row's, without the user. It is
-// nil if that cannot be done. The row is zero if there is none.
+// renewal returns how to ask for a new token without the user, in place of the token in a
+// row. It is nil if that cannot be done. The row is zero if there is none.
 type renewal func(ctx context.Context, row session.UpstreamToken, h *held) (asking, error)
 
 // refreshing renews by refresh tokens.
@@ -180,8 +181,8 @@ func (v *Vault) refreshing(p Provider) renewal {
 	}
 }
 
-// good returns the secret of a row, which it renews if it ends soon. It returns nil if
-// there is none; what is missing has the revision of the row in either case.
+// good returns the secret of a row. It renews a secret that ends soon. It returns nil if
+// there is none. The Missing has the revision of the row in either case.
 func (v *Vault) good(ctx context.Context, at place, renew renewal) (*session.Secret, Missing, error) {
 	for begun := time.Now(); ; {
 		row, h, err := v.read(ctx, at)
@@ -312,7 +313,7 @@ func (v *Vault) claim(ctx context.Context, at place, row *session.UpstreamToken)
 		row.Busy, row.Expires, row.Rev = busy, busy.Add(refusedFor), 1
 		return v.store.CreateUpstreamToken(ctx, *row)
 	}
-	if !row.Expires.IsZero() { // it must be there still when the answer comes
+	if !row.Expires.IsZero() { // the row must still exist when the answer comes
 		row.Expires = busy.Add(refusedFor)
 	}
 	return v.save(ctx, row)

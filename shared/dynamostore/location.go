@@ -15,45 +15,45 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Place says where a table is.
-type Place struct {
+// Location says where a table is.
+type Location struct {
 	Table    string // 3 to 255 characters: letters, digits, "_", "-" and "."
 	Region   string
 	Endpoint string // URL of a DynamoDB that is not AWS's own, "" for AWS's
 }
 
-// PlaceForm is the syntax of a place, for error messages.
-const PlaceForm = "TABLE[?endpoint=URL&region=NAME]"
+// LocationForm is the syntax of a location, for error messages.
+const LocationForm = "TABLE[?endpoint=URL&region=NAME]"
 
-// ParsePlace parses a place in the syntax of [PlaceForm]. region is the default for a
-// place that names none. If region is empty too, a place with an endpoint gets
+// ParseLocation parses a location in the syntax of [LocationForm]. region is the default for a
+// location that names none. If region is empty too, a location with an endpoint gets
 // us-east-1, because DynamoDB Local takes every region.
 //
 // Errors: Invalid, with the part that is wrong and why.
-func ParsePlace(text, region string) (Place, error) {
+func ParseLocation(text, region string) (Location, error) {
 	table, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
 	if err != nil {
-		return Place{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", table+"?", PlaceForm).Because(err)
+		return Location{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", table+"?", LocationForm).Because(err)
 	}
-	p := Place{Table: table, Endpoint: settings.Get("endpoint")}
+	p := Location{Table: table, Endpoint: settings.Get("endpoint")}
 	p.Region = cmp.Or(settings.Get("region"), region)
 	if p.Endpoint != "" {
 		p.Region = cmp.Or(p.Region, "us-east-1")
 	}
 	for name, values := range settings {
 		if name != "endpoint" && name != "region" || len(values) != 1 {
-			return Place{}, session.Errorf(session.Invalid, "%q is not a setting of a table, or is there twice; want %s", name, PlaceForm)
+			return Location{}, session.Errorf(session.Invalid, "%q is not a setting of a table, or is there twice; want %s", name, LocationForm)
 		}
 	}
 	if !isTable(table) {
-		return Place{}, session.Errorf(session.Invalid, "%q is no name of a table: want 3 to 255 letters, digits, _, - and .", table)
+		return Location{}, session.Errorf(session.Invalid, "%q is no name of a table: want 3 to 255 letters, digits, _, - and .", table)
 	}
 	if u, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		return Place{}, session.Errorf(session.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
+		return Location{}, session.Errorf(session.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
 	}
 	if p.Region == "" {
-		return Place{}, session.Errorf(session.Invalid, "the region of table %q is not known: write %s?region=NAME, or set AWS_REGION", table, table)
+		return Location{}, session.Errorf(session.Invalid, "the region of table %q is not known: write %s?region=NAME, or set AWS_REGION", table, table)
 	}
 	return p, nil
 }
@@ -66,8 +66,8 @@ func isTable(name string) bool {
 	})
 }
 
-// String returns the place in the syntax of [PlaceForm], with its region.
-func (p Place) String() string {
+// String returns the location in the syntax of [LocationForm], with its region.
+func (p Location) String() string {
 	settings := url.Values{"region": {p.Region}}
 	if p.Endpoint != "" {
 		settings.Set("endpoint", p.Endpoint)
@@ -87,8 +87,8 @@ func (k Keys) Retrieve(context.Context) (aws.Credentials, error) {
 	return c, nil
 }
 
-// Client returns a client for the place. A nil transport means the default.
-func (p Place) Client(credentials aws.CredentialsProvider, transport dynamodb.HTTPClient) *dynamodb.Client {
+// Client returns a client for the location. A nil transport means the default.
+func (p Location) Client(credentials aws.CredentialsProvider, transport dynamodb.HTTPClient) *dynamodb.Client {
 	o := dynamodb.Options{Region: p.Region, Credentials: credentials, HTTPClient: transport}
 	if p.Endpoint != "" {
 		o.BaseEndpoint = &p.Endpoint
@@ -101,7 +101,7 @@ func (p Place) Client(credentials aws.CredentialsProvider, transport dynamodb.HT
 // on AWS is an error, because a stack creates it there.
 //
 // Errors: NotFound (on AWS) with what to do, Unavailable.
-func (p Place) EnsureTable(ctx context.Context, credentials aws.CredentialsProvider) error {
+func (p Location) EnsureTable(ctx context.Context, credentials aws.CredentialsProvider) error {
 	client := p.Client(credentials, nil)
 	_, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &p.Table})
 	var missing *types.ResourceNotFoundException
@@ -117,7 +117,7 @@ func (p Place) EnsureTable(ctx context.Context, credentials aws.CredentialsProvi
 	return p.createTable(ctx, client)
 }
 
-func (p Place) createTable(ctx context.Context, client *dynamodb.Client) error {
+func (p Location) createTable(ctx context.Context, client *dynamodb.Client) error {
 	create, live, err := TableDefinition(p.Table)
 	if err != nil {
 		return err

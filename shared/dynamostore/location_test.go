@@ -14,17 +14,17 @@ import (
 )
 
 func TestPlaceIsReadAsItIsWritten(t *testing.T) {
-	for text, want := range map[string]Place{
+	for text, want := range map[string]Location{
 		"dormouse":                 {Table: "dormouse", Region: "eu-west-1"},
 		"a.b_c-1?region=us-east-2": {Table: "a.b_c-1", Region: "us-east-2"},
 		"dormouse?endpoint=http://127.0.0.1:8000":                {Table: "dormouse", Region: "eu-west-1", Endpoint: "http://127.0.0.1:8000"},
 		"dormouse?endpoint=https%3A%2F%2Fdb.example%2F&region=r": {Table: "dormouse", Region: "r", Endpoint: "https://db.example/"},
 	} {
-		got, err := ParsePlace(text, "eu-west-1")
+		got, err := ParseLocation(text, "eu-west-1")
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
 		}
-		again, err := ParsePlace(got.String(), "")
+		again, err := ParseLocation(got.String(), "")
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
 			t.Errorf("%s written as %s: %v (-want +got):\n%s", text, got, err, diff)
 		}
@@ -32,7 +32,7 @@ func TestPlaceIsReadAsItIsWritten(t *testing.T) {
 }
 
 func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
-	p := Place{Table: "t" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint(t)}
+	p := Location{Table: "t" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint(t)}
 	keys := Keys{ID: "local", Secret: "local"}
 	c := p.Client(keys, nil)
 	t.Cleanup(func() {
@@ -56,7 +56,7 @@ func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
 }
 
 func TestMissingKeysAreTold(t *testing.T) {
-	p := Place{Table: "dormouse", Region: "us-east-1", Endpoint: "http://127.0.0.1:1"}
+	p := Location{Table: "dormouse", Region: "us-east-1", Endpoint: "http://127.0.0.1:1"}
 	err := p.EnsureTable(t.Context(), Keys{})
 	if !errors.Is(err, session.Unavailable) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
 		t.Errorf("error is %v, want Unavailable with the variables to set", err)
