@@ -19,8 +19,8 @@ type Legacy struct {
 	capabilities object          // as it declared them
 }
 
-// ReadLegacy reads the params of a client's initialize. A missing or malformed member counts
-// as none; a client without capabilities results.
+// ReadLegacy reads the params of a client's initialize. It treats a malformed member as a
+// missing one. Without the member capabilities, the client has none.
 func ReadLegacy(initialize json.RawMessage) Legacy {
 	var l Legacy
 	l.version, _ = wire.String(wire.Lookup(initialize, "protocolVersion"))

@@ -19,7 +19,7 @@ const (
 type Listener struct {
 	id     json.RawMessage
 	server json.RawMessage
-	lists  object   // the members of the filter that are honoured, all true
+	lists  object   // which changes of lists the client hears of: members such as toolsListChanged, with the value true
 	uris   []string // resources that the client wants to hear of
 	tasks  []string // names of the tasks that it wants to hear of
 }

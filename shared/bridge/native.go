@@ -32,8 +32,8 @@ func Asking(result json.RawMessage) json.RawMessage {
 	return o.without("content").encode()
 }
 
-// Declared returns what a modern client says of itself in the params of a request, in the
-// form of params of initialize.
+// Declared returns what a modern client says about itself in the params of a request, in
+// the form of params of initialize.
 func Declared(params json.RawMessage) json.RawMessage {
 	meta := wire.Lookup(params, "_meta")
 	o := object{}

@@ -87,7 +87,8 @@ func taskSupport(list json.RawMessage) object {
 // NotedParams returns the [HeaderParams] in notes.
 func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(notes, "params") }
 
-// TaskSupport is what a tool says about tasks (execution.taskSupport), "" for nothing.
+// TaskSupport is what a tool says about tasks (execution.taskSupport), "" if it says
+// nothing.
 type TaskSupport string
 
 // The values of TaskSupport.

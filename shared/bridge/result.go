@@ -15,9 +15,9 @@ const (
 	listFresh     = 5 * time.Minute
 )
 
-// Result returns a legacy server's result in the form of the modern era: complete, with the
-// caching members if the method has them, and with the server's name. server is serverInfo,
-// nil if unknown.
+// Result returns a legacy server's result in the form of the modern era. The result is
+// marked complete. It has the server's name, and the caching members if the method has
+// them. server is serverInfo, nil if unknown.
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {

@@ -98,9 +98,9 @@ func BadState() *wire.Error {
 	return invalid("params.%s is not one that was given to this caller; send the request anew, without it", requestState)
 }
 
-// Digest returns a hash of everything that must be the same in every round: the method, and
-// the params without the members that differ by design. The order of members and white space
-// do not matter.
+// Digest returns a hash of everything that must be the same in every round. That is the
+// method, and the params without the members that differ by design. The order of members
+// and white space do not matter.
 func (r Request) Digest() string {
 	params, _ := objectOf(r.Params)
 	hash := sha256.New()

@@ -97,8 +97,8 @@ func abilities() [][]string {
 	}
 }
 
-// Abilities returns the kinds of questions that the client has declared to answer, as a
-// word.
+// Abilities returns the kinds of questions that the client has declared to answer, in one
+// string with a letter for each kind.
 func (r Request) Abilities() string {
 	var word []byte
 	for i, path := range abilities() {

@@ -20,9 +20,20 @@ type Authenticator interface {
 	// others by the table. It refuses an identity without a tenant or a principal like
 	// an error.
 	Authenticate(r *http.Request, server string) (session.Identity, error)
+	// Members returns the identities of a client that sent a request to the address of a
+	// group. There is one for each of the servers that the client may use. group is the
+	// address, such as "/mcp". It is "" for a request that is about servers and at the
+	// address of none; a credential then counts for the servers that it is for. A credential
+	// is looked up once. Errors are those of Authenticate; Forbidden if the client may use
+	// none of the servers.
+	Members(r *http.Request, group string, servers []string) (map[string]session.Identity, error)
 	// Confirm returns nil if a credential that was authenticated earlier is still valid
 	// for a server. Errors are those of Authenticate.
 	Confirm(ctx context.Context, credential, server string) error
+	// ConfirmMembers is Confirm for a credential that was authenticated at the address of a
+	// group. It returns those of the servers that the credential is still valid for. Errors
+	// are those of Members.
+	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
 // Tickets lets clients connect to a WebSocket if they cannot send headers with the
@@ -41,7 +52,15 @@ type nobody struct{}
 func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{}, session.Unauthenticated
 }
+
+func (nobody) Members(*http.Request, string, []string) (map[string]session.Identity, error) {
+	return nil, session.Unauthenticated
+}
 func (nobody) Confirm(context.Context, string, string) error { return session.Unauthenticated }
+
+func (nobody) ConfirmMembers(context.Context, string, string, []string) ([]string, error) {
+	return nil, session.Unauthenticated
+}
 
 // whole refuses an identity without a tenant or a principal: all callers with such an
 // identity would share sessions and boxes.
@@ -73,12 +92,18 @@ func (o *Options) caller(who session.Identity, server host.Server, over session.
 //
 //	POST /<server>/ticket   200 {"ticket":"…","expires_in":60}
 //
+// or to a group, at /ticket and /g/<group>/ticket.
+//
 // The body of the request is not read.
 func (x *exchange) ticket() error {
 	c := x.caller
-	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), session.Identity{
+	who := session.Identity{
 		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
-	}, c.Server.Name)
+	}
+	if x.one != nil {
+		who.Members = x.one.rules()
+	}
+	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), who, c.Server.Name)
 	if err != nil {
 		return err
 	}
@@ -100,29 +125,32 @@ const queryTicket = "ticket"
 // identify returns the identity of the client that asks for a connection, by its ticket
 // or else by its headers.
 func (x *turn) identify(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
-	ticket := r.URL.Query().Get(queryTicket)
-	if ticket == "" {
+	if !r.URL.Query().Has(queryTicket) {
 		return x.opts.Auth.Authenticate(r, server)
 	}
-	if x.opts.Tickets == nil {
-		return session.Identity{}, session.Errorf(session.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
-	}
-	who, err := x.opts.Tickets.Redeem(ctx, ticket, server)
+	who, err := x.redeem(ctx, r, server)
 	if err == nil {
 		err = x.opts.Auth.Confirm(ctx, who.Credential, server)
 	}
 	return who, err
 }
 
-// confirm checks that the client of a connection may still use the server. If it may
-// not, confirm closes the connection. The client gets the reason when it connects
-// again.
-func (x *turn) confirm(ctx context.Context, c session.Connection) error {
-	err := x.opts.Auth.Confirm(ctx, c.Credential, c.Server)
+// redeem returns the identity that the ticket of a request was issued for.
+func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
+	if x.opts.Tickets == nil {
+		return session.Identity{}, session.Errorf(session.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
+	}
+	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
+}
+
+// confirmed returns err, which says whether the client of a connection may still use what it
+// is connected to. If it may not, confirmed closes the connection. The client gets the reason
+// when it connects again.
+func (x *turn) confirmed(ctx context.Context, err error) error {
 	if code := session.CodeOf(err); code == session.Unauthenticated || code == session.Forbidden {
-		x.recall.forget(c.ID)
+		x.recall.forget(x.conn)
 		// If the connection stays open, the next message closes it.
-		_ = x.opts.Host.Drop(ctx, c.ID)
+		_ = x.opts.Host.Drop(ctx, x.conn)
 	}
 	return err
 }

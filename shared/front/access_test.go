@@ -123,7 +123,7 @@ func (g *guarded) victim() victim {
 	}
 	_, stream, _ := strings.Cut(a.lastID(g.t), "/")
 	v.requested = "0/" + stream
-	run{g.t.Context(), g.count, session.ID(v.session), session.Standalone, nil, session.Address{}}.say("secret")
+	run{g.t.Context(), g.count, session.ID(v.session), session.Standalone, nil, session.Address{}, nil}.say("secret")
 	v.common = "0"
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
 	defer cancel()

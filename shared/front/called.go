@@ -14,13 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// called is what the log line of a request says of its client, and of the call of a tool.
+// called is what the log line of a request says about its client, and about the call of a
+// tool.
 type called struct {
 	client  string           // the name that the client gave itself
 	tool    string           // "" if the request calls no tool
 	stream  session.StreamID // of the call, "" if the call has no log
 	outcome string           // outcomeDone or outcomeFailed; "" if the end was not seen
-	why     string           // why it failed, "" if the line must not say
+	why     string           // why it failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // of the protocol, as the client's header says; "" for none
 }
@@ -29,7 +30,7 @@ type called struct {
 const (
 	outcomeDone   = "done"
 	outcomeFailed = "failed"
-	outcomeOpen   = "open" // the call goes on after the request; another line tells its end
+	outcomeOpen   = "open" // the call goes on after the request; a later line has its end
 )
 
 // asks reads what a client has sent.
@@ -49,14 +50,25 @@ func (c *called) asks(msgs []wire.Message) {
 	}
 }
 
-// headed reads the headers of a request. The message names the span of its client before
-// they do: one HTTP request may carry what several spans have sent.
+// headed reads the headers of a request. A traceparent in a message takes precedence over
+// the header, because one HTTP request may carry messages of several spans.
 func (c *called) headed(h http.Header) {
 	if parent := h.Get("traceparent"); c.parent == "" && isTraceparent(parent) {
 		c.parent = parent
 	}
 	c.version = h.Get(wire.HeaderProtocolVersion)
 }
+
+// reads reads the messages and the headers of a request. It returns the request with a
+// context as of in.
+func (c *called) reads(r *http.Request, msgs []wire.Message) *http.Request {
+	c.asks(msgs)
+	c.headed(r.Header)
+	return r.WithContext(c.in(r.Context()))
+}
+
+// in returns a context whose trace names the trace of the client's span.
+func (c *called) in(ctx context.Context) context.Context { return session.WithParent(ctx, c.parent) }
 
 // isTraceparent reports whether s has the form of the W3C's Trace Context, version 00,
 // without an id of zeros.
@@ -118,7 +130,7 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 		return withReason(append(attrs, slog.Bool("refused", true)), problemOf(err).rpc.Message)
 	}
 	if c.tool == "" {
-		if outcome != "" && c.stream != "" { // the end of a call of an earlier request
+		if outcome != "" && c.stream != "" { // the end of a call that an earlier request began
 			attrs = append(attrs, slog.String("stream", string(c.stream)), slog.String("outcome", outcome))
 		}
 		return withReason(attrs, why)

@@ -13,12 +13,12 @@ import (
 
 // admit checks Host and Origin before anything else, and sets the CORS headers of every
 // answer. Without the check, a web page could reach an endpoint on its reader's machine
-// by a name that it made resolve there (DNS rebinding; MCP 2025-11-25,
+// by a name that it made resolve there. That is DNS rebinding (MCP 2025-11-25,
 // basic/transports, "Security Warning").
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
-	if !allowedHost(x.opts.AllowedHosts, x.r.Host) {
+	if !ServesHost(x.opts.AllowedHosts, x.r.Host) {
 		return hostNotServed(x.r.Host)
 	}
 	origins := x.r.Header.Values("Origin")
@@ -73,7 +73,8 @@ func originNotAllowed(origin string) string {
 	return "pages of this Origin may not call; start dormouse with --allow-origin " + clip(origin)
 }
 
-func allowedHost(allowed []string, host string) bool {
+// ServesHost reports whether a Host is one of [Options.AllowedHosts].
+func ServesHost(allowed []string, host string) bool {
 	name := hostname(host)
 	if len(allowed) == 0 {
 		return loopback(name)

@@ -1,6 +1,6 @@
 // Package front is the endpoint of all configured servers, over HTTP and over WebSocket.
 // It hides headers, statuses, server-sent events, CORS and the polling contract from the
-// other packages, and has the one table from our errors to HTTP statuses and JSON-RPC
+// other packages. It has the one table from our errors to HTTP statuses and JSON-RPC
 // codes.
 //
 // An HTTP request goes through these types, each with one job:

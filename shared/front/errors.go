@@ -59,8 +59,8 @@ func (p *problem) Unwrap() error {
 	return p.code
 }
 
-// refusal returns a problem whose status or code is not in the table: a rung of the ladder
-// (validate.go) has its own.
+// refusal returns a problem whose status or code is not in the table: each check in
+// validate.go has a status and a code of its own.
 func refusal(status int, code session.Code, rpc wire.Code, message string) *problem {
 	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
 }

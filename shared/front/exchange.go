@@ -84,7 +84,8 @@ func (x *exchange) serve() error {
 	}
 	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
 	if err != nil {
-		x.challenge(name, err)
+		_, known := x.opts.Servers(name)
+		x.challenge(known, err)
 		nameRefused(x)
 		return err
 	}
@@ -105,7 +106,8 @@ func (x *exchange) serve() error {
 	return serve()
 }
 
-// until returns when a response must end that may be held for as long as hold.
+// until returns when a response must end. The response may be held open for as long as
+// hold.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {

@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// get opens the standalone stream, or goes on with any stream where it was cut (MCP
+// get opens the standalone stream, or goes on with any stream where it was cut. See MCP
 // 2025-11-25, basic/transports, "Listening for Messages from the Server" and
-// "Resumability and Redelivery").
+// "Resumability and Redelivery".
 func (s streamable) get() error {
 	if isModern(s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return notAllowed(methodsModern, "this protocol version has no stream to open; use POST")

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -89,7 +90,15 @@ func (p principal) Authenticate(r *http.Request, _ string) (session.Identity, er
 	return session.Identity{Tenant: "tenant", Principal: name}, err
 }
 
+func (p principal) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(p, r, servers)
+}
+
 func (principal) Confirm(context.Context, string, string) error { return nil }
+
+func (principal) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 // bubble runs a test in fake time.
 func bubble(t *testing.T, test func(t *testing.T, w *world)) {
@@ -306,13 +315,14 @@ func (c *client) get(last string) *answer {
 // push appends to the standalone stream of the session.
 func (c *client) push(text string) {
 	c.w.t.Helper()
-	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Standalone, nil, session.Address{}}.say(text)
+	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Standalone, nil, session.Address{}, nil}.say(text)
 }
 
 // backend is a server whose tools are Go functions. It stands for the relay, the box and
 // the process, and writes its messages to the log.
 type backend struct {
 	store   session.Store
+	clients session.Clients // over WebSocket; nil: there are none
 	tools   map[string]func(run)
 	running sync.WaitGroup // tools
 	mu      sync.Mutex
@@ -331,6 +341,7 @@ type run struct {
 	stream   session.StreamID
 	requests []json.RawMessage
 	address  session.Address
+	clients  session.Clients // nil: nothing is pushed
 }
 
 func (b *backend) tool(name string, f func(run)) {
@@ -352,7 +363,7 @@ func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (
 		return nil, err
 	}
 	owed := tender{b.tend}
-	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address}
+	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients}
 	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
 		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
 		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)
@@ -405,7 +416,7 @@ func (r run) append(raw string, final bool) {
 	for errors.Is(err, session.Conflict) {
 		var tail session.Tail
 		if tail, err = r.store.Tail(r.ctx, r.session, r.stream); err == nil {
-			err = host.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
+			err = host.Outlet{Store: r.store, Clients: r.clients}.Append(r.ctx, r.address, session.Batch{
 				Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 			})
 		}

@@ -26,7 +26,8 @@ type Options struct {
 	// the same answer in both cases.
 	Unserved func(name string) string
 	// Removed returns the text of the 404 for a server that was in the servers file, in
-	// words for its users, and "" for any other name. nil: all names get the same text.
+	// words for its users. It returns "" for any other name. nil: all names get the same
+	// text.
 	Removed func(name string) string
 	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
 	// none.
@@ -44,10 +45,10 @@ type Options struct {
 	// "name:port", or "*" for all. Empty: 127.0.0.0/8, ::1 and localhost.
 	AllowedHosts []string
 	// AllowedOrigins are the origins of web pages that may call, besides the request's own
-	// Host and port: exact origins such as "https://app.example", or "*" for all. All
-	// names of the loopback address count as one host. A request without an Origin does
-	// not come from a page that could read the answer. exchange.streams checks further
-	// those requests that hold a function.
+	// Host and port. They are exact, such as "https://app.example", or "*" for all. All
+	// names of the loopback address count as one host. A request without an Origin does not
+	// come from a page that could read the answer. exchange.streams checks further those
+	// requests that hold a function.
 	AllowedOrigins []string
 	// Log gets one line for each request, and nothing else. nil: no log. The line of a
 	// tools/call has the tool and an outcome: done, failed, or open if the call goes on
@@ -121,10 +122,10 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// server returns a server that a caller may use. If the servers file has the server but it
-// is not served, the error gives the reason. If the file does not have it, the error says
-// that it was removed, or else names those that the sender of r may use, or else is
-// unknown. r may be nil.
+// server returns a server that a caller may use. If the servers file has the server but
+// it is not served, the error gives the reason. If the file does not have it, the error
+// says so if the server was removed. Otherwise it names the servers that the sender of r
+// may use, or else is unknown. r may be nil.
 func (o Options) server(r *http.Request, name, unknown string) (host.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

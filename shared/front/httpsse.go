@@ -129,28 +129,38 @@ func (s httpSSE) permitted(msgs []wire.Message, batch bool) (*host.Call, error) 
 // says only whether the message was accepted.
 func (s httpSSE) post() error {
 	s.x.caller.Transport = session.SSE
-	if err := s.x.contentType(); err != nil {
+	msgs, batch, err := s.read()
+	if err != nil {
 		return err
+	}
+	return s.take(msgs, batch)
+}
+
+// read does the checks of a POST that come before its messages are served.
+func (s httpSSE) read() (msgs []wire.Message, batch bool, err error) {
+	if err := s.x.contentType(); err != nil {
+		return nil, false, err
 	}
 	id := s.x.r.URL.Query().Get(querySession)
 	if id == "" {
-		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
+		return nil, false, refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
 			"the request names no session; post to the URI that the event stream began with")
 	}
 	body, err := s.x.body()
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	msgs, batch, err := wire.ParseBody(body)
+	msgs, batch, err = wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
-	s.x.called.asks(msgs)
-	s.x.called.headed(s.x.r.Header)
+	s.x.r = s.x.called.reads(s.x.r, msgs)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	if err := s.x.named(id); err != nil {
-		return err
-	}
+	return msgs, batch, s.x.named(id)
+}
+
+// take serves messages.
+func (s httpSSE) take(msgs []wire.Message, batch bool) error {
 	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return s.refuseModern(msgs)
 	}

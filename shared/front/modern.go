@@ -28,7 +28,7 @@ type modern struct {
 }
 
 // serveModern does the checks of the modern era and serves what was posted. Its checks
-// come after the JSON-RPC checks in the ladder of validate.go:
+// come after the JSON-RPC checks in the list of checks (the ladder) in validate.go:
 //
 //	batch, response               400 -32600  serveModern
 //	notification                  202         (none means anything)

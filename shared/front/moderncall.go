@@ -70,8 +70,8 @@ func (m modern) forward() error {
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
 }
 
-// resend makes a call again that has ended, after its client has done what the server
-// wanted first. It does not ask a second time if the client has not done all of it.
+// resend repeats a call that has ended, after its client has done what the server wanted
+// first. It does not ask a second time if the client has not done all of it.
 func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
@@ -99,9 +99,9 @@ func (m modern) seal(state bridge.State) string {
 	return m.x.opts.Sealer.Seal(state.Encode())
 }
 
-// gather is how long a server's question waits for others, so that one answer asks the
+// questionPause is how long a server's question waits for others, so that one answer asks the
 // client all of them.
-const gather = 30 * time.Millisecond
+const questionPause = 30 * time.Millisecond
 
 // answer sends the outcome of a call. A client that closes the response cancels the call,
 // unless it brought a state: with that state it can come back. server is serverInfo, nil
@@ -140,7 +140,7 @@ func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
 		} else if asked.IsZero() {
 			asked = time.Now()
 		}
-		if !asked.IsZero() && (turn.Again() || time.Since(asked) >= gather) {
+		if !asked.IsZero() && (turn.Again() || time.Since(asked) >= questionPause) {
 			out.finish(turn.Required(m.seal(turn.State())), 0)
 			return nil
 		}
@@ -149,7 +149,7 @@ func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
 		if asked.IsZero() {
 			events, err = out.next(call)
 		} else {
-			events, err = out.until(call, asked.Add(gather))
+			events, err = out.until(call, asked.Add(questionPause))
 		}
 		if err == nil && len(events) == 0 && call.Done() {
 			err = errOver

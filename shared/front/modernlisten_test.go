@@ -26,7 +26,7 @@ func listening(filter string) ask {
 func (w *world) pushed(raw string) {
 	w.t.Helper()
 	id := host.PinnedID(host.Caller{Server: host.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
-	run{w.t.Context(), w.backend.store, id, session.Standalone, nil, session.Address{}}.append(raw, false)
+	run{w.t.Context(), w.backend.store, id, session.Standalone, nil, session.Address{}, nil}.append(raw, false)
 }
 
 const stamp = `"_meta":{"io.modelcontextprotocol/subscriptionId":41}`

@@ -3,7 +3,9 @@ package front
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -17,9 +19,10 @@ import (
 //
 //	/mcp             all servers
 //	/g/<group>/mcp   those of a group
+//	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
+//	/ticket          a ticket for one WebSocket connection; for a group below it, too
 //
-// It is served over Streamable HTTP of every version. A caller sees the servers that it may
-// use.
+// It is served over every transport. A caller sees the servers that it may use.
 type Group struct {
 	Servers   []string // its members; nil: all servers
 	Separator string   // between the names of a member and of its tool; "": group.DefaultSeparator
@@ -27,20 +30,21 @@ type Group struct {
 	Search    bool     // the client gets find_tools and call_tool in place of the tools
 }
 
-// groupOf returns the name of the group that a path belongs to, "" for all servers.
-func groupOf(path string) (name string, ok bool) {
-	path = strings.TrimSuffix(path, "/")
-	if path == "/mcp" {
-		return "", true
+// groupOf returns the name of the group that a path belongs to, "" for all servers. It
+// also returns the rest of the path: "mcp", "sse" and "message" of HTTP+SSE, or "ticket".
+func groupOf(path string) (name, resource string, ok bool) {
+	rest := strings.TrimPrefix(strings.TrimSuffix(path, "/"), "/")
+	if of, found := strings.CutPrefix(rest, "g/"); found {
+		if name, rest, found = strings.Cut(of, "/"); !found || name == "" {
+			return "", "", false
+		}
 	}
-	rest, ok := strings.CutPrefix(path, "/g/")
-	name, resource, found := strings.Cut(rest, "/")
-	return name, ok && found && name != "" && resource == "mcp"
+	return name, rest, strings.HasPrefix(path, "/") && slices.Contains([]string{"mcp", "sse", "message", "ticket"}, rest)
 }
 
-// one serves a request to the address of a group. A message for a member goes the way that it
-// goes on the member's own path, with the names in it changed, and so does every message back.
-// one answers itself what concerns all members: initialize, discover, and lists.
+// one serves a request to the address of a group. A message for a member is handled as on
+// the member's own path, with the names in it changed. So is every message back. one
+// answers itself what concerns all members: initialize, discover, and lists.
 type one struct {
 	x       *exchange
 	group   Group
@@ -50,6 +54,10 @@ type one struct {
 	session session.ID // of the group
 	refuses error      // why a request of the modern era has no member
 	finds   bool       // a request of the modern era is find_tools
+	// take is not nil for a client that gets its answers in another way than in the response to
+	// its message. It serves messages for the member that the exchange has entered.
+	take func(msgs []wire.Message, batch bool) error
+	most int // bytes of a page of a list; 0: lists have one page
 }
 
 // seen changes what the client of a group gets from a member. nil changes nothing.
@@ -74,26 +82,53 @@ func (s *seen) cursor(id string) string {
 
 // oneOf returns the group that a request is for.
 func oneOf(x *exchange) (*one, bool) {
-	name, ok := groupOf(x.r.URL.Path)
-	if !ok || x.opts.Groups == nil {
+	name, resource, ok := groupOf(x.r.URL.Path)
+	if !ok || resource == "ticket" && x.opts.Tickets == nil {
+		return nil, false
+	}
+	return newOne(x, name, x.r.URL.Query())
+}
+
+// newOne returns the group with a name, as the query of an address asks for it.
+func newOne(x *exchange, name string, query url.Values) (*one, bool) {
+	if x.opts.Groups == nil {
 		return nil, false
 	}
 	g, ok := x.opts.Groups(name)
-	query := x.r.URL.Query()
 	g.Plain = g.Plain || query.Get("names") == "plain"
 	g.Search = g.Search || query.Get("tools") == "search"
 	o := &one{x: x, group: g}
-	o.caller.Server.Name = strings.TrimSuffix(x.r.URL.Path, "/")
+	o.caller.Server.Name = "/mcp"
+	if name != "" {
+		o.caller.Server.Name = "/g/" + name + "/mcp"
+	}
 	return o, ok
 }
 
 func (o *one) serve() error {
 	x := o.x
-	serve := map[string]func() error{http.MethodPost: o.post, http.MethodGet: oneStreams{o}.get, http.MethodDelete: o.delete}[x.r.Method]
-	if serve == nil {
-		return notAllowed(methods, "this method is not served here; use "+strings.TrimSuffix(methods, ", OPTIONS"))
+	allowed, verbs := methods, map[string]func() error{http.MethodPost: o.post, http.MethodGet: oneStreams{o}.get, http.MethodDelete: o.delete}
+	switch _, resource, _ := groupOf(x.r.URL.Path); resource {
+	case "sse":
+		allowed, verbs = methodsSSE, map[string]func() error{http.MethodGet: oneSSE{o}.get}
+	case "message":
+		allowed, verbs = methodsMessage, map[string]func() error{http.MethodPost: oneSSE{o}.post}
+	case "ticket":
+		allowed, verbs = methodsMessage, map[string]func() error{http.MethodPost: o.ticket}
 	}
-	if err := o.gather(); err != nil {
+	serve := verbs[x.r.Method]
+	if serve == nil {
+		return notAllowed(allowed, "this method is not served here; use "+strings.TrimSuffix(allowed, ", OPTIONS"))
+	}
+	err := o.gather(session.HTTP, func(names []string) (map[string]session.Identity, error) {
+		may, err := x.opts.Auth.Members(x.r, o.caller.Server.Name, names)
+		if err != nil {
+			x.challenge(true, err)
+			nameRefused(x)
+		}
+		return may, err
+	})
+	if err != nil {
 		return err
 	}
 	if (browser{x}).asks() {
@@ -109,59 +144,73 @@ func (o *one) serve() error {
 	return serve()
 }
 
-// gather finds the members that the caller may use. A caller that may use none gets the
-// reason of the first.
-func (o *one) gather() error {
+// gather finds the members that the caller may use. who returns the identities of the caller
+// at those of the servers.
+func (o *one) gather(over session.Transport, who func(names []string) (map[string]session.Identity, error)) error {
 	x := o.x
-	var refused error
-	var all []string
-	if x.opts.Names != nil {
-		all = x.opts.Names()
+	servers := o.servers()
+	if len(servers) == 0 {
+		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
 	}
-	for _, name := range all {
-		if o.group.Servers != nil && !slices.Contains(o.group.Servers, name) {
-			continue
-		}
-		server, ok := x.opts.Servers(name)
+	names := make([]string, len(servers))
+	for i, s := range servers {
+		names[i] = s.Name
+	}
+	may, err := who(names)
+	if err != nil {
+		return err
+	}
+	names = nil
+	for _, server := range servers {
+		who, ok := may[server.Name]
 		if !ok {
 			continue
 		}
-		who, err := whole(x.opts.Auth.Authenticate(x.r, name))
-		if err != nil {
-			if refused == nil || session.CodeOf(refused) == session.Forbidden {
-				refused = err
-			}
-			continue
+		if who, err = whole(who, nil); err != nil {
+			return err
 		}
-		c := x.opts.caller(who, server, session.HTTP)
-		o.members = append(o.members, c)
+		c := x.opts.caller(who, server, over)
+		o.members, names = append(o.members, c), append(names, server.Name)
 		if o.caller.Tenant == "" {
 			group := o.caller.Server
 			o.caller = c
 			o.caller.Server, o.caller.Tools = group, session.ToolFilter{}
 		}
 	}
-	if len(o.members) == 0 && refused == nil {
-		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
-	}
 	if len(o.members) == 0 {
-		if session.CodeOf(refused) == session.Unauthenticated {
-			// A challenge that names metadata would send the client for a token that is then
-			// refused: tokens are for one server.
-			x.w.Header().Set("WWW-Authenticate", "Bearer")
-			if x.opts.SignIn != nil {
-				refused = session.Errorf(session.Unauthenticated, "this address takes API keys; a sign-in gives a token for one server, at /<server>/mcp").Because(refused)
-			}
-		}
-		nameRefused(x)
-		return refused
+		return session.Errorf(session.Forbidden, "you may use no server at this address; ask its operator for access")
 	}
-	var served []string
-	for _, c := range o.members {
-		served = append(served, c.Server.Name)
-	}
-	o.names = group.NewNames(o.group.Separator, served)
+	o.names = group.NewNames(o.group.Separator, names)
 	return nil
+}
+
+// ticket is as [exchange.ticket].
+func (o *one) ticket() error { return o.x.ticket() }
+
+// rules returns the members that the caller may use, each with the rules for its tools that
+// the caller fits.
+func (o *one) rules() map[string][]string {
+	all := map[string][]string{}
+	for _, c := range o.members {
+		all[c.Server.Name] = c.ToolRules
+	}
+	return all
+}
+
+// servers returns the servers of the group that are served.
+func (o *one) servers() (all []host.Server) {
+	if o.x.opts.Names == nil {
+		return nil
+	}
+	for _, name := range o.x.opts.Names() {
+		if o.group.Servers != nil && !slices.Contains(o.group.Servers, name) {
+			continue
+		}
+		if server, ok := o.x.opts.Servers(name); ok {
+			all = append(all, server)
+		}
+	}
+	return all
 }
 
 // member returns the caller at a member.
@@ -205,6 +254,21 @@ func (o *one) post() error {
 	return o.legacy(msgs[0])
 }
 
+// serveAside serves messages of a client that gets its answers in another way than in the
+// response to a message.
+func (o *one) serveAside(msgs []wire.Message, batch bool) error {
+	switch {
+	case slices.ContainsFunc(msgs, isInitialize) && batch:
+		return initializeInBatch()
+	case isInitialize(msgs[0]):
+		return o.initialize(msgs[0])
+	case batch:
+		return o.batch(msgs)
+	default:
+		return o.legacy(msgs[0])
+	}
+}
+
 // batch serves a batch (2025-03-26) whose messages are all for one member.
 func (o *one) batch(msgs []wire.Message) error {
 	var to string
@@ -231,13 +295,13 @@ func (o *one) legacy(m wire.Message) error {
 	case m.Method == wire.MethodPing && m.Kind == wire.Request, m.Method == wire.NotifyInitialized:
 		return o.itself(m)
 	case m.Kind == wire.Request && isListed(m.Method):
-		s, _, err := x.opts.Host.Load(x.ctx(), o.caller, o.session)
+		s, err := o.groupSession()
 		if err != nil {
 			return err
 		}
-		result, err := oneLists{o}.list(m.Method, s, nil)
+		result, err := oneLists{o}.list(m, s, nil)
 		if err != nil {
-			return err
+			return o.answer(m, err)
 		}
 		x.json(http.StatusOK, wire.ResultResponse(m.ID, result))
 		return nil
@@ -250,8 +314,7 @@ func (o *one) legacy(m wire.Message) error {
 	case m.Kind == wire.Request && m.Method == wire.MethodTasksList:
 		return oneLists{o}.tasks(m)
 	}
-	s := o.groupSession()
-	if handled, err := o.search(m, s); handled {
+	if handled, err := o.search(m); handled {
 		return err
 	}
 	t, err := o.target(m)
@@ -265,18 +328,25 @@ func (o *one) legacy(m wire.Message) error {
 		return o.forward(t.Member, []wire.Message{m}, false)
 	case m.Kind == wire.Notification:
 		return o.tell(m)
+	case m.Kind == wire.Request && t.Place != nil:
+		return o.answer(m, &wire.Error{Code: wire.CodeInvalidParams, Message: "no server here has what " + clip(m.Method) + " names"})
+	case m.Kind == wire.Request:
+		return o.answer(m, &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + clip(m.Method) + " at the address of several servers"})
 	default: // an answer to a question of nobody
 		x.empty(http.StatusAccepted)
 		return nil
 	}
 }
 
-// groupSession returns a function that reads the session of the group.
-func (o *one) groupSession() func() (session.Session, error) {
-	return func() (session.Session, error) {
-		s, _, err := o.x.opts.Host.Load(o.x.ctx(), o.caller, o.session)
-		return s, err
-	}
+// loaded reads the session of the group.
+func (o *one) loaded() (session.Session, error) {
+	s, _, err := o.x.opts.Host.Load(o.x.ctx(), o.caller, o.session)
+	return s, err
+}
+
+// groupSession reads the session of the group when it is initialized.
+func (o *one) groupSession() (session.Session, error) {
+	return o.x.opts.Host.Session(o.x.ctx(), o.caller, o.session)
 }
 
 // itself hands a message to the session of the group.
@@ -310,6 +380,9 @@ func (o *one) forward(member string, msgs []wire.Message, batch bool) error {
 	if err := o.enter(member, msgs, batch); err != nil {
 		return err
 	}
+	if o.take != nil {
+		return o.take(msgs, batch)
+	}
 	return streamable{o.x}.take(msgs, batch)
 }
 
@@ -321,16 +394,22 @@ func (o *one) enter(member string, msgs []wire.Message, batch bool) error {
 		return session.Errorf(session.Forbidden, "you may not use the server %q; ask its operator for access", member)
 	}
 	x.caller, x.msgs, x.batch = c, msgs, batch
-	x.seen = &seen{View: group.View{Member: member, Plain: o.group.Plain}, place: func(id string) string { return member + placeMark + id }}
+	x.seen = o.view(member)
 	x.called.asks(msgs)
 	return nil
 }
 
-// tell passes a notification that names no member to those with which the group's session has
-// opened sessions. Those that sleep have nothing that it could concern.
+// view returns how the client sees a member.
+func (o *one) view(member string) *seen {
+	return &seen{View: group.View{Member: member, Plain: o.group.Plain}, place: func(id string) string { return member + placeMark + id }}
+}
+
+// tell passes a notification that names no member to those with which the group's session
+// has opened sessions. The other members have no session that the notification could
+// concern.
 func (o *one) tell(m wire.Message) error {
 	x := o.x
-	g, err := o.groupSession()()
+	g, err := o.groupSession()
 	if err != nil {
 		return err
 	}
@@ -361,7 +440,7 @@ func (o *one) delete() error {
 		return err
 	}
 	o.session = x.session
-	g, err := o.groupSession()()
+	g, err := o.loaded()
 	if err != nil {
 		return err
 	}
@@ -396,7 +475,7 @@ func (o *one) target(m wire.Message) (group.Target, error) {
 // resolve finds a name in the lists of the members: a short name, or one without a prefix.
 func (o oneLists) resolve(ctx context.Context, t group.Target) (group.Target, error) {
 	if !o.group.Plain && !group.Short(t.Name) {
-		return t, o.unknown(t)
+		return t, o.unknown(t, nil)
 	}
 	s, err := o.model()
 	if err != nil {
@@ -406,11 +485,13 @@ func (o oneLists) resolve(ctx context.Context, t group.Target) (group.Target, er
 	if t.Kind == wire.MethodResourcesList {
 		kinds = append(kinds, wire.MethodResourceTemplatesList)
 	}
+	silent := map[string]string{}
 	for _, kind := range kinds {
-		entries, _, err := o.entries(ctx, kind, s)
+		entries, missing, err := o.entries(ctx, kind, s)
 		if err != nil {
 			return t, err
 		}
+		maps.Copy(silent, missing)
 		for _, e := range entries {
 			if e.Name == t.Name {
 				return t.To(e.Member, e.Own), nil
@@ -423,11 +504,12 @@ func (o oneLists) resolve(ctx context.Context, t group.Target) (group.Target, er
 	if t.Member != "" {
 		return t, nil // a name of the member that only looks like a short one
 	}
-	return t, o.unknown(t)
+	return t, o.unknown(t, silent)
 }
 
-// unknown returns the error for a name of no member.
-func (o oneLists) unknown(t group.Target) error {
+// unknown returns the error for a name of no member. silent has the members whose lists are not
+// known, with the reason of each: the name may be one of theirs.
+func (o oneLists) unknown(t group.Target, silent map[string]string) error {
 	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
 	if what == "" {
 		what = "resource"
@@ -436,17 +518,23 @@ func (o oneLists) unknown(t group.Target) error {
 	if of, _, ok := group.UnwrapURI(t.Name); ok {
 		server = of
 	}
-	text := "there is no " + what + " " + clip(t.Name) + " here"
-	if o.x.opts.Unserved != nil && server != "" {
-		if reason := o.x.opts.Unserved(server); reason != "" {
-			text = "server \"" + server + "\" is not served: " + reason
+	others := ""
+	for i, member := range slices.Sorted(maps.Keys(silent)) {
+		if i == 0 {
+			others = "; servers that cannot be asked for theirs:"
 		}
+		others += " " + member + " (" + silent[member] + ")"
 	}
 	code := wire.CodeInvalidParams
 	if what == "resource" && o.session != "" {
 		code = wire.CodeResourceNotFound
 	}
-	fault := &wire.Error{Code: code, Message: text}
+	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + clip(t.Name) + " here" + others}
+	if o.x.opts.Unserved != nil && server != "" {
+		if reason := o.x.opts.Unserved(server); reason != "" {
+			fault.Message = "server \"" + server + "\" is not served: " + reason
+		}
+	}
 	if what == "resource" {
 		fault.Data = map[string]string{"uri": t.Name} // SEP-2164
 	}

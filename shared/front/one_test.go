@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -200,7 +201,7 @@ func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
 		c.call("s2__echo")
 		push := func(server, text string) {
 			of := host.MemberID(session.ID(c.session), server)
-			run{t.Context(), w.backend.store, of, session.Standalone, nil, session.Address{}}.say(text)
+			run{t.Context(), w.backend.store, of, session.Standalone, nil, session.Address{}, nil}.say(text)
 		}
 		push("s0", "one")
 		push("s2", "two")
@@ -386,6 +387,53 @@ func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 	})
 }
 
+// The file's description of a tool holds wherever the tool is listed: at /mcp and at the
+// server's own address, from the record and from the server, over each transport.
+func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		record := ""
+		all := w.opts.Servers
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			s, ok := all(name)
+			if record != "" {
+				s.Digest = record
+			}
+			s.Tools = session.ToolFilter{Says: map[string]string{"tool1": "our \"words\"", "echo": "says it again", "gone": "x"}}
+			return s, ok
+		}
+		describes := func(what, body, prefix string) {
+			t.Helper()
+			for _, want := range []string{
+				`{"name":"` + prefix + `tool1","description":"our \"words\"","inputSchema":{"type":"object","x":1.0}}`,
+				`{"description":"says it again","name":"` + prefix + `echo","inputSchema":{"type":"object"}}`,
+			} {
+				if !strings.Contains(body, want) {
+					t.Errorf("%s: %s, want %s", what, body, want)
+				}
+			}
+		}
+		list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+		describes("/mcp", w.openGroup().post(list).body, "s1__")
+		describes("/mcp, modern", w.do(ask{path: "/mcp", method: "tools/list"}.request()).body, "s1__")
+		found := w.openAt("/mcp?tools=search").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"words again"}}}`)
+		describes("search", string(wire.Lookup([]byte(found.body), "result", "structuredContent")), "s1__")
+		c := w.openAt("/s1/mcp")
+		describes("the record", c.post(list).body, "")
+		if len(w.backend.got) > 0 {
+			t.Fatalf("the server got %s", w.backend.got)
+		}
+		record = "another" // which has no list
+		w.backend.tool("tools/list", func(r run) {
+			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool1","description":"does thing 1","inputSchema":{"type":"object","x":1.0}}]}`)
+		})
+		describes("the server", w.openAt("/s1/mcp").post(list).body, "")
+		describes("the server, through /mcp", w.openGroup().post(list).body, "s1__")
+		if len(w.backend.got) == 0 {
+			t.Error("the server was not asked")
+		}
+	})
+}
+
 func TestGroupHasItsServersOnly(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		w.opts.Groups = func(name string) (front.Group, bool) {
@@ -403,6 +451,30 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 		}
 		if a := w.do(request("POST", "/g/ops/mcp", initialize)); a.status != 404 {
 			t.Errorf("no such group: %d %s", a.status, a.body)
+		}
+	})
+}
+
+// Without prefixes only the lists say whose a name is. A server whose list nobody has may have
+// it, so the error says why that one cannot be asked.
+func TestGroupWithoutPrefixesNamesTheServersThatCannotBeAsked(t *testing.T) {
+	grouped(t, 2, func(g *front.Group) { g.Plain = true }, func(t *testing.T, w *world) {
+		known := w.opts.Servers
+		w.opts.Names = func() []string { return []string{"s0", "far"} }
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			if name == "far" {
+				return host.Server{Name: name, Digest: name, InPlace: true}, true
+			}
+			return known(name)
+		}
+		w.backend.tool("tools/list", func(r run) { r.fail(`{"code":-32603,"message":"the remote server far cannot be reached"}`) })
+		c := w.openGroup()
+		want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool weather here; servers that cannot be asked for theirs: far (the remote server far cannot be reached)"}}`
+		if a := c.call("weather"); a.body != want {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+		if a := c.call("tool0"); a.body != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
+			t.Errorf("a tool of another server: %d %s", a.status, a.body)
 		}
 	})
 }

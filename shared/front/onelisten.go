@@ -19,8 +19,8 @@ import (
 )
 
 // The id of an event in a group begins with the member whose event it is. The standalone
-// stream of a group has the events of all members that the session uses; its ids name the
-// place in the stream of each:
+// stream of a group has the events of all members that the session uses. Its ids name the
+// place in the stream of each member:
 //
 //	everything~7/0jv…             an event of a request stream
 //	everything~12;memory~3.k2f…   a place in the standalone stream
@@ -38,8 +38,8 @@ func (o oneStreams) get() error {
 	if isModern(x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return notAllowed(methodsModern, "this protocol version has no stream to open; use POST")
 	}
-	if beforeSessions(x.r.Header) {
-		return notAllowed(methods, "this address is served over Streamable HTTP only; the servers behind it are served over HTTP+SSE at /<server>/sse")
+	if x.r.Header.Get(wire.HeaderSessionID) == "" && x.r.Header.Get(wire.HeaderProtocolVersion) == "" {
+		return oneSSE(o).get()
 	}
 	s := streamable{x}
 	if err := x.streams(); err != nil {
@@ -83,7 +83,7 @@ type sound struct {
 // listen serves the standalone streams of the members as one.
 func (o oneStreams) listen(last string) error {
 	x := o.x
-	g, err := o.groupSession()()
+	g, err := o.groupSession()
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (o oneStreams) listen(last string) error {
 	out := x.commit()
 	out.retry = x.opts.Host.Limits().Pace
 	out.seen = &seen{View: group.View{Plain: o.group.Plain}, place: func(string) string { return placeText(ears) }}
-	prime := func() { // a retry of the slowest: all of them are polled together
+	prime := func() { // the client polls all members together, so it gets the longest of their retry times
 		for _, e := range ears {
 			out.retry = max(out.retry, e.retry)
 		}

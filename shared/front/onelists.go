@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,10 +16,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The lists of a group come from the handshake records, in one read. A member is asked only
-// if its box is awake and the record may be out of date, or if no client has ever had the
-// list. So a list wakes no server that has been listed before. Its client may get a list that
-// a sleeping server would change when it starts; the server then announces the change.
+// The lists of a group come from the handshake records, in one read. A member is asked if
+// its box is awake and the record may be out of date. It is also asked if no client has
+// ever had the list. So a list wakes no server that has been listed before. Its client
+// may get a list that a sleeping server would change when it starts; the server then
+// announces the change.
 
 // firstLists is how long a list waits for the members that have to be asked. Those that have
 // not answered by then are left out.
@@ -40,15 +42,22 @@ func isListed(method string) bool {
 }
 
 // list returns the result of a list method. client is that of a modern client, else nil.
-func (o oneLists) list(method string, s session.Session, client *host.Client) (json.RawMessage, error) {
-	if o.searches() && method == wire.MethodToolsList {
+func (o oneLists) list(m wire.Message, s session.Session, client *host.Client) (json.RawMessage, error) {
+	if o.searches() && m.Method == wire.MethodToolsList {
 		return searchTools(), nil
 	}
-	entries, missing, err := o.entriesFor(o.x.ctx(), method, s, client)
+	entries, missing, err := o.entriesFor(o.x.ctx(), m.Method, s, client)
 	if err != nil {
 		return nil, err
 	}
-	result := group.Result(method, entries)
+	entries, next, err := o.page(entries, m.Params)
+	if err != nil {
+		return nil, err
+	}
+	result := group.Result(m.Method, entries)
+	if next != "" {
+		result = append(append(append(result[:len(result)-1], `,"nextCursor":"`...), next...), `"}`...)
+	}
 	if len(missing) > 0 {
 		meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
 		if err != nil {
@@ -59,10 +68,36 @@ func (o oneLists) list(method string, s session.Session, client *host.Client) (j
 	return result, nil
 }
 
+// pageSpare is what a message with a page needs besides the entries, in bytes: the names of
+// the servers that are left out, with their reasons.
+const pageSpare = 16 << 10
+
+// page returns the entries of one page of a list, and the cursor of the next one, "" for none.
+// A cursor is the number of the entries before its page.
+func (o oneLists) page(entries []group.Entry, params json.RawMessage) (page []group.Entry, next string, err error) {
+	if o.most == 0 {
+		return entries, "", nil
+	}
+	from := 0
+	if cursor := wire.Lookup(params, "cursor"); cursor != nil {
+		text, _ := wire.String(cursor)
+		if from, err = strconv.Atoi(text); err != nil || from < 0 || from > len(entries) {
+			return nil, "", &wire.Error{Code: wire.CodeInvalidParams, Message: "this cursor is of no page of the list; list again from the beginning"}
+		}
+	}
+	size := 0
+	for i, e := range entries[from:] {
+		if size += len(e.Raw) + 1; size > o.most && i > 0 {
+			return entries[from : from+i], strconv.Itoa(from + i), nil
+		}
+	}
+	return entries[from:], "", nil
+}
+
 // model returns the session whose lists a request is about.
 func (o oneLists) model() (session.Session, error) {
 	if o.session != "" {
-		return o.groupSession()()
+		return o.groupSession()
 	}
 	return modelOf(bridge.Superset(nil)), nil
 }
@@ -82,7 +117,7 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.Transport == session.Modern && client == nil {
+	if (s.Transport == session.Modern || o.take != nil) && client == nil { // an answer must not be pushed to the client
 		client = &host.Client{Init: s.Init}
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstLists)
@@ -191,7 +226,7 @@ func (o oneLists) askOnce(ctx context.Context, c host.Caller, s session.Session,
 func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (*host.Call, error) {
 	h := o.x.opts.Host
 	if client != nil {
-		c.Transport = session.Modern
+		c.Transport, c.Conn = session.Modern, ""
 		call, _, err := h.Send(ctx, c, *client, method, params)
 		return call, err
 	}
@@ -200,6 +235,9 @@ func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, c
 		return nil, err
 	}
 	id := host.MemberID(s.ID, c.Server.Name)
+	if o.take != nil {
+		return h.Ask(ctx, c, id, m)
+	}
 	call, err := h.Accept(ctx, c, id, []wire.Message{m}, false)
 	if errors.Is(err, session.NotFound) {
 		if err = o.join(c); err == nil {
@@ -212,7 +250,7 @@ func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, c
 // initialize opens the session of the group.
 func (o *one) initialize(m wire.Message) error {
 	x := o.x
-	opened, call, err := x.opts.Host.Greet(x.ctx(), o.caller, m, func(version string) (json.RawMessage, error) {
+	opened, call, err := x.opts.Host.Greet(x.ctx(), o.caller, o.session, m, func(version string) (json.RawMessage, error) {
 		greeting, err := oneLists{o}.greeting(version)
 		if err != nil {
 			return nil, err
@@ -242,7 +280,7 @@ func (o oneLists) greeting(version string) (json.RawMessage, error) {
 
 // tasks answers tasks/list with the tasks at all members that the session has used.
 func (o oneLists) tasks(m wire.Message) error {
-	s, err := o.groupSession()()
+	s, err := o.groupSession()
 	if err != nil {
 		return err
 	}
@@ -338,7 +376,7 @@ func (o oneModern) serve(m modern) (served bool, err error) {
 		out.finish(wire.ResultResponse(m.req.ID, bridge.Discover(greeting, m.x.servesTasks())), 0)
 	case isListed(m.req.Method):
 		client := m.client()
-		result, err := oneLists(o).list(m.req.Method, modelOf(client.Init), &client)
+		result, err := oneLists(o).list(m.req.Message, modelOf(client.Init), &client)
 		if err != nil {
 			return true, out.fail(err)
 		}

@@ -32,14 +32,14 @@ func searchTools() json.RawMessage {
 }
 
 // search serves find_tools, and turns call_tool into the call that it stands for.
-func (o *one) search(m wire.Message, s func() (session.Session, error)) (handled bool, err error) {
+func (o *one) search(m wire.Message) (handled bool, err error) {
 	name, _ := wire.String(wire.Lookup(m.Params, "name"))
 	if !o.searches() || m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 		return false, nil
 	}
 	switch name {
 	case toolFind:
-		of, err := s()
+		of, err := o.groupSession()
 		if err != nil {
 			return true, err
 		}

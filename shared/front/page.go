@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A person who opens the address of a server in a browser gets a small page, with the same
-// status and the same reason as a client. No client of MCP asks for text/html.
+// A person who opens the address of a server in a browser gets a small page. It has the
+// status and the reason that a client gets. No client of MCP asks for text/html.
 
 // pagePolicy is the Content-Security-Policy of a page: it loads nothing, and no other page
 // may frame it.
@@ -81,11 +81,19 @@ func (b browser) page(status int, why string) {
 	_, _ = fmt.Fprintf(x.w, pageLayout, body.String()) // a client that has gone misses it
 }
 
+// HeaderPrefix has the part of a path that a gateway or a proxy has taken off, such as the
+// stage of an API.
+const HeaderPrefix = "X-Forwarded-Prefix"
+
 // own returns the URL of a path of this endpoint, as far as the request tells.
 func (b browser) own(path string) string {
-	scheme := "http"
-	if b.x.r.TLS != nil || strings.EqualFold(b.x.r.Header.Get("X-Forwarded-Proto"), "https") {
+	scheme, h := "http", b.x.r.Header
+	if b.x.r.TLS != nil || strings.EqualFold(h.Get("X-Forwarded-Proto"), "https") {
 		scheme = "https"
 	}
-	return scheme + "://" + b.x.r.Host + path
+	prefix := strings.TrimSuffix(h.Get(HeaderPrefix), "/")
+	if !strings.HasPrefix(prefix, "/") {
+		prefix = ""
+	}
+	return scheme + "://" + b.x.r.Host + prefix + path
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -131,7 +132,16 @@ type knowing struct{}
 func (knowing) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{Tenant: "tenant", Principal: "ada", Props: []byte(`{"plan":"pro"}`)}, nil
 }
+
+func (k knowing) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(k, r, servers)
+}
+
 func (knowing) Confirm(context.Context, string, string) error { return nil }
+
+func (knowing) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 // issued records the identity for which a ticket was issued.
 type issued struct{ who session.Identity }

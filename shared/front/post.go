@@ -37,8 +37,7 @@ func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
 	msgs, batch, err = wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
 	s.x.msgs, s.x.batch = msgs, batch
-	s.x.called.asks(msgs)
-	s.x.called.headed(s.x.r.Header)
+	s.x.r = s.x.called.reads(s.x.r, msgs)
 	return msgs, batch, err
 }
 

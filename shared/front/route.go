@@ -20,6 +20,8 @@ import (
 //	/<server>/ticket   POST            a ticket for one WebSocket connection
 //	/<server>/connect  GET             sends a browser to the page where users connect third parties
 //
+// [Group] has the addresses of several servers.
+//
 // A client that tries the newest transport first may post to the URL of an event stream: 405
 // tells it to try the next one.
 
@@ -61,7 +63,7 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 	return server, serve, nil
 }
 
-// split splits "/<server>/<resource>", with or without a slash behind it.
+// split splits "/<server>/<resource>", with or without a slash at its end.
 func split(path string) (server, resource string, ok bool) {
 	path, rooted := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/")
 	server, resource, ok = strings.Cut(path, "/")

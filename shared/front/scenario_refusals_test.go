@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -157,3 +158,6 @@ type letsIn struct {
 }
 
 func (l letsIn) Authenticate(*http.Request, string) (session.Identity, error) { return l.who, nil }
+func (l letsIn) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(l, r, servers)
+}

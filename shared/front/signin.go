@@ -16,7 +16,8 @@ import (
 // a slash at the end of the path, and the query that the client has added, because clients
 // compare the resource with it.
 type SignIn interface {
-	// Metadata returns the protected resource metadata of a server (RFC 9728 §2).
+	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2).
+	// server is its name for people.
 	Metadata(server, address string) []byte
 	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
 	// with err, "" for none. tried reports that the request had a token.
@@ -37,14 +38,13 @@ const (
 )
 
 // challenge adds to a refusal how the client can authenticate (RFC 6750 §3). If the
-// request had no token and is Unauthenticated, the challenge names no error. A server that
-// does not exist has no metadata to point to.
-func (x *exchange) challenge(server string, err error) {
+// request had no token and is Unauthenticated, the challenge names no error. An address that
+// is not known has no metadata to point to.
+func (x *exchange) challenge(known bool, err error) {
 	scheme, _, _ := strings.Cut(x.r.Header.Get("Authorization"), " ")
 	tried := strings.EqualFold(scheme, "Bearer")
 	code := session.CodeOf(err)
 	value := ""
-	_, known := x.opts.Servers(server)
 	switch {
 	case x.opts.SignIn != nil && known:
 		value = x.opts.SignIn.Challenge(x.address(x.r.URL.Path), tried, err)
@@ -121,7 +121,7 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 func (x *exchange) permit(msgs []wire.Message) error {
 	err := x.opts.permit(x.caller, x.address(x.r.URL.Path), msgs)
 	if err != nil {
-		x.challenge(x.caller.Server.Name, err)
+		x.challenge(true, err)
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (x *exchange) permit(msgs []wire.Message) error {
 // isDiscovery reports whether a request asks how to sign in. Pages of any origin may
 // ask, because the answer is public.
 func (x *exchange) isDiscovery() bool {
-	return x.opts.SignIn != nil && strings.Contains(x.r.URL.Path, wellKnown) && allowedHost(x.opts.AllowedHosts, x.r.Host)
+	return x.opts.SignIn != nil && strings.Contains(x.r.URL.Path, wellKnown) && ServesHost(x.opts.AllowedHosts, x.r.Host)
 }
 
 // discovery serves the metadata of each server below [resourceMetadata]. The host as a
@@ -149,10 +149,16 @@ func (x *exchange) discovery() error {
 	nothing := refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; the metadata of a server is at "+resourceMetadata+"/<server>/mcp")
 	path, ours := strings.CutPrefix(x.r.URL.Path, resourceMetadata)
 	server, resource, ok := split(path)
-	if !ours || !ok || resource != "mcp" && resource != "sse" {
+	if name, of, grouped := groupOf(path); ours && grouped && (of == "mcp" || of == "sse") && x.opts.Groups != nil {
+		if _, known := x.opts.Groups(name); !known {
+			return nothing
+		}
+		if server = "all servers"; name != "" {
+			server = "the servers of " + name
+		}
+	} else if !ours || !ok || resource != "mcp" && resource != "sse" {
 		return nothing
-	}
-	if _, known := x.opts.Servers(server); !known {
+	} else if _, known := x.opts.Servers(server); !known {
 		return nothing
 	}
 	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
@@ -170,8 +176,15 @@ const maxQuery = 512
 // asked for the metadata of path. A message and a ticket have an address of their own; for
 // them it is the address from which the client got theirs.
 func (x *exchange) address(path string) string {
-	if _, ok := groupOf(path); ok {
-		return queried(x.r, strings.TrimSuffix(path, "/"), path)
+	if _, resource, ok := groupOf(path); ok {
+		address := strings.TrimSuffix(path, "/")
+		switch begin := strings.TrimSuffix(address, resource); resource {
+		case "message":
+			return begin + "sse"
+		case "ticket":
+			return begin + "mcp"
+		}
+		return queried(x.r, address, path)
 	}
 	server, resource, _ := split(path)
 	switch resource {
@@ -183,8 +196,8 @@ func (x *exchange) address(path string) string {
 	return queried(x.r, "/"+server+"/"+resource, path)
 }
 
-// queried returns an address as the client wrote it: with the slash behind path, and with the
-// query.
+// queried returns an address as the client wrote it: with the slash after path, and with
+// the query.
 func queried(r *http.Request, address, path string) string {
 	if strings.HasSuffix(path, "/") {
 		address += "/"

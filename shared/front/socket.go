@@ -27,11 +27,13 @@ const Subprotocol = "mcp"
 //
 // # For authors of clients
 //
-// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. Send
-// an Authorization header. If you cannot, as in a page, post to /<server>/ticket of the
-// HTTP endpoint with that header. Then connect within a minute with &ticket=TICKET, which
-// is valid for one connection. If the caller loses the right to the server, the connection
-// ends.
+// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. For
+// several servers at once connect with ?group=NAME. The group of all servers is ?group=all;
+// &names=plain and &tools=search are as at /mcp. Send an Authorization header. If you cannot,
+// as in a page, post to /<server>/ticket of the HTTP endpoint with that header, and for a
+// group to /ticket or /g/<group>/ticket. Then connect within a minute with &ticket=TICKET,
+// which is valid for one connection. If the caller loses the right to the server, the
+// connection ends.
 //
 // A message of the connection is one JSON-RPC message of at most 128 KiB, or a batch in
 // version 2025-03-26. Begin with initialize. In the place of a larger response you get an
@@ -51,7 +53,7 @@ const Subprotocol = "mcp"
 // that matters. Connect again with ?server=NAME&session=SESSIONID&last-event-id=ID and
 // event-ids=1; repeat last-event-id for each stream. This closes the other connections of
 // the session. The messages after these ids come over the new one. Without last-event-id
-// the API closes and repeats nothing: you get only the messages that could not be sent
+// the API closes and repeats nothing. You get only the messages that could not be sent
 // because their connection was known to be gone. For a session that has ended, or is
 // another caller's, the status is 404.
 type Socket struct {
@@ -156,7 +158,7 @@ func (k *Socket) turn(what, conn string) *turn {
 //	too much by this caller           429
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
-	if !allowedHost(x.opts.AllowedHosts, r.Host) {
+	if !ServesHost(x.opts.AllowedHosts, r.Host) {
 		return "", hostNotServed(r.Host)
 	}
 	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
@@ -166,46 +168,65 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 		return "", err
 	}
 	query := r.URL.Query()
-	name := query.Get("server")
-	if name == "" {
-		return "", session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
-	}
-	who, err := whole(x.identify(ctx, r, name))
+	c, members, err := x.arrives(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
-	if err != nil {
-		return "", err
-	}
-	x.server, x.tenant, x.principal = server.Name, who.Tenant, who.Principal
-	var cursors []session.EventID
+	x.server, x.tenant, x.principal = c.Server.Name, c.Tenant, c.Principal
+	cursors := map[string][]session.EventID{}
 	for _, text := range query["last-event-id"] {
-		id, err := session.ParseEventID(text)
+		member, id, err := host.MemberEvent(text)
+		if member != "" && members == nil {
+			_, err = session.ParseEventID(text)
+		}
 		if err != nil {
 			return "", err
 		}
-		cursors = append(cursors, id)
+		cursors[member] = append(cursors[member], id)
 	}
 	resume := session.ID(query.Get("session"))
 	if resume == "" && len(cursors) > 0 {
 		return "", session.Errorf(session.Invalid, "last-event-id goes with a session; add session=ID")
 	}
-	c := x.opts.caller(who, server, session.WebSocket)
 	c.Conn, c.EventIDs = x.conn, query.Get("event-ids") == "1"
 	release, err := x.opts.admitted(ctx, c)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	s, err := x.opts.Host.Connect(ctx, c, resume, cursors)
+	s, owing, err := x.opts.Host.Connect(ctx, c, members, resume, cursors)
 	if err != nil {
 		return "", err
 	}
-	if x.session = s.ID; s.Owes() {
-		err = x.push(ctx, s.ID)
+	x.session = s.ID
+	for _, id := range owing {
+		if err := x.push(ctx, id); err != nil {
+			return protocol, err
+		}
 	}
-	return protocol, err
+	return protocol, nil
+}
+
+// arrives returns who asks for a connection: the caller of a server, or that of a group with
+// the callers of its members.
+func (x *turn) arrives(ctx context.Context, r *http.Request) (c host.Caller, members []host.Caller, err error) {
+	query := r.URL.Query()
+	name := query.Get("server")
+	switch {
+	case name == "" && query.Has("group"):
+		return x.arrivesAtGroup(ctx, r)
+	case name == "":
+		return c, nil, session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
+	}
+	who, err := whole(x.identify(ctx, r, name))
+	if err != nil {
+		return c, nil, err
+	}
+	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
+	if err != nil {
+		return c, nil, err
+	}
+	return x.opts.caller(who, server, session.WebSocket), nil, nil
 }
 
 // subprotocol picks one of the subprotocols that the client offers. A client that
@@ -234,27 +255,26 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	msgs, batch, err := wire.ParseBody(data)
 	x.method, x.id = subject(msgs)
 	x.called.asks(msgs)
+	ctx = x.called.in(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := x.caller(ctx)
+	k, err := x.record(ctx)
 	if err != nil {
 		return nil, err
 	}
-	release, err := x.opts.admitted(ctx, c)
-	if flood(err) {
-		// If the connection stays open, the next message closes it.
-		_ = x.opts.Host.Drop(ctx, x.conn)
+	if k.Group != nil {
+		return x.toGroup(ctx, k, msgs, batch)
 	}
+	c, err := x.caller(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	release, err := x.lets(ctx, c, msgs)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	for _, m := range msgs {
-		if requested, modern := modernVersion(m, ""); modern {
-			return nil, unsupportedModern(requested)
-		}
-	}
 	if err := x.opts.permit(c, "/"+c.Server.Name+"/mcp", msgs); err != nil {
 		if !batch {
 			return nil, err
@@ -289,7 +309,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 		}
 		return host.Fit(events[0].Raw), nil
 	case c.EventIDs:
-		return host.EventNotice(x.session, session.EventID{Stream: call.Cursor().Stream}, x.id), nil
+		return host.EventNotice(x.session, "", session.EventID{Stream: call.Cursor().Stream}, x.id), nil
 	default:
 		return nil, nil
 	}
@@ -307,18 +327,42 @@ func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, b
 	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
 }
 
-// caller returns the caller of a connection if it may still use the server.
-func (x *turn) caller(ctx context.Context) (host.Caller, error) {
+// lets admits the messages of a connection.
+func (x *turn) lets(ctx context.Context, c host.Caller, msgs []wire.Message) (release func(), err error) {
+	release, err = x.opts.admitted(ctx, c)
+	if flood(err) {
+		// If the connection stays open, the next message closes it.
+		_ = x.opts.Host.Drop(ctx, x.conn)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		if requested, modern := modernVersion(m, ""); modern {
+			release()
+			return nil, unsupportedModern(requested)
+		}
+	}
+	return release, nil
+}
+
+// record returns the record of the connection.
+func (x *turn) record(ctx context.Context) (session.Connection, error) {
 	c, ok := x.recall.get(x.conn, x.begun)
 	if !ok {
 		var err error
 		if c, err = x.opts.Host.Connection(ctx, x.conn); err != nil {
-			return host.Caller{}, err
+			return session.Connection{}, err
 		}
 		x.recall.put(c)
 	}
 	x.session, x.server, x.tenant, x.principal = c.Session, c.Server, c.Tenant, c.Principal
-	if err := x.confirm(ctx, c); err != nil {
+	return c, nil
+}
+
+// caller returns the caller of a connection if it may still use the server.
+func (x *turn) caller(ctx context.Context, c session.Connection) (host.Caller, error) {
+	if err := x.confirmed(ctx, x.opts.Auth.Confirm(ctx, c.Credential, c.Server)); err != nil {
 		return host.Caller{}, err
 	}
 	server, err := x.opts.server(nil, c.Server, "the server is not configured any more")
@@ -342,6 +386,7 @@ func (x *turn) refuse(err error) (status int, body []byte) {
 
 // finish writes the log line of this invocation. A panic becomes its error.
 func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
+	ctx = x.called.in(ctx)
 	level := slog.LevelInfo
 	attrs := append(make([]slog.Attr, 0, 16),
 		slog.String("event", x.what),

@@ -31,7 +31,7 @@ type sseClient struct {
 func (w *world) openSSE(server, query string, headers ...string) *sseClient {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
-	r := request("GET", "/"+server+"/sse"+query, "", append([]string{"Accept", "text/event-stream"}, headers...)...).WithContext(ctx)
+	r := request("GET", below(server)+"/sse"+query, "", append([]string{"Accept", "text/event-stream"}, headers...)...).WithContext(ctx)
 	known := map[string]bool{}
 	for _, id := range w.sessions() {
 		known[id] = true
@@ -44,6 +44,14 @@ func (w *world) openSSE(server, query string, headers ...string) *sseClient {
 		}
 	}
 	return c
+}
+
+// below returns the beginning of the addresses of a server, or of all servers for "".
+func below(server string) string {
+	if server == "" {
+		return ""
+	}
+	return "/" + server
 }
 
 func (w *world) sessions() (ids []string) {
@@ -60,7 +68,7 @@ func (w *world) sessions() (ids []string) {
 
 func (c *sseClient) post(body string, headers ...string) *answer {
 	c.w.t.Helper()
-	a := c.w.do(request("POST", "/"+c.server+"/message?sessionId="+c.session, body, headers...))
+	a := c.w.do(request("POST", below(c.server)+"/message?sessionId="+c.session, body, headers...))
 	synctest.Wait()
 	return a
 }

@@ -33,7 +33,7 @@ func (s streamable) delete() error {
 	return nil
 }
 
-// checkMessages does the checks of the ladder that need the messages.
+// checkMessages does those checks of the ladder in validate.go that need the messages.
 func (s streamable) checkMessages(msgs []wire.Message, batch bool) (initialize bool, err error) {
 	initialize = slices.ContainsFunc(msgs, isInitialize)
 	version := s.x.r.Header.Get(wire.HeaderProtocolVersion)

@@ -13,10 +13,10 @@ import (
 
 // tasks is the extension io.modelcontextprotocol/tasks for one request of the modern era.
 //
-// A client that declares the extension in a tools/call need not hold its response when the
-// call takes long. It gets a name for the call, and fetches the result by that name. The
-// call itself goes on unchanged, and no function waits for it. In the ladder, the checks
-// of the extension's methods come last:
+// A client that declares the extension in a tools/call need not hold its response when
+// the call takes long. It gets a name for the call, and fetches the result by that name.
+// The call itself goes on unchanged, and no function waits for it. In the ladder of
+// validate.go, the checks of the extension's methods come last:
 //
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
@@ -31,7 +31,7 @@ type tasks struct {
 // errTask says that the call was accepted, and must become a task now.
 var errTask = errors.New("the call becomes a task")
 
-// soon is how long the answer to a call may take that is meant to be a task. Within that
+// soon is how long a call that is to become a task may take before it does. Within that
 // time the client gets the result itself, or the questions that the call asks first.
 const soon = 250 * time.Millisecond
 

@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The ladder: the checks in their order, with the answer of each. The session is looked up
-// last, so that no request wakes anything that can never succeed.
+// The ladder is the list of checks in their order, with the answer of each. The session
+// is looked up last, so that a request that can never succeed wakes nothing.
 //
 //	Host, Origin                            403         admit
 //	GET of a page that cannot follow it     403         streams

@@ -145,7 +145,7 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 // Acks joins what members say about a subscription.
 type Acks map[string]any
 
-// Add adds an acknowledgement that a [View] has changed.
+// Add adds an acknowledgement, after a [View] has changed the names in it.
 func (a Acks) Add(raw []byte) {
 	var more map[string]any
 	if json.Unmarshal(wire.Lookup(raw, "params", "notifications"), &more) != nil {

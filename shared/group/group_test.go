@@ -167,6 +167,15 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 	}
 }
 
+// A tool whose title is its name has found words twice.
+func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
+	n := group.NewNames("", []string{"git"})
+	tools := n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
+	if got := group.Search(tools, "branch", 1); len(got) != 1 || got[0].Name != "branch" {
+		t.Errorf("the first is %+v", got)
+	}
+}
+
 func TestGreetingJoinsMembers(t *testing.T) {
 	got := string(group.Greeting(group.NewNames("", []string{"a", "b"}),
 		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},

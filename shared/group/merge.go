@@ -22,8 +22,8 @@ type Entry struct {
 	Raw    json.RawMessage
 }
 
-// kind returns the member of a result that has the list, and the member of an entry that
-// names it.
+// kind returns two names of JSON members: list is where the result of method has its
+// entries, and name is what identifies an entry.
 func kind(method string) (list, name string) {
 	switch method {
 	case wire.MethodToolsList:

@@ -8,17 +8,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Search returns the tools that fit a query best, at most limit. A word of the query that is in
-// a tool's name counts most, then one in its title, then one in its description, and the
-// beginning of a word less than a whole one. A query without words fits all tools.
+// Search returns the tools that fit a query best, at most limit. A word of the query
+// counts most in a tool's name, less in its title, and least in its description. The
+// beginning of a word counts less than a whole word. A query without words fits all
+// tools.
 func Search(tools []Entry, query string, limit int) []Entry {
 	wanted := wordsOf(query)
 	found := map[int][]Entry{} // by score
 	most := 0
 	for _, t := range tools {
 		score := 0
-		for text, weight := range map[string]int{t.Name: 8, textOf(t, "title"): 4, textOf(t, "description"): 2} {
-			words := wordsOf(text)
+		for _, of := range []struct {
+			text   string
+			weight int
+		}{{t.Name, 8}, {textOf(t, "title"), 4}, {textOf(t, "description"), 2}} {
+			words, weight := wordsOf(of.text), of.weight
 			for _, w := range wanted {
 				switch {
 				case slices.Contains(words, w):
@@ -49,8 +53,8 @@ func textOf(t Entry, key string) string {
 	return text
 }
 
-// wordsOf returns the words of a text in lower case. A capital letter behind a small one begins
-// a word, as in the names of tools.
+// wordsOf returns the words of a text in lower case. A capital letter after a small one
+// begins a word, as in the names of tools.
 func wordsOf(text string) []string {
 	var b strings.Builder
 	small := false

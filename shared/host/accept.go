@@ -77,7 +77,7 @@ const overtaking = 2 * time.Second
 // For an HTTP+SSE client it does not wait, but makes the session Ready at once.
 // TypeScript's client opens a new stream when its own was cut, and believes that it still
 // has its old session.
-func (h *Host) initialized(ctx context.Context, c Caller, s session.Session, box session.Box) (session.Session, session.Box, error) {
+func (h *core) initialized(ctx context.Context, c Caller, s session.Session, box session.Box) (session.Session, session.Box, error) {
 	begun := time.Now()
 	var err error
 	for err == nil && s.State == session.Opened && c.Transport != session.SSE {
@@ -110,7 +110,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 		switch {
 		case m.Kind == wire.Response:
 			var err error
-			if s, err = h.answered(ctx, s, box, m); err != nil {
+			if s, err = h.answered(ctx, s, box, m, c.Server.InPlace); err != nil {
 				return nil, err
 			}
 			continue
@@ -145,7 +145,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 		a.List = part
 	}
 	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
-	call, err := h.hand(ctx, c, s, box, Delivery{Raw: joined(rest, batch), Tools: tools(rest), Needs: needs, Address: a})
+	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: joined(rest, batch), Tools: tools(rest), Needs: needs, Address: a})
 	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
 		return answer, nil
 	}
@@ -199,8 +199,10 @@ func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Mess
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
 	}
-	if !slices.ContainsFunc(msgs, kept) {
-		return s, h.touch(ctx, s)
+	if some := slices.ContainsFunc(msgs, kept); !some || s.Group != "" {
+		if err := h.touch(ctx, s); err != nil || !some {
+			return s, err
+		}
 	}
 	return h.update(ctx, s, func(s *session.Session) bool {
 		for _, m := range msgs {
@@ -208,7 +210,9 @@ func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Mess
 				noteRequest(s, m)
 			}
 		}
-		h.extend(s)
+		if s.Group == "" { // the group's session must not end before this one
+			h.extend(s)
+		}
 		return true
 	})
 }

@@ -11,10 +11,17 @@ import (
 )
 
 // answered takes a client's response. It ignores one that answers no question of ours. A box
-// makes the id of a question from "q-" and a UUID, [session.QuestionID] makes the others. A
-// client can make up an id like that of a box, so answered also bounds the bytes.
-func (h *Host) answered(ctx context.Context, s session.Session, box session.Box, m wire.Message) (session.Session, error) {
+// makes the id of a question from "q-" and a UUID, [session.QuestionID] and
+// [session.ForwardID] make the others. A client can make up an id like that of a box, so
+// answered also bounds the bytes. inPlace is that of the session's server.
+func (h *Host) answered(ctx context.Context, s session.Session, box session.Box, m wire.Message, inPlace bool) (session.Session, error) {
 	question, _ := wire.String(m.ID)
+	if _, ok := session.Forwards(question); ok {
+		if !inPlace {
+			return s, nil
+		}
+		return s, h.backend.Answer(ctx, session.Answer{Session: s.ID, Question: question, Raw: m.Raw}, box)
+	}
 	if stream, round, ok := session.Suspends(question); ok {
 		if asked, err := h.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
 			return s, err

@@ -14,8 +14,8 @@ type Server struct {
 	Record bool   // Host may answer initialize, discover and lists from the handshake record
 	// OwnLists excludes lists from Record: Host asks the box each time.
 	OwnLists bool
-	// SameLists promises that lists of tools and templates depend on the configuration
-	// and the client's capabilities only, so that all principals of a tenant share them.
+	// SameLists promises that lists of tools and templates depend only on the configuration
+	// and the client's capabilities. So all principals of a tenant share them.
 	SameLists bool
 	// Anonymous promises that each session has a process of its own, which knows nothing of
 	// its principal. So a process that has only answered lists gives the same to all
@@ -61,7 +61,9 @@ type Backend interface {
 	// Answer passes on a client's response that the store already has. It may be lost on
 	// the way: a box asks for answers when it reconnects, and the sweep looks for the
 	// answers of suspended calls. The box may be asleep if the question belongs to a
-	// suspended call; see [session.Suspends].
+	// suspended call; see [session.Suspends]. No store has the answer to a question that is
+	// forwarded; see [session.Forwards]. After an error the client answers such a question
+	// again.
 	Answer(ctx context.Context, a session.Answer, box session.Box) error
 	// End tells the box that a session has ended, and ends the session's suspended calls.
 	// The message to the box may be lost.
@@ -70,9 +72,9 @@ type Backend interface {
 
 // Tracker follows one request to its end, in steps. One goroutine uses it.
 type Tracker interface {
-	// Check does what is due now. It looks for a sign of life, delivers again, wakes
-	// a box, or writes the end of a request whose box is lost to the log. An error is
-	// Unavailable; Check may be called again after it.
+	// Check does what is due now. It looks for a sign of life, delivers again, or wakes a
+	// box. If the box of a request is lost, it writes the end of the request to the log. An
+	// error is Unavailable; Check may be called again after it.
 	Check(ctx context.Context) (Status, error)
 }
 

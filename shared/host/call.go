@@ -81,9 +81,9 @@ func (c *Call) Held() bool {
 // A listener gets events only while it is the primary. If Next has none for it, Next has
 // also looked at the session in the last five seconds (one read), so the Call may be Done.
 //
-// Errors: Unavailable if there is no durable trace or the store cannot be read; Unknown if
-// in addition a box may execute the request; ctx's error. Next may be called again after
-// an error.
+// Errors: Unavailable if there is no durable trace or the store cannot be read. Unknown
+// if in addition a box may execute the request; ctx's error. Next may be called again
+// after an error.
 func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
@@ -107,7 +107,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 			continue
 		}
 		if len(page.Events) > 0 && !c.unsure {
-			return c.hand(ctx, page)
+			return c.untilClose(ctx, page)
 		}
 		if c.lease != nil && c.lease.held {
 			c.lease.current = true
@@ -213,8 +213,8 @@ func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, ha
 // request (AckWithin). So a call that is answered quickly costs only reads of its log.
 const firstTend = 1100 * time.Millisecond
 
-// hand returns the events of a page, up to the first that closes the response.
-func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, error) {
+// untilClose returns the events of a page, up to the first that closes the response.
+func (c *Call) untilClose(ctx context.Context, page session.Page) ([]session.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
 		// A client that reports no event was not there when the server closed the stream.
 		// If the old events closed its response too, it would never get past them.
@@ -228,7 +228,7 @@ func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, er
 	}
 	last := page.Events[len(page.Events)-1]
 	c.after, c.done, c.polls, c.gap = last.Index, last.Final, 0, page.Gap
-	c.status.Accepted = true // events are a trace: the mark was written before them
+	c.status.Accepted = true // an event in the log is a durable trace of the request
 	if c.pause = last.Retry; last.Final {
 		c.pause = 0
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// needsSecrets reports whether a request does work for its caller, so that nothing may be
-// missing at third parties. A process can answer the others without: clients list the
-// tools before their user has connected anything.
+// needsSecrets reports whether a request needs all keys and tokens of its caller at third
+// parties, because it does work for the caller. A process answers other requests without
+// them. For example, clients list the tools before their user has connected anything.
 func needsSecrets(method string) bool {
 	return !slices.Contains([]string{
 		wire.MethodInitialize, wire.MethodPing, wire.MethodSetLevel, wire.MethodToolsList, wire.MethodPromptsList,
@@ -87,8 +87,9 @@ func notConnected(m wire.Message, err error, pages []session.Visit, visits bool)
 
 // Visited tells the client of a session that its user has done what an elicitation asked
 // for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). It
-// does nothing if the session or its connection is gone, and if a box is writing to the
-// session's standalone stream: that box would take the notification for its successor's.
+// does nothing if the session or its connection is gone. It also does nothing if a box is
+// writing to the session's standalone stream. That box would take the notification for
+// its successor's.
 //
 // Errors: Unavailable.
 func (o Outlet) Visited(ctx context.Context, id session.ID, elicitation string, age time.Duration) error {
@@ -105,7 +106,7 @@ func (o Outlet) Visited(ctx context.Context, id session.ID, elicitation string, 
 		if err != nil {
 			return unlessGone(err)
 		}
-		a.Conn, a.EventIDs = conn.ID, conn.EventIDs
+		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}
 	params, err := json.Marshal(map[string]string{"elicitationId": elicitation})
 	if err != nil {

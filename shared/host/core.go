@@ -23,13 +23,21 @@ func (h *core) Load(ctx context.Context, c Caller, id session.ID) (session.Sessi
 	return s, box, nil
 }
 
-// touch extends the life of a session. It writes only when less than half of it is left.
+// touch extends the life of a session, and of the group's session that has opened it. It
+// writes only when less than half of the session's life is left.
 func (h *core) touch(ctx context.Context, s session.Session) error {
 	if s.State != session.Ready || time.Until(s.Expires) > h.limits.Life/2 {
 		return nil
 	}
 	_, err := h.update(ctx, s, func(s *session.Session) bool { h.extend(s); return true })
-	return err
+	if err != nil || s.Group == "" {
+		return err
+	}
+	group, _, err := h.store.Load(ctx, s.Group, "")
+	if err != nil {
+		return unlessGone(err)
+	}
+	return h.touch(ctx, group)
 }
 
 func (h *core) extend(s *session.Session) {

@@ -32,8 +32,8 @@ import (
 // The runner's next attempt comes seconds later. By then the writer has answered the
 // runner, has added an entry, or is dead. Only then is the batch pushed once more.
 const (
-	straight     = time.Second     // how long a batch is posted straight before an entry is needed
-	onePost      = 2 * time.Second // how much longer its last post may take
+	straight     = time.Second     // how long the writer of a batch posts it itself; after that the record needs an entry
+	onePost      = 2 * time.Second // how much longer the last of these posts may take
 	inDoubt      = 4 * time.Second // more than both together, but less than a runner waits before it repeats a batch
 	maxSkew      = time.Minute     // between the clocks of two functions
 	pushLease    = 30 * time.Second

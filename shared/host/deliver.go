@@ -12,14 +12,15 @@ import (
 // deliver sends a message to the backend. The caller sets only the parts of the address
 // that depend on the message: Requests, Init and List, and Stream if there is one already.
 func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box session.Box, raw []byte, a session.Address) (*Call, error) {
-	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
-// hand is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief and those
-// parts of the address. It gets the caller's secrets first, and then work passes the gate.
+// deliverWith is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief
+// and those parts of the address. It gets the caller's secrets first, and then work passes
+// the gate.
 //
 // Errors: as of [session.Secrets], of the gate, and of the backend.
-func (h *core) hand(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
+func (h *core) deliverWith(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = session.NewStreamID()
 	}
@@ -62,6 +63,7 @@ func (h *core) handOver(ctx context.Context, c Caller, s session.Session, box se
 		}
 	}
 	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
+	a.Through = s.Through(c.Group)
 	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
 	a.Trace = session.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
@@ -86,8 +88,9 @@ func moves(s session.Session, c Caller) bool {
 	return c.Server.Digest != "" && s.Digest != c.Server.Digest
 }
 
-// noteCaller records in the session that its box gets work, the definition of the server
-// that the work is for, and the latest Props of its caller. It reports whether s changed.
+// noteCaller records in the session that its box gets work. It also records the
+// definition of the server that the work is for, and the latest Props of the caller. It
+// reports whether s changed.
 func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
 	if moves(*s, c) {
 		s.Digest, news = c.Server.Digest, true

@@ -22,7 +22,8 @@ func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 }
 
 // Terminate ends a session without its client: for an operator, or because its server was
-// removed from the servers file. It does nothing if the session has ended already. The box
+// removed from the servers file. The sessions that a group's session has opened end with it.
+// Terminate does nothing if the session has ended already. The box
 // stops its process at once if the message reaches it, and otherwise when it has been
 // idle.
 //
@@ -41,5 +42,10 @@ func (h *Host) Terminate(ctx context.Context, id session.ID) error {
 	}
 	// The session has ended, whether or not the box learns of it now.
 	_ = h.backend.End(ctx, s, box)
+	for _, member := range s.Members {
+		if err := unlessGone(h.Terminate(ctx, MemberID(id, member))); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 )
 
 // A client of a group has one session with the group, and behind it one session with each
-// member that it uses. A member's session is like any other: it has its process, its streams
-// and its tickets. Its id is computed from that of the group's session, so a call through the
-// group reads what a call on the member's own path reads.
+// member that it uses. A member's session is like any other: it has its process, its
+// streams and its tickets. Its id is computed from that of the group's session. So a call
+// through the group reads what a call on the member's own path reads.
 
 // Groups has the verbs for clients of several servers at one address.
 type Groups struct{ *core }
@@ -31,10 +31,11 @@ func MemberID(of session.ID, member string) session.ID {
 }
 
 // Greet opens the session of a group, and answers initialize with what answer returns for the
-// negotiated version. It wakes nothing. c.Server names the group.
+// negotiated version. It wakes nothing. c.Server names the group. id is as for
+// [Host.Initialize].
 //
 // Errors: as of [Host.Initialize], and those of answer.
-func (h Groups) Greet(ctx context.Context, c Caller, m wire.Message, answer func(version string) (json.RawMessage, error)) (session.Session, *Call, error) {
+func (h Groups) Greet(ctx context.Context, c Caller, id session.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (session.Session, *Call, error) {
 	version, err := initializable(m)
 	if err != nil {
 		return session.Session{}, nil, err
@@ -44,27 +45,44 @@ func (h Groups) Greet(ctx context.Context, c Caller, m wire.Message, answer func
 	if err != nil {
 		return session.Session{}, nil, err
 	}
-	s := h.opened(c)
-	s.State, s.Version, s.Init, s.Pushes = session.Created, version, bytes.Clone(m.Params), true
-	if err := h.store.Create(ctx, s); err != nil {
+	s, err := h.begin(ctx, c, id, func(s *session.Session) {
+		s.State, s.Version, s.Init, s.Pushes = session.Created, version, bytes.Clone(m.Params), true
+		s.Expires = time.Now().Add(h.limits.InitTimeout)
+	})
+	if err != nil {
 		return session.Session{}, nil, err
 	}
-	s.Rev = 1
 	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
+}
+
+// Session returns the session id of a group. If its initialize has been overtaken by another
+// message, Session waits for it, as [Host.Accept] does.
+//
+// Errors: NotFound, Invalid (it is not initialized), Unavailable.
+func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.Session, error) {
+	s, box, err := h.Load(ctx, of, id)
+	if err == nil {
+		s, _, err = h.initialized(ctx, of, s, box)
+	}
+	return s, err
 }
 
 // Join opens the session that the session id of a group has with a member, c.Server. It begins
 // with what the client has told the group. If an operator has ended it, Join opens it anew.
-// Cost: one read and two writes.
+// The group's session lives as long as it does. Cost: one read and two writes.
 //
-// Errors: NotFound (the group's session), Unavailable.
+// Errors: as of [Groups.Session].
 func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) error {
-	group, _, err := h.Load(ctx, of, id)
+	group, err := h.Session(ctx, of, id)
 	if err != nil {
 		return err
 	}
 	s := h.opened(c)
 	s.ID, s.State, s.Version, s.Init, s.Level, s.Pushes = MemberID(id, c.Server.Name), session.Ready, group.Version, group.Init, group.Level, true
+	s.Group, s.Conns = id, group.Conns
+	if s.Props == nil {
+		s.Props = group.Props // of the same principal; the record of a connection has none
+	}
 	h.extend(&s)
 	if err = h.store.Create(ctx, s); errors.Is(err, session.Conflict) {
 		err = h.reopen(ctx, s)
@@ -72,17 +90,50 @@ func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) er
 	if err != nil {
 		return err
 	}
-	_, err = h.update(ctx, group, func(g *session.Session) bool {
-		if slices.Contains(g.Members, c.Server.Name) {
-			return false
+	group, err = h.update(ctx, group, func(g *session.Session) bool {
+		had, old := slices.Contains(g.Members, c.Server.Name), g.Expires.Before(s.Expires)
+		if !had {
+			g.Members = append(slices.Clone(g.Members), c.Server.Name)
 		}
-		g.Members = append(slices.Clone(g.Members), c.Server.Name)
-		return true
+		if old {
+			h.extend(g)
+		}
+		return !had || old
 	})
-	return err
+	if err != nil || slices.Equal(group.Conns, s.Conns) {
+		return err
+	}
+	// The client has connected or gone meanwhile, and did not find this session.
+	s, _, err = h.Load(ctx, c, s.ID)
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *session.Session) bool {
+			s.Conns = group.Conns
+			return true
+		})
+	}
+	return unlessGone(err)
 }
 
-// reopen opens a session again that has ended. It leaves one that has not as it is.
+// Ask sends a request to a member whose answer is for the group. No client gets it: not over a
+// WebSocket, and not on a stream of HTTP+SSE either. c and id are as for [Host.Accept].
+//
+// Errors: NotFound (session), Unavailable, Busy.
+func (h Groups) Ask(ctx context.Context, c Caller, id session.ID, m wire.Message) (*Call, error) {
+	s, box, err := h.Load(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	return h.aside(ctx, c, s, box, m)
+}
+
+// aside delivers a request whose answer no client gets.
+func (h Groups) aside(ctx context.Context, c Caller, s session.Session, box session.Box, m wire.Message) (*Call, error) {
+	c.Transport, c.Conn = session.HTTP, ""
+	return h.deliver(ctx, c, s, box, m.Raw, session.Address{Requests: []json.RawMessage{m.ID}})
+}
+
+// reopen makes a session that has ended begin anew, with the record s. It does nothing if
+// the session has not ended.
 func (h Groups) reopen(ctx context.Context, s session.Session) error {
 	was, _, err := h.store.Load(ctx, s.ID, "")
 	if err != nil {
@@ -138,10 +189,13 @@ func lacks(greeting json.RawMessage, method string) bool {
 // Lists returns the lists that the records have for clients like that of s, in the order of
 // members: s.Version, s.Init and s.Transport count. If a record has no such list, Lists
 // returns the one that [Groups.Borrow] kept. A server that has said that it has no such lists has an
-// empty one.
+// empty one. Lists extends the life of s, which is that of no stored session for a modern client.
 //
 // Cost: one read for up to 25 members.
 func (h Groups) Lists(ctx context.Context, s session.Session, members []Caller, method string) ([]Known, error) {
+	if err := h.touch(ctx, s); err != nil {
+		return nil, err
+	}
 	const each = 3
 	keys := make([]session.RecordKey, 0, each*len(members))
 	for _, c := range members {
@@ -193,15 +247,15 @@ func memberOf(s session.Session, c Caller) session.Session {
 	return s
 }
 
-// lastPart names the part of a record that keeps the last list of a server which any client
-// has got through a group, for clients whose own list the record does not have.
+// lastPart names a part of the record of a server. It keeps the last list that any client
+// got through a group. Clients whose own list the record lacks get this one.
 func lastPart(s session.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
 
 // Borrow returns the list that a member last gave to any kind of client, and keeps it for
-// clients like that of s until the record has a list of their own. It returns nil if the
-// record has none.
+// clients like that of s. They get it until the record has a list of their own. It
+// returns nil if the record has none.
 //
 // Errors: Unavailable.
 func (h Groups) Borrow(ctx context.Context, s session.Session, c Caller, method string) (json.RawMessage, error) {
@@ -229,8 +283,9 @@ func (h Groups) Borrow(ctx context.Context, s session.Session, c Caller, method 
 	return h.forClient(s, c, method, list), err
 }
 
-// SetLevel remembers a logging/setLevel for the session id of a group and for the sessions
-// that it has with members, and passes it to those whose box is awake. It waits for no answer.
+// SetLevel remembers a logging/setLevel for the session id of a group and for the
+// sessions that it has with members. It passes the level to those whose box is awake. It
+// waits for no answer.
 //
 // Errors: NotFound, Unavailable.
 func (h Groups) SetLevel(ctx context.Context, of Caller, id session.ID, members []Caller, m wire.Message) error {
@@ -260,7 +315,7 @@ func (h Groups) SetLevel(ctx context.Context, of Caller, id session.ID, members 
 			s, err = h.update(ctx, s, note)
 		}
 		if err == nil && box.State == session.Awake {
-			_, err = h.deliver(ctx, c, s, box, m.Raw, session.Address{Requests: []json.RawMessage{m.ID}})
+			_, err = h.aside(ctx, c, s, box, m)
 		}
 	}
 	return err

@@ -69,8 +69,8 @@ func (h *Host) WithGate(gate session.Gate) *Host {
 	return newHost(with)
 }
 
-// WithSecrets returns the same Host with what callers have at third parties, for servers
-// that need it.
+// WithSecrets returns the same Host with a source of the keys and tokens that callers
+// have at third parties, for servers that need it.
 func (h *Host) WithSecrets(secrets session.Secrets) *Host {
 	with := *h.core
 	with.secrets = secrets
@@ -90,6 +90,8 @@ type Caller struct {
 	Transport session.Transport
 	Conn      string // WebSocket connection that also gets the events, or ""
 	EventIDs  bool   // the client of Conn wants event ids
+	// Group is set for a Conn to a group of servers.
+	Group *session.GroupConnection
 	// Credential names what the caller authenticated with; see Identity. A session does
 	// not depend on it.
 	Credential string

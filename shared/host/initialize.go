@@ -77,7 +77,7 @@ func initializable(m wire.Message) (version string, err error) {
 // begin makes a session that is being initialized: a new one, or one that was opened with
 // its connection. It accepts a repeat of the same initialize, because the first attempt
 // may have been lost halfway.
-func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
+func (h *core) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
 	if id == "" {
 		s := h.opened(c)
 		begin(&s)

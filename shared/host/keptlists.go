@@ -40,8 +40,9 @@ func (k keptList) holds(method string, same bool, box session.Box) bool {
 
 // noteList keeps the answer of a box to a request for a list, if it is the whole list and
 // has at most maxList bytes. It keeps no list for all principals that may depend on what
-// one client has told its process. Cost: one read if the record has the same list already,
-// otherwise two reads and a write, and one more read for a list for all principals.
+// one client has told its process. Cost: one read if the record has the same list
+// already, otherwise two reads and a write. A list for all principals costs one more
+// read.
 func noteList(ctx context.Context, store session.Store, a session.Address, b session.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
@@ -68,8 +69,8 @@ func noteList(ctx context.Context, store session.Store, a session.Address, b ses
 }
 
 // toldMore reports whether the client of a list may have answered a question of its
-// process: in the session so far, or in the stream of the request, which would have more
-// than its answer then.
+// process. It may have done so earlier in the session, or in the stream of the request.
+// That stream then has more than the answer to the request.
 func toldMore(ctx context.Context, store session.Store, a session.Address, b session.Batch) (bool, error) {
 	if b.First != 1 || len(b.Events) != 1 {
 		return true, nil

@@ -19,9 +19,10 @@ import (
 //
 // The name of a part holds everything that the list may depend on: tenant, configuration,
 // protocol version, the client's capabilities, and the principal. The principal is left
-// out if processes do not know it ([Server].Anonymous); such a list is only kept if its
-// client has told the process nothing. Once the session's process has done more than answer
-// lists ([session.Session].Served), the name holds the session instead. With [Server].SameLists the operator says that tools and templates depend on neither.
+// out if processes do not know it ([Server].Anonymous). Such a list is only kept if its
+// client has told the process nothing. Once the session's process has done more than
+// answer lists ([session.Session].Served), the name holds the session instead. With
+// [Server].SameLists the operator says that tools and templates depend on neither.
 // Prompts and resources that somebody's calls have made are never shared.
 //
 // A client gets the list that its own process would give. So the record is not used while
@@ -85,8 +86,9 @@ func partOf(s session.Session, method, whose string) (part string, ok bool) {
 // shorter than the hash of a principal.
 const anyone = "anyone"
 
-// whose returns which sessions share a list: all sessions (same), one session whose process
-// has done more than answer lists, or the others of all principals or of one.
+// whose returns which sessions share a list. They may be all sessions (same), or one
+// session whose process has done more than answer lists. They may also be the other
+// sessions, of all principals or of one.
 func (s Server) whose(of session.Session, same bool) string {
 	switch {
 	case same:
@@ -102,10 +104,10 @@ func (s Server) whose(of session.Session, same bool) string {
 }
 
 // abilitiesOf returns a name for a client's capabilities. Clients whose servers may treat
-// them alike have the same name. The name holds the capabilities of MCP that change what a
-// server offers, and a hash of all others that are not {}: experimental ones and
-// extensions, with their values. known is false if the capabilities are no object. Such a
-// client gets no list from the record.
+// them alike have the same name. The name holds the capabilities of MCP that change what
+// a server offers, and a hash of the other capabilities that are not {}. Those are
+// experimental ones and extensions, with their values. known is false if the capabilities
+// are no object. Such a client gets no list from the record.
 func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	var has map[string]json.RawMessage
 	if capabilities != nil && json.Unmarshal(capabilities, &has) != nil {

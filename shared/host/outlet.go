@@ -77,7 +77,7 @@ func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (
 	}
 	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if result != nil {
-		if err := settle(ctx, o.Store, a.Session, result); err != nil {
+		if err := keepHandshake(ctx, o.Store, a.Session, result); err != nil {
 			return false, err
 		}
 	}
@@ -96,9 +96,9 @@ func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (
 	return false, err
 }
 
-// settle copies a server's answer to initialize into the session's record. If the session
-// is gone, it does nothing.
-func settle(ctx context.Context, store session.Store, id session.ID, result []byte) error {
+// keepHandshake copies a server's answer to initialize into the session's record. If the
+// session is gone, it does nothing.
+func keepHandshake(ctx context.Context, store session.Store, id session.ID, result []byte) error {
 	s, _, err := store.Load(ctx, id, "")
 	if err == nil {
 		_, err = update(ctx, store, s, func(s *session.Session) bool {
@@ -171,8 +171,8 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 
 // post sends a batch straight to the connection of its request. reached is the index of
 // the last event that the connection took. post stops when an event cannot be posted or
-// until has passed. The standalone stream belongs to no request: if the session's record has
-// an entry for it that is not Live, post sends none of its events.
+// until has passed. The standalone stream belongs to no request. If the session's record
+// has an entry for it that is not Live, post sends none of its events.
 func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, until time.Time) (reached session.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -193,7 +193,7 @@ func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, un
 		if time.Now().After(until) {
 			return reached, nil
 		}
-		err := poster(o).event(posting, a.Conn, a.EventIDs, a.Session, session.EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		err := poster(o).event(posting, a.Conn, a.EventIDs, a.Session, a.Through, session.EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
 		case errors.Is(err, session.Closed), errors.Is(err, session.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
 			return reached, nil
@@ -314,8 +314,9 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 
 // appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch
 // that the stream already has, which it recognizes by the generation and number of the
-// tail. A batch of a function (Gen 0), or of a runner with an older generation, gets the
-// generation and number of the tail, so that they stay in the tail.
+// tail. A batch may come from a function (Gen 0), or from a runner with an older
+// generation. It gets the generation and number of the tail, so that they stay in the
+// tail.
 func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -352,9 +353,9 @@ func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) err
 	return o.owe(ctx, a.Session, session.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
-// Ended delivers the end of a request that is in the log already. A function calls it when
-// it finds that end instead of writing its own: the function that wrote the end may have
-// died before it delivered it.
+// Ended delivers the end of a request that is in the log already. A function calls it
+// when it finds that end instead of writing its own. The function that wrote the end may
+// have died before it delivered it.
 //
 // Ended does not repeat a delivery that the session's record or the legacy SSE stream
 // shows. It does repeat a delivery that a relay function made and then died before it

@@ -103,7 +103,7 @@ func wsHost(store session.Store, g *gateway) *host.Host {
 
 func connect(t *testing.T, h *host.Host, conn string, resume session.ID, cursors ...session.EventID) session.Session {
 	t.Helper()
-	s, err := h.Connect(t.Context(), wsCaller(conn), resume, cursors)
+	s, _, err := h.Connect(t.Context(), wsCaller(conn), nil, resume, map[string][]session.EventID{"": cursors})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func (w *pushWorld) join(cursors []session.EventID) {
 	w.conns++
 	conn := fmt.Sprintf("c%d", w.conns)
 	w.until("connect", func(ctx context.Context) error {
-		s, err := w.host.Connect(ctx, wsCaller(conn), w.id, cursors)
+		s, _, err := w.host.Connect(ctx, wsCaller(conn), nil, w.id, map[string][]session.EventID{"": cursors})
 		if err == nil {
 			w.id = s.ID
 		}

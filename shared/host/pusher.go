@@ -165,7 +165,7 @@ func (p *pusher) push1(ctx context.Context, e session.Event, id session.EventID)
 		if err != nil || conn.ID == "" {
 			return false, err
 		}
-		err = p.event(ctx, conn.ID, conn.EventIDs && id.Index > 0, p.s.ID, id, e.Raw)
+		err = p.event(ctx, conn.ID, conn.EventIDs && id.Index > 0, p.s.ID, p.s.Through(conn.Group), id, e.Raw)
 		if err == nil {
 			return true, nil
 		}

@@ -15,8 +15,8 @@ import (
 // over its connection, and again after its connection broke. The handshake record keeps
 // the whole list, from which Host leaves out tools for each caller anew.
 
-// shownTo returns what the address of a delivery says about the lists that its messages
-// ask for, or nil.
+// shownTo returns the entry Shown for the address of a delivery whose messages ask for
+// lists. It is nil if the client sees all tools.
 func shownTo(c Caller, lists ...json.RawMessage) *session.Shown {
 	if c.Tools.IsZero() || len(lists) == 0 {
 		return nil
@@ -34,8 +34,8 @@ func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	return ids
 }
 
-// Shown returns a batch as the client of an address may see it. A batch that it has
-// returned stays the same.
+// Shown returns a batch as the client of an address may see it. It returns such a batch
+// unchanged if it gets it again.
 func Shown(a session.Address, b session.Batch) session.Batch {
 	if a.Shown == nil || b.Stream != a.Stream {
 		return b
@@ -52,26 +52,40 @@ func Shown(a session.Address, b session.Batch) session.Batch {
 	return b
 }
 
-// visible returns a list of tools without those that a filter does not allow. All other
-// bytes stay the same.
+// visible returns a list of tools without those that a filter does not allow, and with its
+// descriptions. All other bytes stay the same.
 func visible(tools session.ToolFilter, list json.RawMessage) json.RawMessage {
 	if tools.IsZero() {
 		return list
 	}
 	var left [][]byte
-	hidden := false
+	changed := false
 	wire.Elements(wire.Lookup(list, "tools"), func(tool json.RawMessage) bool {
 		name, ok := wire.String(wire.Lookup(tool, "name"))
 		if ok && !tools.Allows(name) {
-			hidden = true
-		} else {
-			left = append(left, tool)
+			changed = true
+			return true
 		}
+		if text, says := tools.Says[name]; ok && says {
+			changed = true
+			tool = described(tool, text)
+		}
+		left = append(left, tool)
 		return true
 	})
-	if !hidden {
+	if !changed {
 		return list
 	}
 	list, _ = wire.Replace(list, slices.Concat([]byte{'['}, bytes.Join(left, []byte{','}), []byte{']'}), "tools")
 	return list
+}
+
+// described returns a tool with another description.
+func described(tool json.RawMessage, text string) json.RawMessage {
+	value := wire.AppendString(nil, text)
+	if has, ok := wire.Replace(tool, value, "description"); ok {
+		return has
+	}
+	// It has a name, so there is another member after the first brace.
+	return slices.Concat([]byte(`{"description":`), value, []byte{','}, bytes.TrimLeft(tool, " \t\r\n")[1:])
 }

@@ -42,57 +42,105 @@ func (h *core) opened(c Caller) session.Session {
 }
 
 // Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state
-// Opened, or to the session that resume names.
+// Opened, or to the session that resume names. If that is the session of a group, Connect also
+// adds it to those that it has opened with members.
 //
 // cursors are the last events that a resuming client says it has, at most one for each
-// stream and 32 together. If there are cursors, the client has lost its other connections.
-// Connect closes them, and the new connection must get the events after the cursors. If
-// the session then [session.Session.Owes] anything, the caller must ensure that
-// [Sockets.Push] is called once the connection is ready.
+// stream and 32 of each session. They are by the names of the members; those of a session
+// with a single server have the name "". If there are cursors, the client has lost its other
+// connections. Connect closes them, and the new connection must get the events after the
+// cursors. owing are the sessions that then [session.Session.Owes] anything. The caller must
+// ensure that [Sockets.Push] is called for each once the connection is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
-func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, cursors []session.EventID) (session.Session, error) {
+func (h Sockets) Connect(ctx context.Context, c Caller, members []Caller, resume session.ID, cursors map[string][]session.EventID) (s session.Session, owing []session.ID, err error) {
 	if resume == "" {
-		s := h.opened(c)
+		s = h.opened(c)
 		s.Conns = []string{c.Conn}
 		if err := h.store.Create(ctx, s); err != nil {
-			return session.Session{}, err
+			return session.Session{}, nil, err
 		}
 		s.Rev = 1
-		return s, h.putConnection(ctx, c, s.ID)
+		return s, nil, h.putConnection(ctx, c, s.ID)
 	}
-	s, _, err := h.Load(ctx, c, resume)
+	all, err := h.rejoined(ctx, c, members, resume, cursors)
 	if err != nil {
-		return session.Session{}, err
+		return session.Session{}, nil, err
 	}
-	claims, err := h.claims(ctx, s, cursors)
-	if err != nil {
-		return session.Session{}, err
-	}
+	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 })
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
-	if err := h.putConnection(ctx, c, s.ID); err != nil {
-		return session.Session{}, err
+	if err := h.putConnection(ctx, c, resume); err != nil {
+		return session.Session{}, nil, err
 	}
 	// Close the other connections first. If the record changed first and a close then
 	// failed, no record would name that connection any more.
 	closed := map[string]bool{c.Conn: true}
-	if len(claims) > 0 {
-		if err := h.closeAll(ctx, s.Conns, closed); err != nil {
-			return session.Session{}, err
+	for _, r := range all {
+		if !alone {
+			break
+		}
+		if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
+			return session.Session{}, nil, err
 		}
 	}
-	var others []string
-	s, err = h.update(ctx, s, func(s *session.Session) bool {
-		others = join(s, c.Conn, claims)
-		h.extend(s)
-		return true
-	})
-	if err != nil {
-		return session.Session{}, err
+	for i, r := range all {
+		var others []string
+		r.s, err = h.update(ctx, r.s, func(s *session.Session) bool {
+			others = join(s, c.Conn, r.claims, alone)
+			if s.Group == "" { // the group's session must not end before this one
+				h.extend(s)
+			}
+			return true
+		})
+		if err == nil {
+			err = h.closeAll(ctx, others, closed)
+		}
+		if err != nil {
+			return session.Session{}, nil, err
+		}
+		if r.s.Owes() {
+			owing = append(owing, r.s.ID)
+		}
+		if i == 0 {
+			s = r.s
+		}
 	}
-	return s, h.closeAll(ctx, others, closed)
+	return s, owing, nil
+}
+
+// rejoin is a session that a connection is added to, with what the client says about it.
+type rejoin struct {
+	s      session.Session
+	claims []session.Cursor
+}
+
+// rejoined returns the session that a client comes back to. Those that it has opened with
+// members follow.
+func (h Sockets) rejoined(ctx context.Context, c Caller, members []Caller, resume session.ID, cursors map[string][]session.EventID) (all []rejoin, err error) {
+	add := func(c Caller, id session.ID, cursors []session.EventID) error {
+		s, _, err := h.Load(ctx, c, id)
+		if err != nil {
+			return err
+		}
+		claims, err := h.claims(ctx, s, cursors)
+		all = append(all, rejoin{s, claims})
+		return err
+	}
+	if err := add(c, resume, cursors[""]); err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		name := m.Server.Name
+		if !slices.Contains(all[0].s.Members, name) {
+			continue
+		}
+		if err := add(m, MemberID(resume, name), cursors[name]); unlessGone(err) != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // closeAll closes the connections that are not in closed. A connection that stayed open
@@ -113,7 +161,7 @@ func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string
 func (h Sockets) putConnection(ctx context.Context, c Caller, id session.ID) error {
 	return h.store.PutConnection(ctx, session.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
-		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Expires: time.Now().Add(connectionLife),
+		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
 	})
 }
 
@@ -142,11 +190,11 @@ func (h Sockets) claims(ctx context.Context, s session.Session, cursors []sessio
 	return claims, nil
 }
 
-// join adds a connection to s, and sets the client's cursors. It returns the connections
-// that the client has lost.
-func join(s *session.Session, conn string, claims []session.Cursor) (lost []string) {
+// join adds a connection to s, and sets the client's cursors. alone says that the client has
+// lost its other connections. join returns those that it has no more.
+func join(s *session.Session, conn string, claims []session.Cursor, alone bool) (lost []string) {
 	others := without(s.Conns, conn)
-	if len(claims) == 0 {
+	if !alone {
 		if len(others) >= maxConns {
 			others = others[len(others)-maxConns+1:]
 		}
@@ -192,7 +240,16 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 	if err != nil {
 		return unlessGone(err)
 	}
-	s, _, err := h.store.Load(ctx, c.Session, "")
+	if err := h.disconnect(ctx, c.Session, conn); err != nil {
+		return err
+	}
+	return h.store.DeleteConnection(ctx, conn)
+}
+
+// disconnect removes a connection from a session, and from those that it has opened with the
+// members of a group.
+func (h Sockets) disconnect(ctx context.Context, id session.ID, conn string) error {
+	s, _, err := h.store.Load(ctx, id, "")
 	if err == nil {
 		_, err = h.update(ctx, s, func(s *session.Session) bool {
 			n := len(s.Conns)
@@ -203,7 +260,12 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 	if err := unlessGone(err); err != nil {
 		return err
 	}
-	return h.store.DeleteConnection(ctx, conn)
+	for _, member := range s.Members {
+		if err := h.disconnect(ctx, MemberID(id, member), conn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Tell sends a WebSocket client the first cursor of its session, before there is any
@@ -211,7 +273,7 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 // attempt.
 func (h Sockets) Tell(ctx context.Context, c Caller, id session.ID) {
 	if c.EventIDs && h.out.Clients != nil {
-		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, session.EventID{}, nil)) // the next event says more
+		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", session.EventID{}, nil)) // the next event says more
 	}
 }
 

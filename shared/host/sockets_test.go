@@ -55,7 +55,7 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 	} {
 		c := wsCaller("c2")
 		change(&c)
-		if _, err := h.Connect(t.Context(), c, s.ID, nil); !errors.Is(err, session.NotFound) {
+		if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]session.EventID{"": nil}); !errors.Is(err, session.NotFound) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
 		"two of one stream": {{Stream: stream, Index: 1}, {Stream: stream, Index: 2}},
 		"too many":          many,
 	} {
-		if _, err := h.Connect(t.Context(), wsCaller("c2"), s.ID, cursors); session.CodeOf(err) != session.Invalid && !errors.Is(err, session.Invalid) {
+		if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]session.EventID{"": cursors}); session.CodeOf(err) != session.Invalid && !errors.Is(err, session.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -88,7 +88,7 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	case wire.MethodToolsList:
 		d.Shown = shownTo(c, quoted(string(stream)))
 	}
-	call, err = h.hand(ctx, c, s, box, d)
+	call, err = h.deliverWith(ctx, c, s, box, d)
 	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
 		call, err = answer, nil
 		call.stream = stream

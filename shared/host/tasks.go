@@ -73,8 +73,9 @@ func (h Tasks) reread(ctx context.Context, r *Recalled) error {
 	}
 }
 
-// take keeps an event unless it is a log message or the like: a call may have sent more
-// notifications than a function has memory for. It keeps only the newest progress.
+// take keeps an event unless it is a log message or another such notification. A call may
+// have sent more of these than a function has memory for. It keeps only the newest
+// progress.
 func (r *Recalled) take(e session.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that pauses.
-// The store knows the work; an alarm only gives the time. So an alarm that comes twice,
-// late or for nothing does no harm.
+// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
+// pauses. The store knows the work; an alarm only gives the time. So an alarm that comes
+// twice, late or without need does no harm.
 type Alarm struct {
 	Session session.ID `json:"session"`
 	Tenant  string     `json:"tenant"`
@@ -104,8 +104,8 @@ func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in
 // with the same name. An alarm whose session has ended or expired is not handled.
 //
 // Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge (a
-// payload over 64 KiB), session.Busy, session.Unavailable; one of encoding/json for a
-// payload that cannot be encoded.
+// payload over 64 KiB), session.Busy, session.Unavailable. A payload that cannot be
+// encoded gives an error of encoding/json.
 func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
 	if s.in.k.Schedule == nil {
 		return session.Errorf(session.Unavailable, "this endpoint keeps no alarms: its operator has not configured a scheduler")
@@ -179,7 +179,7 @@ func (s Session) appointed(ctx context.Context, name string) (v session.Value, a
 }
 
 // unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
-// comes for nothing.
+// comes and has no effect.
 func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
 	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
 		return nil

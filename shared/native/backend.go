@@ -96,6 +96,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	if err != nil {
 		return nil, session.Errorf(session.Invalid, "the message is malformed: it is not a JSON-RPC message").Because(err)
 	}
+	k.tells(ctx, d, server, msgs)
 	if err := k.cancelled(ctx, d, msgs); err != nil || len(d.Requests) == 0 {
 		return nil, err // the modern era has no other notification of a client
 	}
@@ -185,6 +186,9 @@ func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box)
 	if !k.Owns(box.ID) {
 		return k.Next.Answer(ctx, a, box)
 	}
+	if name, ok := session.Forwards(a.Question); ok {
+		return k.forward(ctx, a, name)
+	}
 	stream, _, ok := session.Suspends(a.Question)
 	if !ok {
 		return nil
@@ -234,7 +238,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	for again := d.Client.Transport != session.Modern; ; again = false {
 		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
-			// The run may have left no trace yet.
+			// Count the run, because it may have left no trace yet that endAll could find.
 			found++
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}

@@ -23,7 +23,7 @@ import (
 type call struct {
 	r        *run
 	id       json.RawMessage
-	ended    bool         // the run has its response; only the run uses it
+	ended    bool         // the run has the response of the call; only the run uses this field
 	m        wire.Message // as the client wrote it, or as it is sent again
 	later    bool         // m is sent again: this package has added the state of earlier rounds
 	retries  int
@@ -47,8 +47,8 @@ type outcome struct {
 type asking struct {
 	id       json.RawMessage
 	raw      []byte         // the request as it is sent again
-	inputs   []bridge.Input // the inputs that it needs of its client; if there are none, see at
-	at       time.Time      // when it goes on
+	inputs   []bridge.Input // the inputs that it needs from its client; if there are none, it goes on at the time at
+	at       time.Time      // when it goes on without inputs
 	asked    []bridge.Asked
 	requests [][]byte
 }

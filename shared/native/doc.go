@@ -31,8 +31,8 @@
 //
 // # What go-sdk gets wrong
 //
-// Ids and progress tokens do not pass through go-sdk, which rounds integers over 2^53:
-// each request has a connection of its own, with the same small id. Errors without a code
+// Ids and progress tokens do not pass through go-sdk, which rounds integers over 2^53.
+// Each request has a connection of its own, with the same small id. Errors without a code
 // get one. A result does not become public for caches by default; see [Session.Options].
 // go-sdk announces changed lists too late for a server that ends with its answer; use
 // [Session.Notify]. It calls handlers of subscriptions in the legacy era only; this

@@ -195,7 +195,7 @@ func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Ad
 	}
 	conn, err := k.store.Connection(ctx, now.Conns[len(now.Conns)-1])
 	if err == nil {
-		a.Conn, a.EventIDs = conn.ID, conn.EventIDs
+		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}
 	if errors.Is(err, session.NotFound) {
 		err = nil

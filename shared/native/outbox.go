@@ -11,9 +11,11 @@ type outbox struct {
 	events [][]byte
 	size   int
 	shut   bool
-	total  int    // how many events were added
-	skip   int    // how many further events are in the log already
-	notes  []note // not before the last one that is in the log
+	hasty  bool           // an event must be written at once
+	total  int            // how many events were added
+	skip   map[string]int // further events that are in the log already, with how many there are
+	less   chan struct{}  // closed when events are drained
+	notes  []note         // not before the last one that is in the log
 }
 
 // note is a request in the form in which another function can go on with it.
@@ -29,7 +31,7 @@ const mostNotes = 64
 func (o *outbox) note(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.skip > 0 || len(o.notes) >= mostNotes {
+	if len(o.skip) > 0 || len(o.notes) >= mostNotes {
 		return
 	}
 	if n := len(o.notes); n > 0 && o.notes[n-1].at == o.total {
@@ -51,18 +53,63 @@ func (o *outbox) noted(written int) (last note, ok bool) {
 	return o.notes[0], true
 }
 
-// skipped reports whether an event is in the log already.
-func (o *outbox) skipped() bool {
+// skipped reports whether an event is in the log already. The server repeats its events in
+// order, so the first that is not there is new, and all after it are.
+func (o *outbox) skipped(raw []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.skip == 0 {
-		return false
+	n := o.skip[string(raw)]
+	switch n {
+	case 0:
+		o.skip = nil
+	case 1:
+		delete(o.skip, string(raw))
+	default:
+		o.skip[string(raw)] = n - 1
 	}
-	o.skip--
-	return true
+	return n > 0
 }
 
-func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1)} }
+func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1), less: make(chan struct{})} }
+
+// mostWaiting is how many full writes wait before room does.
+const mostWaiting = 2
+
+// room waits while too many events are to be written, but not when one of the channels is
+// closed.
+func (o *outbox) room(stopped, over <-chan struct{}) {
+	for {
+		o.mu.Lock()
+		free, less := o.shut || len(o.events) < mostWaiting*mostEvents && o.size < mostWaiting*mostBytes, o.less
+		o.mu.Unlock()
+		if free {
+			return
+		}
+		select {
+		case <-less:
+		case <-stopped:
+			return
+		case <-over:
+			return
+		}
+	}
+}
+
+// hurry has the events written at once.
+func (o *outbox) hurry() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.hasty = !o.shut
+	o.tell()
+}
+
+// tell says that there is something to write. The caller holds the lock.
+func (o *outbox) tell() {
+	select {
+	case o.news <- struct{}{}:
+	default:
+	}
+}
 
 // add adds an event. After the last drain it drops the event.
 func (o *outbox) add(raw []byte) {
@@ -74,17 +121,15 @@ func (o *outbox) add(raw []byte) {
 	o.events = append(o.events, raw)
 	o.size += len(raw)
 	o.total++
-	select {
-	case o.news <- struct{}{}:
-	default:
-	}
+	o.tell()
 }
 
-// full reports whether there are as many events as fit into one write.
-func (o *outbox) full() bool {
+// pressing reports whether events must be written at once, or whether there are as many as
+// fit into one write.
+func (o *outbox) pressing() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.events) >= mostEvents || o.size >= mostBytes
+	return o.hasty || len(o.events) >= mostEvents || o.size >= mostBytes
 }
 
 // drain removes all events and returns them. last makes it the last drain.
@@ -92,6 +137,8 @@ func (o *outbox) drain(last bool) [][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	events := o.events
-	o.events, o.size, o.shut = nil, 0, o.shut || last
+	o.events, o.size, o.hasty, o.shut = nil, 0, false, o.shut || last
+	close(o.less)
+	o.less = make(chan struct{})
 	return events
 }

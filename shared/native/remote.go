@@ -5,18 +5,26 @@ import (
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Remote is a server that runs elsewhere. This package treats it as a server in Go: it
+// Remote is a server that runs elsewhere. This package treats it as a server in Go. It
 // sends each request in the modern era, stores what comes back, and ends the call in
 // rounds. It is safe for concurrent use.
 type Remote interface {
-	// Send has the server answer one request. It returns when the request has its answer,
-	// when the server asks its client (the result is then a call for input), or soon after
-	// ctx has ended.
+	// Send has the server answer one request. It returns when the request has its answer, or
+	// soon after ctx has ended. It also returns when the server asks its client; the result
+	// is then a call for input.
 	Send(ctx context.Context, r RemoteRequest) (result json.RawMessage, fault *wire.Error)
+	// Tell passes on a notification of a legacy client, which is Method with Params. Then it
+	// waits a moment for what the server asks because of it.
+	Tell(ctx context.Context, r RemoteRequest)
+	// Forward passes on a client's response to a question that came by Ask or Apart. name is
+	// what [session.Forwards] returns. Errors: session.Unavailable; Forward may be called
+	// again.
+	Forward(ctx context.Context, r RemoteRequest, name string, response []byte) error
 }
 
 // RemoteRequest is one request to a [Remote].
@@ -24,16 +32,21 @@ type RemoteRequest struct {
 	Session Session
 	Method  string
 	Params  json.RawMessage // of the modern era
-	Init    json.RawMessage // what the client says of itself, as params of initialize
+	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client is of the legacy era
 	// Once says that the session is not in the store, so nothing of it may be kept.
 	Once bool
-	// Secrets is what the caller has at third parties. It is nil in a later round, in which
-	// no caller is present.
+	// Secrets are the keys and tokens that the caller has at third parties. It is nil in a
+	// later round, in which no caller is present.
 	Secrets map[string]session.Secret
 	// Say adds a notification of the server to the log of the request. It may be called
 	// until Send returns.
 	Say func(notification []byte)
+	// Ask adds a question of the server to the log of the request, as Say does, and has it
+	// written at once. Its id is one of [session.ForwardID]. Only a legacy client can get it.
+	Ask func(question []byte)
+	// Apart adds a message of the server to the standalone stream of the session.
+	Apart func(ctx context.Context, message []byte) error
 	// Note says with which requestState another function can go on with the request, if
 	// this one dies. That function gets what the server said after the notifications so
 	// far.
@@ -50,17 +63,62 @@ func (c *call) remote(method string, params json.RawMessage, in *inside) (json.R
 		cancel()
 	}
 	c.mu.Unlock()
-	return in.server.Remote.Send(ctx, RemoteRequest{
-		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets, Say: c.r.repeat, Note: c.note,
-		Init: in.record.Init, Legacy: !c.modern(), Once: c.r.address.Stream == "",
-	})
+	r := in.remote(method, params)
+	r.Say, r.Ask, r.Note, r.Once = c.r.repeat, c.r.urge, c.note, c.r.address.Stream == ""
+	return in.server.Remote.Send(ctx, r)
 }
 
-// repeat is say for a server that may say again what is in the log.
+// remote returns a request to the server, without what depends on its run.
+func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
+	return RemoteRequest{
+		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
+		Init: in.record.Init, Legacy: in.record.Transport != session.Modern,
+		Apart: func(ctx context.Context, message []byte) error { return in.k.notify.one(ctx, in.record, message) },
+	}
+}
+
+// repeat is say for a server that may say again what is in the log. It waits while too much
+// is to be written.
 func (r *run) repeat(raw []byte) {
-	if !r.said.skipped() {
+	if !r.said.skipped(raw) {
+		r.said.room(r.stopped, r.over)
 		r.say(raw)
 	}
+}
+
+// urge is say for a question, for the answer to which the server waits.
+func (r *run) urge(question []byte) {
+	r.say(question)
+	r.said.hurry()
+}
+
+// tells passes on what a legacy client tells a server that runs elsewhere. The invocation
+// stays until that is done.
+func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msgs []wire.Message) {
+	for _, m := range msgs {
+		if server.Remote == nil || m.Method != wire.NotifyRootsChanged || d.Client.Transport == session.Modern {
+			continue
+		}
+		in, ended := &inside{k: k, record: d.Client, server: server}, begun(ctx)
+		go func() {
+			defer ended()
+			server.Remote.Tell(context.WithoutCancel(ctx), in.remote(m.Method, m.Params))
+		}()
+	}
+}
+
+// forward passes on the answer to a question that a server elsewhere keeps open.
+func (k *Backend) forward(ctx context.Context, a session.Answer, name string) error {
+	s, _, err := k.Store.Load(ctx, a.Session, "")
+	if err != nil {
+		return err
+	}
+	server, ok := k.Servers(s.Server)
+	if !ok || server.Remote == nil {
+		return nil
+	}
+	in := &inside{k: k, record: s, server: server}
+	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 
 // note keeps a state of the request for the item of its run.

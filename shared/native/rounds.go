@@ -229,7 +229,7 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	if err != nil {
 		return nil, err
 	}
-	base, skip := it.Base, 0
+	base, skip := it.Base, map[string]int(nil)
 	if it.State != session.Waiting {
 		// The client may have cancelled the request before its item was there.
 		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -237,7 +237,10 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 			return nil, err
 		}
 		if it.State == session.Taken { // by a function that is gone; see Note
-			base, skip = tail.Last, int(max(tail.Last-it.Base, 0))
+			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
+				return nil, err
+			}
+			base = tail.Last
 		}
 		if tail.Final {
 			return nil, k.items.end(ctx, it, failure(phaseRuntime, "the request has ended"))
@@ -257,4 +260,22 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	r.take(msgs, it.Round > 0 || it.State == session.Taken)
 	r.enter(ctx)
 	return r, nil
+}
+
+// logged returns the events of a request in the log, from the base of its item to an index,
+// with how often each is there.
+func (k *Backend) logged(ctx context.Context, it session.Item, to session.Index) (map[string]int, error) {
+	events := map[string]int{}
+	for at := it.Base; at < to; {
+		page, err := k.Store.Read(ctx, it.Address.Session, it.ID, at, session.MaxRead)
+		if err != nil || len(page.Events) == 0 {
+			return events, err
+		}
+		for _, e := range page.Events {
+			if at = e.Index; at <= to {
+				events[string(e.Raw)]++
+			}
+		}
+	}
+	return events, nil
 }

@@ -162,7 +162,7 @@ func (r *run) follow(results <-chan outcome) {
 		case reply := <-r.trace:
 			reply <- r.mark()
 		case <-r.said.news:
-			if r.said.full() {
+			if r.said.pressing() {
 				r.flush()
 			} else if flush == nil && r.claim.put {
 				flush = time.After(gatherFor)
@@ -172,6 +172,9 @@ func (r *run) follow(results <-chan outcome) {
 			r.flush()
 		case <-beat.C:
 			r.warn(r.stands())
+			if r.said.pressing() { // an earlier write has failed
+				r.flush()
+			}
 		case <-late:
 			r.giveUp()
 			return

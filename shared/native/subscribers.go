@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// These limit the value of a resource: how many sessions of a tenant may subscribe to it,
-// and how long the value is kept after the last subscription.
+// These limit the durable value about a resource. They say how many sessions of a tenant
+// may subscribe to it, and how long the value is kept after the last subscription.
 const (
 	maxSubscribers = 2000
 	subscriberLife = 365 * 24 * time.Hour

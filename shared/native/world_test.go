@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -116,7 +117,15 @@ func (w *world) Authenticate(r *http.Request, _ string) (session.Identity, error
 	return session.Identity{Tenant: "acme", Principal: name, Props: w.props}, nil
 }
 
+func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(w, r, servers)
+}
+
 func (w *world) Confirm(context.Context, string, string) error { return nil }
+
+func (w *world) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 func (w *world) invoke(_ context.Context, event []byte) error {
 	a, ok := native.ReadAlarm(event)

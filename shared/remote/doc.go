@@ -5,31 +5,36 @@
 //
 // # What is kept
 //
-// One durable value of the client's session holds the server's version, its session id and
-// its answer to initialize (type link). A process caches the values, so a call reads
-// nothing in a process that has seen the session. A server that does not know its session
-// any more (404) gets a new one, and then the request again: it has refused the request, so
-// the request did not run.
+// One durable value of the client's session holds the server's version, its session id
+// and its answer to initialize (type link). A process caches the values, so a call reads
+// nothing in a process that has seen the session. If a server does not know its session
+// any more (404), the package opens a new one and sends the request again. The server has
+// refused the request, so it did not run.
 //
 // # Versions
 //
 // The first message of a session probes with server/discover (2026-07-28). A server that
-// does not know it gets initialize over Streamable HTTP, and a server that refuses that is
-// asked for HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A server of HTTP+SSE
+// does not know it gets initialize over Streamable HTTP. If the server refuses that, the
+// package tries HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A server of HTTP+SSE
 // forgets its session with the stream, so each message opens a session of its own.
 //
 // # Questions
 //
 // A legacy server asks on the stream of its answer. If its events have ids, the call's
 // round ends and the stream is closed. The next round posts the answers and resumes the
-// stream with Last-Event-ID. Without ids the stream is kept open in this process until
-// the answers come; another process cannot go on with such a call, and says so.
+// stream with Last-Event-ID. Without ids this process keeps the stream open until the
+// answers come. Another process cannot go on with such a call, and says so.
+//
+// A legacy server may also ask on the standalone stream of its session (type ear). That
+// stream is open while a request of the session is there. A legacy client gets such a
+// question under an id that holds the server's own. Its answer goes to the server from any
+// process, so the call need not end its round. No stream is open between requests.
 //
 // # Outcomes
 //
 // A request whose connection could not be made did not run. A request whose answer was
-// lost is resumed with Last-Event-ID; without an id it ends with CodeOutcomeUnknown, unless
-// it only reads: then it is sent again, once.
+// lost is resumed with Last-Event-ID. Without an id it ends with CodeOutcomeUnknown. A
+// request that only reads is sent again instead, once.
 //
 // # Addresses
 //

@@ -24,7 +24,9 @@ type exchange struct {
 	url     *url.URL
 	header  http.Header
 	secrets []string // values of headers, which errors must not show
+	lacks   bool     // the caller has nothing at a third party that a header needs
 	link    link
+	offers  era // the newest era of the server, as greet found out
 	req     bridge.Request
 }
 
@@ -45,7 +47,7 @@ func (s *server) exchange(ctx context.Context, r native.RemoteRequest) (*exchang
 		for _, provider := range s.Providers {
 			value = strings.ReplaceAll(value, "${principal:"+provider+"}", has[provider].Value)
 			if has[provider].Value == "" && strings.Contains(s.Headers[name], "${principal:"+provider+"}") {
-				value = "" // lists work without, at many servers
+				value, x.lacks = "", true // lists work without, at many servers
 			}
 		}
 		if value == "" {
@@ -86,6 +88,9 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	x.req = req
 	for again := false; ; again = true {
 		if err := x.open(ctx, again); err != nil {
+			if result := x.unconnected(err); result != nil {
+				return result, nil
+			}
 			return nil, x.faultOf(phaseInit, err)
 		}
 		result, fault, err := x.once(ctx)
@@ -100,6 +105,9 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 			continue // it was refused, so it did not run
 		case errors.Is(err, errLost) && !again && x.reads():
 			continue // reading twice does no harm
+		}
+		if result := x.unconnected(err); result != nil {
+			return result, nil
 		}
 		return nil, x.faultOf(phaseCall, err)
 	}
@@ -120,9 +128,9 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	}
 }
 
-// offered returns a result of server/discover without the promises of which nothing comes:
-// no stream is open between messages on which a server could tell of changed lists.
-// subscribe leaves subscriptions to resources; see hear.
+// offered returns a result of server/discover without the promises to tell of changed
+// lists. They could not be kept, because no stream to the server is open between
+// messages. subscribe leaves subscriptions to resources; see hear.
 func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {

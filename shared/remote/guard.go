@@ -81,7 +81,7 @@ func public(ip netip.Addr) bool {
 		return true
 	}
 	switch {
-	case b[0] == 0x00 && b[1] == 0x64 && b[2] == 0xff && b[3] == 0x9b: // NAT64
+	case netip.MustParsePrefix("64:ff9b::/96").Contains(ip): // NAT64; 64:ff9b:1::/48 is of a local network
 		return public(netip.AddrFrom4([4]byte(b[12:16])))
 	case b[0] == 0x20 && b[1] == 0x02: // 6to4
 		return public(netip.AddrFrom4([4]byte(b[2:6])))

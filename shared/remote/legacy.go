@@ -35,12 +35,13 @@ const (
 	// Without a new event, a stream is resumed so often, and a server that is away is
 	// waited for so long.
 	resumeTries = 8
+	quietFirst  = 2 * time.Second
 )
 
 // legacy sends the request to a server of the legacy era.
 func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	if x.req.LogLevel == "" && x.r.Legacy {
-		x.req.LogLevel = "debug" // such a client gets what the server sends by itself
+		x.req.LogLevel = "debug" // a legacy client that set no level gets all log messages
 	} else if err := x.setLevel(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -53,16 +54,10 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 			return x.nextRound(ctx, was)
 		}
 	}
-	done := x.hear(ctx)
-	defer func() {
-		if heard := done(); heard != "" && heard != x.link.Heard {
-			x.link.Heard = heard
-			_ = x.keep(ctx) // at worst the client is told again
-		}
-	}()
-	c := &following{exchange: x, stream: session.StreamID(session.NewID())}
+	c := &following{exchange: x, stream: session.StreamID(session.NewID()), seat: hear(ctx, x)}
+	defer c.seat.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
-	id := json.RawMessage(`"` + string(c.stream) + `"`)
+	id := c.name()
 	params := bridge.Strip(x.r.Method, x.r.Params)
 	if x.req.Token != nil {
 		params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
@@ -73,6 +68,8 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 		if c.talk, err = x.connect(ctx); err == nil {
 			err = x.tell(ctx, c.talk, raw)
 		}
+	} else if c.seat != nil {
+		c.talk = asking(ctx, x, raw)
 	} else {
 		c.talk, err = x.ask(ctx, raw, x.sessionHeader())
 	}
@@ -107,7 +104,8 @@ func (x *exchange) setLevel(ctx context.Context) error {
 
 // nextRound goes on with a request whose client was asked.
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
-	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen}
+	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, seat: hear(ctx, x)}
+	defer c.seat.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	answers, err := c.turn.Answers()
 	if err != nil {
@@ -116,7 +114,7 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 		return nil, e, nil
 	}
 	kept := x.s.take(was.Kept)
-	if was.Kept != "" && kept == nil {
+	if was.Kept != "" && kept == nil && was.Last == "" {
 		return nil, nil, errors.New("it asked on a connection that is gone, and cannot resume it")
 	}
 	for _, a := range answers {
@@ -133,16 +131,14 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 	}
 	c.turn.Take(session.Event{Index: was.Turn.Seen})
 	if c.turn.Asks() { // some answers are missing
-		if kept != nil {
-			return c.required(kept, "")
-		}
-		return c.required(nil, was.Last)
+		return c.required(kept, was.Last)
 	}
 	c.asked = nil
 	if c.talk = kept; kept == nil {
 		if c.talk, err = x.resume(ctx, was.Last); err != nil {
 			return nil, nil, lost(err)
 		}
+		c.quiet = quietFirst
 	}
 	return c.follow(ctx)
 }
@@ -166,15 +162,33 @@ func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answ
 	return lost(x.tell(ctx, talk, raw))
 }
 
-// resume opens the rest of a stream.
+// These are the pauses in which a server is asked for a stream that it still holds open.
+const (
+	noticeWait  = 20 * time.Millisecond
+	noticeTries = 10
+)
+
+// resume opens the rest of a stream. A server may not have noticed yet that the connection
+// on which it sent the stream before is closed. It then answers with 409.
 func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
 	h := x.sessionHeader()
 	h.Set(wire.HeaderLastEventID, last)
-	talk, err := x.stream(ctx, http.MethodGet, x.url, nil, h)
-	if err == nil {
-		talk.last = last
+	for try := 1; ; try++ {
+		talk, err := x.stream(ctx, http.MethodGet, x.url, nil, h)
+		if err == nil {
+			talk.last = last
+			return talk, nil
+		}
+		if !conflicts(err) || try == noticeTries || rest(ctx, noticeWait*time.Duration(try)) != nil {
+			return nil, err
+		}
 	}
-	return talk, err
+}
+
+// conflicts reports whether a server refused a stream because it holds it open already.
+func conflicts(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.status == http.StatusConflict
 }
 
 // following reads the stream of one request to its end, or to the next questions.
@@ -183,9 +197,14 @@ type following struct {
 	stream session.StreamID // names the request at the server
 	turn   *bridge.Turn
 	talk   *conversation
+	seat   *seat // nil: the standalone stream is not heard
 	index  session.Index
 	asked  []askedQuestion
-	tries  int // how often the stream was resumed since its last message
+	told   int           // how many questions the client got while the request went on
+	parked []wire.SSE    // questions that came apart, before the first event of talk
+	due    time.Time     // when they need not wait any more; zero: none has waited
+	tries  int           // how often the stream was resumed since its last message
+	quiet  time.Duration // a resumed stream that is silent for so long is resumed again; 0: it is the first
 }
 
 func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, error) {
@@ -196,20 +215,41 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	}()
 	for {
 		wait, cancel := ctx, context.CancelFunc(func() {})
+		c.unpark(ctx)
 		if c.turn.Asks() {
 			wait, cancel = context.WithTimeout(ctx, gather)
+		} else if len(c.parked) > 0 {
+			wait, cancel = context.WithDeadline(ctx, c.due)
+		} else if c.quiet > 0 {
+			wait, cancel = context.WithTimeout(ctx, c.quiet)
 		}
-		e, err := c.talk.next(wait)
+		e, apart, err := c.next(wait)
 		cancel()
 		switch {
+		case apart:
+			c.overhear(ctx, e)
+			continue
 		case err == nil:
 		case ctx.Err() != nil:
 			c.cancelled(ctx)
 			return nil, nil, ctx.Err()
 		case c.turn.Asks():
 			return c.asks(ctx)
+		case c.talk.failed:
+			return answerOf(err)
+		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
+			continue
+		case errors.Is(err, context.DeadlineExceeded):
+			// Some servers say nothing new on a stream that was resumed, and repeat it the
+			// next time.
+			c.tries = 0
+			if err = c.reconnect(ctx, errLost); err != nil {
+				return nil, nil, err
+			}
+			c.quiet = min(2*c.quiet, maxWait)
+			continue
 		default:
-			if err = c.again(ctx, err); err != nil {
+			if err = c.reconnect(ctx, err); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -225,6 +265,11 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			return nil, nil, err
 		}
 		if reply != nil {
+			if c.seat != nil && c.talk.last != "" {
+				c.seat.ear.noteOthers(true)
+			}
+			c.leaves(ctx)
+			c.linger(ctx)
 			m, err := wire.Parse(reply.Raw)
 			if err != nil {
 				return nil, failure(phaseCall, "the remote server answered with a message that is malformed"), nil
@@ -239,6 +284,12 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	m, err := wire.Parse(data)
 	if err != nil {
 		return nil, nil
+	}
+	if m.Method == wire.NotifyProgress && !wire.SameID(wire.Lookup(m.Params, wire.MetaProgressToken), c.name()) {
+		if c.quiet > 0 {
+			c.s.learn(func(h *habit) { h.mixes = true })
+		}
+		return nil, nil // of another request, as a server that mixes repeats it
 	}
 	c.tries = 0
 	raw := data
@@ -271,6 +322,9 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	return step.Reply, nil
 }
 
+// name is the id and the progress token of the request at the server.
+func (c *following) name() json.RawMessage { return json.RawMessage(`"` + string(c.stream) + `"`) }
+
 // note says how another function can go on after the last event.
 func (c *following) note(reply *bridge.Response, err error) {
 	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
@@ -291,8 +345,8 @@ func aboutSession(method string) bool {
 	return false
 }
 
-// again resumes a stream that ended before the answer.
-func (c *following) again(ctx context.Context, why error) error {
+// reconnect resumes a stream that ended before the answer.
+func (c *following) reconnect(ctx context.Context, why error) error {
 	last, pause := c.talk.last, c.talk.retry
 	c.talk.close()
 	if c.link.Era == eraSSE || last == "" {
@@ -315,7 +369,7 @@ func (c *following) again(ctx context.Context, why error) error {
 			if talk.retry == 0 {
 				talk.retry = pause
 			}
-			c.talk = talk
+			c.talk, c.quiet = talk, max(c.quiet, quietFirst)
 			return nil
 		}
 		var refused *refusal
@@ -336,7 +390,9 @@ func (c *following) cancelled(ctx context.Context) {
 // asks ends the round: the client is asked.
 func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	talk := c.talk
-	if c.turn.Again() || c.link.Era == eraHTTP && talk.last != "" {
+	c.due = time.Now()
+	c.unpark(ctx)
+	if c.turn.Again() || c.link.Era == eraHTTP && talk.last != "" && !mixes(c.exchange) {
 		return c.required(nil, talk.last)
 	}
 	c.talk = nil // so that it stays open
@@ -344,10 +400,18 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 		talk.close()
 		return nil, nil, ctx.Err()
 	}
-	return c.required(talk, "")
+	return c.required(talk, talk.last)
+}
+
+// mixes reports whether the server is known to say nothing new on a stream that was
+// resumed; see hearing. This process then keeps the stream open. Another process has to
+// resume it all the same.
+func mixes(x *exchange) bool {
+	return x.s.habit().mixes || x.link.Mixes
 }
 
 // required returns the call for input. talk is kept in this process until the answers come.
+// Another process resumes the stream after last.
 func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
 	next := round{Turn: c.turn.State(), Last: last}
 	for _, q := range c.asked {
@@ -383,7 +447,8 @@ func (c *Servers) put(name string, talk *conversation, within time.Duration) {
 	})
 }
 
-// take gets a conversation back, nil for one that is not here.
+// take returns a conversation that c keeps, and forgets it. It returns nil if c does not
+// have the conversation.
 func (c *Servers) take(name string) *conversation {
 	t, _ := recall(c, c.kept, name)
 	forget(c, c.kept, name)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,7 +27,8 @@ const (
 	eraSSE    era = "sse"    // HTTP+SSE, 2024-11-05
 )
 
-// link is what a client's session has at a server. It is a durable value of the session.
+// link describes the session that a client's session has at the server. It is a durable
+// value of the session.
 type link struct {
 	Era       era             `json:"era"`
 	Of        string          `json:"of"` // hash of the URL
@@ -34,9 +36,21 @@ type link struct {
 	Version   string          `json:"version,omitempty"`
 	Handshake json.RawMessage `json:"handshake,omitempty"` // the result of initialize
 	Level     string          `json:"level,omitempty"`     // the last log level that the server was told
-	Heard     string          `json:"heard,omitempty"`     // id of the last event of the standalone stream
+	hearing                   // of the standalone stream
 
 	rev int64
+}
+
+// hearing is what is known of the standalone stream of a session.
+type hearing struct {
+	Heard string `json:"heard,omitempty"` // id of its last event
+	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
+	// Mixes means that the server, resuming the stream, repeats events of other streams. Such
+	// a server is never asked to resume it. Sound means that it did not, although there were
+	// such events: Others says that a request has had one since the last event.
+	Mixes  bool `json:"mixes,omitempty"`
+	Sound  bool `json:"sound,omitempty"`
+	Others bool `json:"others,omitempty"`
 }
 
 // linkName is the name of the durable value.
@@ -87,11 +101,26 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 		return err
 	}
 	x.link.rev = rev
-	remember(x.s.Servers, x.s.eras, x.s.URL, x.link.Era)
+	remember(x.s.Servers, x.s.eras, x.s.URL, x.offers)
 	if err := subscribe(greeting, x); err != nil {
 		return err
 	}
 	return x.keep(ctx)
+}
+
+// joined reports whether the session has a link, which it reads.
+func joined(ctx context.Context, x *exchange) (bool, error) {
+	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	was, ok := recall(x.s.Servers, x.s.links, id)
+	if !ok || was.Of != of {
+		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &was)
+		if err != nil || rev == 0 || was.Of != of {
+			return false, err
+		}
+		was.rev = rev
+	}
+	x.link = was
+	return true, nil
 }
 
 // keep saves the link. If another function was first with a link of its own, keep takes
@@ -113,7 +142,7 @@ func (x *exchange) keep(ctx context.Context) error {
 			x.link = other
 		}
 	case errors.Is(err, session.TooLarge):
-		err = nil // a server with a very long text of instructions: each process asks it again
+		err = nil // the server's instructions are too long to keep, so each process sends initialize again
 	case err != nil:
 		return err
 	}
@@ -139,16 +168,22 @@ func (x *exchange) leave(ctx context.Context) {
 	}
 }
 
-// greet finds out how the server speaks, and opens a session if it has sessions.
+// greet finds out how the server speaks, and opens a session if it has sessions. It sets
+// offers to the newest era of the server.
 func (x *exchange) greet(ctx context.Context) error {
+	defer func() { x.offers = cmp.Or(x.offers, x.link.Era) }()
 	known, _ := recall(x.s.Servers, x.s.eras, x.s.URL)
 	if x.s.Transport == SSE {
 		known = eraSSE
 	}
 	if known == "" || known == eraModern {
-		modern, err := x.probe(ctx)
-		if modern || err != nil {
+		offers, err := x.probe(ctx)
+		if err != nil || offers == bridge.ModernOnly {
 			return err
+		}
+		if offers == bridge.DualEra {
+			prefer(ctx, x)
+			return nil
 		}
 	}
 	if known != eraSSE {
@@ -166,34 +201,47 @@ func (x *exchange) greet(ctx context.Context) error {
 	return x.greetSSE(ctx)
 }
 
-// probe asks a server whether it is of the modern era. Its error says that the server
-// cannot be reached, or wants a credential.
-func (x *exchange) probe(ctx context.Context) (modern bool, err error) {
+// prefer opens a session of the legacy era at a server of both eras, if the client of that
+// era tells of changed roots. The modern era has no word for it. A server that gives no
+// session could not ask for the roots, so it is used in the modern era.
+func prefer(ctx context.Context, x *exchange) {
+	modern := x.link
+	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {
+		return
+	}
+	if x.initialize(ctx) != nil || x.link.Session == "" {
+		x.link = modern
+	}
+}
+
+// probe asks a server which eras it speaks. For one of the modern era it sets the link. Its
+// error says that the server cannot be reached, or wants a credential.
+func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
 	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
 	x.link.Session = ""
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden || refused.status == http.StatusTooManyRequests):
-		return false, err
+		return "", err
 	case err != nil && (unsent(err) || ctx.Err() != nil):
-		return false, err
+		return "", err
 	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
-		return false, nil // a server of the legacy era may answer anything
+		return bridge.LegacyOnly, nil // a server of the legacy era may answer anything
 	}
 	m := wire.Message{Result: result}
 	if fault != nil {
 		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // it is JSON
 	}
-	if bridge.ReadProbe(m) == bridge.LegacyOnly {
-		return false, nil
+	offers := bridge.ReadProbe(m)
+	if offers != bridge.LegacyOnly {
+		x.link.Era, x.link.Version, x.offers = eraModern, wire.V20260728, eraModern
 	}
-	x.link.Era, x.link.Version = eraModern, wire.V20260728
-	return true, nil
+	return offers, nil
 }
 
-// initializeParams returns what the server is told of the client. Tasks and extensions of
-// a client are not offered, because they would need a stream that is always open.
+// initializeParams returns what the server is told about the client. Tasks and extensions
+// of a client are not offered, because they would need a stream that is always open.
 func (x *exchange) initializeParams() json.RawMessage {
 	client := wire.Lookup(x.r.Init, "clientInfo")
 	if client == nil {

@@ -31,10 +31,13 @@ type Server struct {
 	Private   bool          // permits addresses that are not public
 	Providers []string      // the names in ${principal:…}
 	Startup   time.Duration // how long the handshake may take; 0: 30 s
-	// Secrets returns what a principal has at Providers, for a round in which no caller is
-	// present. nil: nothing.
+	// Secrets returns the keys and tokens of a principal at Providers, for a round in which
+	// no caller is present. nil: there are none.
 	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
 	Answer  time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
+	// Here says that this process executes every round of a call, so that a stream that it
+	// keeps open is found again.
+	Here bool
 }
 
 // Servers is the client of remote servers. It keeps connections and caches what the store
@@ -47,6 +50,8 @@ type Servers struct {
 	eras    map[string]era             // by URL
 	headers map[string]json.RawMessage // bridge.HeaderParams by URL
 	kept    map[string]*conversation   // conversations that wait for answers, by a random name
+	habits  map[string]habit           // by URL
+	ears    map[earKey]*ear
 }
 
 // most is how many entries each cache has before it is emptied.
@@ -57,6 +62,7 @@ func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
 		links: map[session.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{}, kept: map[string]*conversation{},
+		habits: map[string]habit{}, ears: map[earKey]*ear{},
 	}
 }
 

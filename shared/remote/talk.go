@@ -34,8 +34,10 @@ const (
 type conversation struct {
 	events chan wire.SSE
 	ended  error         // why events was closed; read it only then
+	failed bool          // ended is the error of the request itself
+	mute   bool          // the response was no event stream
 	stop   func()        // ends the HTTP request
-	leave  func() bool   // the end of the context that began it does not end it any more
+	leave  func() bool   // detaches it from the context that began it; false if that context has ended
 	last   string        // id of the last event, "" for none
 	retry  time.Duration // how long the server wants its client to wait before it resumes
 	// endpoint is where messages are posted, for HTTP+SSE; nil for the server's URL.
@@ -58,6 +60,9 @@ func (t *conversation) next(ctx context.Context) (wire.SSE, error) {
 }
 
 func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
+	if !ok && t.failed {
+		return wire.SSE{}, t.ended
+	}
 	if !ok {
 		if t.ended != nil && !errors.Is(t.ended, io.EOF) {
 			return wire.SSE{}, fmt.Errorf("%w (%w)", errLost, t.ended)
@@ -142,6 +147,33 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 	return x.stream(ctx, http.MethodPost, x.url, raw, header)
 }
 
+// asking is ask for a server that may send no headers before its client has answered a
+// question elsewhere. An error of ask is that of next.
+func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
+	own, stop := context.WithCancel(context.WithoutCancel(ctx))
+	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop)}
+	from := *x // ask may change the link
+	go func() {
+		defer close(t.events)
+		talk, err := from.ask(own, raw, from.sessionHeader())
+		if err != nil {
+			t.failed, t.ended = true, err
+			return
+		}
+		defer talk.close()
+		for e := range talk.events {
+			select {
+			case t.events <- e:
+			case <-own.Done():
+				t.ended = own.Err()
+				return
+			}
+		}
+		t.ended = talk.ended
+	}()
+	return t
+}
+
 // stream sends an HTTP request, and returns the stream of what comes back. The stream ends
 // with ctx, unless leave was called.
 func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw []byte, header http.Header) (*conversation, error) {
@@ -163,6 +195,7 @@ func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw [
 		go t.readEvents(own, resp.Body)
 		return t, nil
 	}
+	t.mute = true
 	t.readJSON(resp)
 	return t, nil
 }

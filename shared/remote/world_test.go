@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -71,14 +72,15 @@ func onEachStore(t *testing.T, test func(t *testing.T, store session.Store)) {
 
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	servers := w.warm
-	if servers == nil {
+	server := w.server
+	if server.Here = servers != nil; !server.Here {
 		servers = remote.New()
 	}
 	log := slog.New(slog.DiscardHandler)
 	b := native.NewBackend(native.Config{
 		Store: w.store, Log: log,
 		Servers: func(name string) (native.Hosted, bool) {
-			return native.Hosted{Remote: servers.Server(w.server)}, name == "far"
+			return native.Hosted{Remote: servers.Server(server)}, name == "far"
 		},
 	})
 	native.Handler(front.New(front.Options{
@@ -94,7 +96,15 @@ func (w *world) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
 }
 
+func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(w, r, servers)
+}
+
 func (w *world) Confirm(context.Context, string, string) error { return nil }
+
+func (w *world) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 // connect connects a client of go-sdk to the endpoint.
 func (w *world) connect(client *mcp.Client) *mcp.ClientSession {

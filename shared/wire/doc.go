@@ -1,6 +1,6 @@
-// Package wire holds the bytes and the rules of the Model Context Protocol: JSON-RPC
-// messages read without re-encoding, server-sent events, protocol versions, method and
-// header names, and error codes.
+// Package wire holds the bytes and the rules of the Model Context Protocol. It reads
+// JSON-RPC messages without re-encoding them, and server-sent events. It has the protocol
+// versions, the names of methods and headers, and the error codes.
 //
 // It hides JSON. A message goes through [Parse] once. From then on its parts are slices of
 // the received bytes. Ids keep their type and every digit (9007199254740993 survives), and

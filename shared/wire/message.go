@@ -70,9 +70,9 @@ type Message struct {
 //
 // Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null
 // only on an error response. A number with a fraction or an exponent stays unchanged.
-// Parse refuses a key that two readers could understand differently, at the top, in params
-// and in params._meta. These are a key that comes twice, whatever its case, and a key that
-// differs only in case from one that we know, such as "ID".
+// Parse refuses a key that two readers could understand differently, at the top, in
+// params and in params._meta. One is a key that comes twice, whatever its case. The other
+// is a key that differs only in case from one that we know, such as "ID".
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err

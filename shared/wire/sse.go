@@ -115,14 +115,13 @@ type SSEReader struct {
 	src      io.Reader
 	maxEvent int
 	buf      []byte // read and not yet consumed
-	err      error  // the end of the stream, or its first error; it stays
+	err      error  // the end of the stream, or its first error; later reads return it again
 	started  bool   // a byte order mark has been skipped, or there was none
 	afterCR  bool   // the last line ended with CR, so an LF next belongs to it
 }
 
-// lineRoom is how much longer a line may be than the data in it, in bytes: for the
-// field name, colon, blank and byte order mark. Ids, names and comments may use the
-// rest.
+// lineRoom is how many bytes longer a line may be than the data in it. That is for the
+// field name, colon, blank and byte order mark. Ids, names and comments may use the rest.
 const lineRoom = 256
 
 // NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes.

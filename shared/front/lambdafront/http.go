@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/awslabs/aws-lambda-go-api-proxy/core"
 
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -54,6 +55,12 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 		return nil, fmt.Errorf("body of the event cannot be decoded: %w", err)
 	}
 	complete(r, event.Headers, event.RequestContext.DomainName)
+	// At the domain of the API itself, clients write the stage before the path.
+	if r.Header.Del(front.HeaderPrefix); strings.HasPrefix(event.RequestContext.Path, "/") {
+		if prefix, ok := strings.CutSuffix(event.RequestContext.Path, event.Path); ok && prefix != "" {
+			r.Header.Set(front.HeaderPrefix, prefix)
+		}
+	}
 	return r.WithContext(ctx), nil
 }
 

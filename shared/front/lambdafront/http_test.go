@@ -45,6 +45,7 @@ func TestEventBecomesARequest(t *testing.T) {
 	want := func(change func(*seen)) seen {
 		s := seen{Method: "POST", Host: "api.example", Path: "/notes/mcp", Remote: "192.0.2.1", Body: "é", Length: 2, Header: http.Header{}}
 		change(&s)
+		s.Header.Set("X-Forwarded-Prefix", "/prod")
 		return s
 	}
 	tests := []struct {
@@ -52,6 +53,9 @@ func TestEventBecomesARequest(t *testing.T) {
 		event events.APIGatewayProxyRequest
 		want  seen
 	}{
+		{"what a client says of the stage does not count", base(func(e *events.APIGatewayProxyRequest) {
+			e.MultiValueHeaders = map[string][]string{"X-Forwarded-Prefix": {"/other"}}
+		}), want(func(*seen) {})},
 		{"plain: the stage is no part of the path", base(func(*events.APIGatewayProxyRequest) {}), want(func(*seen) {})},
 		{"the host the client named", base(func(e *events.APIGatewayProxyRequest) {
 			e.Headers = map[string]string{"Host": "mcp.example:8443"}

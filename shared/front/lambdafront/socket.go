@@ -19,8 +19,8 @@ const (
 	routeDisconnect = "$disconnect"
 )
 
-// SocketEvent is the event that invokes the function behind a WebSocket API: an event
-// of the API, or the function's own request to push to a session ([PushEvent]).
+// SocketEvent is the event that invokes the function behind a WebSocket API. It is an
+// event of the API, or the function's own request to push to a session ([PushEvent]).
 type SocketEvent struct {
 	events.APIGatewayWebsocketProxyRequest
 	Push *pushEvent `json:"dormousePush"`

@@ -101,7 +101,7 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 	return u
 }
 
-// tries is how often a request is sent that may succeed the next time.
+// tries limits the attempts at a request that failed and may succeed later.
 const tries = 4
 
 // ask sends a request, and repeats it if that may help. The token in the request says that
