@@ -97,10 +97,11 @@ func (a *audience) event(to *stream, raw []byte, final bool) {
 // suspend suspends a delivery and asks its client.
 func (a *audience) suspend(st *stream) { st.ask() }
 
-// direct returns the session whose client gets a request of the process: the client
-// whose call is in flight, or without a call the newest session that can answer. It
-// refuses the request while calls of several principals are in flight: the process does
-// not say which call it asks for, and one client must not read a question for another.
+// direct returns the session whose client gets a request of the process. That is the
+// session whose call is in flight, or without a call the newest session that can answer.
+// It refuses the request while calls of several principals are in flight. The process
+// does not say which call it asks for, and one client must not read a question for
+// another.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:

@@ -69,7 +69,7 @@ func (b *Box) Deliver(d Delivery) {
 	}
 	s.note(d, msgs)
 	if fresh {
-		g.settle(level, subscriptions)
+		g.tellSettings(level, subscriptions)
 	}
 	st := &stream{session: s, id: d.ID, ticket: d.Ticket, round: d.Round, came: b.used}
 	if err != nil {

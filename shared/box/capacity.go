@@ -22,7 +22,7 @@ func makeRoom(c *boxCore, groups map[string]*group) (free *process, ok bool) {
 		for _, p := range g.live {
 			switch {
 			case p.followed:
-				continue // another process takes its room, and that one is counted
+				continue // another process takes its place, and n counts that one
 			case p.state >= stopping || g.current != p:
 				free = p
 			case p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)):

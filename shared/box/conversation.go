@@ -37,7 +37,7 @@ type processSide interface {
 
 // clientSide takes the output of a conversation for clients.
 type clientSide interface {
-	// event tells a message; a nil stream is the standalone one.
+	// event reports a message. A nil stream means the standalone stream.
 	event(to *stream, raw []byte, final bool)
 	// suspend suspends the delivery of a stream: none of its requests is open any more,
 	// and some need something of their client.
@@ -81,7 +81,7 @@ type conversation struct {
 	kept      map[int64]bool // numbers of the box's own requests
 	came      int64          // requests so far
 	requests  map[int64]*request
-	renamed   map[int64]*request // by the number they were sent again under
+	renamed   map[int64]*request // requests that were sent again, by their second number
 	byID      map[clientID]*request
 	passed    *list.List // of *request, known to the process, oldest first
 	questions map[string]*question
@@ -99,9 +99,9 @@ func newConversation(draw func() int64, shared bool, to clientSide) *conversatio
 }
 
 // numbers returns a function that draws request numbers, from 1. In a process of several
-// sessions they have 53 bits, the largest integers that JavaScript can count, so that a
-// client cannot guess the number of another one's request. In a process of one session
-// they have 31 bits, because some servers keep an id in 32.
+// sessions they have 53 bits, which is as much as JavaScript can count. So a client
+// cannot guess the number of another one's request. In a process of one session they have
+// 31 bits, because some servers keep an id in 32.
 func numbers(scope Scope) func() int64 {
 	bits := 31
 	if scope.wide() {
@@ -203,8 +203,8 @@ func (c *conversation) tellCancelled(r *request, reason string) {
 	c.pipe.withdraw(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
 }
 
-// again gives a request another number, which the process answers from now on.
-func (c *conversation) again(r *request) int64 {
+// renumber gives a request another number, which the process answers from now on.
+func (c *conversation) renumber(r *request) int64 {
 	delete(c.renamed, r.sent)
 	r.sent = c.number()
 	c.renamed[r.sent] = r
@@ -447,13 +447,13 @@ func (c *conversation) drop(r *request) {
 			c.remove(q)
 		}
 	}
-	c.settle()
+	c.noteIdle()
 }
 
 // forget closes a question.
 func (c *conversation) forget(q *question) {
 	c.remove(q)
-	c.settle()
+	c.noteIdle()
 }
 
 func (c *conversation) remove(q *question) {
@@ -466,7 +466,7 @@ func (c *conversation) remove(q *question) {
 	}
 }
 
-func (c *conversation) settle() {
+func (c *conversation) noteIdle() {
 	if c.idle() {
 		c.clock.quiet()
 	}

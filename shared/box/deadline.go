@@ -2,8 +2,8 @@ package box
 
 import "time"
 
-// deadlines limit the time of a process for a request, the time of a client for an
-// answer, and the time for which an idle process is kept.
+// deadlines limit how long a process may take for a request, and a client for an answer.
+// They also limit how long an idle process is kept.
 type deadlines struct {
 	box  *boxCore
 	p    timed
@@ -14,7 +14,7 @@ type deadlines struct {
 	grace *time.Timer // the time for its last calls
 }
 
-// timed is the process of some deadlines, as far as they see it.
+// timed has the methods of a process that its deadlines call.
 type timed interface {
 	// reached returns the step of its life that the process has reached.
 	reached() state
@@ -62,7 +62,7 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // not JSON. Some servers print an answer, perhaps cut short, before they send it.
 const repair = time.Second
 
-// doubt calls give after the time for a right answer, if the request is still open.
+// doubt waits for repair. If the request is still open then, it calls give.
 func (d *deadlines) doubt(r *request, give func()) {
 	time.AfterFunc(repair, func() {
 		d.box.mu.Lock()

@@ -35,8 +35,8 @@ type Delivery struct {
 	// announces changes of lists.
 	Moved bool
 
-	// Secrets is what the session's principal has at third parties, by the names in
-	// Server.Env. A process that was started with others is started anew.
+	// Secrets are the keys and tokens that the session's principal has at third parties, by
+	// the names in Server.Env. A process that was started with others is started anew.
 	Secrets map[string]Secret
 
 	// Raw is one JSON-RPC message or a non-empty array of them, requests and
@@ -88,8 +88,8 @@ type Sink interface {
 type Suspension struct {
 	Questions []bridge.Asked
 	// Raw is the message to deliver again, in the next round, when the caller has the
-	// answers: a request, or a batch of the requests of the delivery that have no answer
-	// yet.
+	// answers. It is a request, or a batch of those requests of the delivery that have no
+	// answer yet.
 	Raw    []byte
 	Within time.Duration // time limit for the answers
 }

@@ -1,8 +1,9 @@
 // Package box runs one configured stdio MCP server for one tenant. Each session, or a
-// group of sessions, has one OS process. The first message starts the process, and
-// the box stops it when it is idle. The package hides processes and their groups, line
-// framing, the initialize handshake, ids and progress tokens that would collide, the
-// choice of the stream for a message, and the end of open requests when a process dies.
+// group of sessions, has one OS process. The first message starts the process, and the
+// box stops it when it is idle. The package hides processes and their groups, line
+// framing, the initialize handshake, and ids and progress tokens that would collide. It
+// also hides how it chooses the stream for a message, and how it ends open requests when
+// a process dies.
 //
 // The package knows nothing of HTTP, the relay or the store. The output of a server
 // leaves through a [Sink]; the caller that made the [Box] numbers it, stores it and
@@ -16,10 +17,10 @@
 //	        process_start  mcp_init   runtime       it failed: every open request
 //	                                                ends in an error with that phase
 //
-// The box owns the handshake. A fresh process gets initialize with the parameters of
-// the session's client, then the log level and the subscriptions that the session had,
-// then the waiting messages. The box answers a client's own initialize with the result
-// of that handshake, and drops its notifications/initialized.
+// The box owns the handshake. A fresh process first gets initialize with the parameters
+// of the session's client. Then it gets the log level and the subscriptions that the
+// session had, and then the waiting messages. The box answers a client's own initialize
+// with the result of that handshake, and drops its notifications/initialized.
 //
 // # Streams
 //
@@ -47,15 +48,15 @@
 // that result.
 //
 // The log level of the process is the most verbose level that a session has set. Its
-// subscriptions are those of all sessions together. A notification outside of calls
-// goes to every session that wants it: log lines from the session's own level on,
-// changes of resources that the session has subscribed to, and everything else.
+// subscriptions are those of all sessions together. A notification outside of calls goes
+// to every session that wants it. A session wants log lines from its own level on,
+// changes of resources that it has subscribed to, and everything else.
 //
 // A question goes to the client whose call is in flight. Without a call it goes to the
-// newest session whose client can answer. If no such client can answer, the process
-// gets an error instead. While calls of several principals are in flight, the box
-// cannot tell whose call a message belongs to: the process then gets an error for each
-// question, and its log lines are dropped.
+// newest session whose client can answer. If no such client can answer, the process gets
+// an error instead. While calls of several principals are in flight, the box cannot tell
+// whose call a message belongs to. The box then answers each question with an error, and
+// drops log lines.
 //
 // The end of a session cancels its calls and takes back the settings that only it had.
 // The box forgets sessions that were never ended together with the process, or when
@@ -97,9 +98,9 @@
 // they have moved. By the same mark the next runner finds the children of a runner that
 // was killed.
 //
-// The box keeps the stderr of a process in two places, without secrets: its end in
-// memory, for the errors that end its requests, and all of it in the place that
-// [Server].Stderr opens.
+// The box keeps the stderr of a process in two places, without secrets. Memory has its
+// end, for the errors that end its requests. The place that [Server].Stderr opens has all
+// of it.
 //
 // # Asleep
 //

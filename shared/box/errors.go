@@ -41,9 +41,9 @@ type Failure struct {
 	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
-	// OutOfMemory says that the process seems to have run out of memory. Either the
-	// process printed so, or a SIGKILL that the box had not sent ended it while the kernel
-	// was killing processes for lack of memory.
+	// OutOfMemory says that the process seems to have run out of memory. Either the process
+	// printed so, or a SIGKILL ended it that the box had not sent. The kernel was then
+	// killing processes for lack of memory.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`

@@ -51,17 +51,18 @@ func (g *group) depart(s *session, f *fault) {
 	}
 	s.departed = true
 	s.room.Broadcast()
-	g.settle(level, subscriptions)
+	g.tellSettings(level, subscriptions)
 	s.tidy()
 }
 
-// settle tells a ready process the settings that changed because a session came or went.
-func (g *group) settle(level string, subscriptions []string) {
+// tellSettings tells a ready process the settings that changed because a session came or
+// went.
+func (g *group) tellSettings(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
 		return // the handshake will tell it
 	}
-	p.proto.settle(level, subscriptions)
+	p.proto.tellSettings(level, subscriptions)
 }
 
 // tidy forgets the group if it has no process left.

@@ -114,9 +114,9 @@ func (l listener) answered(m wire.Message) {
 	}
 }
 
-// garbled takes a line that is no message. It counts the line as noise. If the line is a
-// broken response, its request would otherwise wait until its deadline: garbled ends the
-// request at once if the line is JSON, and soon if it is not.
+// garbled takes a line that is no message. It counts the line as noise. The line may be a
+// broken response, whose request would otherwise wait until its deadline. garbled ends
+// that request at once if the line is JSON, and soon if it is not.
 func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p := l.p
 	p.output.wrote.lines++

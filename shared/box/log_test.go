@@ -57,6 +57,20 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	}
 }
 
+// A server may exit with code 0 when its stdin is closed, so the code alone does not say
+// whether the server ended by itself.
+func TestLogTellsThatDormouseEndedAProcess(t *testing.T) {
+	t.Parallel()
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) { s.Stderr = func(string) io.WriteCloser { return kept } })
+	r.result(r.call("1", "pid", "0"))
+	r.Halt("", "ada", 0)
+	r.state(t, Stopped)
+	if got, _ := kept.read(); !regexp.MustCompile(`process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: it was stopped by ada\n$`).MatchString(got) {
+		t.Errorf("the log says:\n%s", got)
+	}
+}
+
 func TestLogTellsWhyNothingWasStarted(t *testing.T) {
 	t.Parallel()
 	kept := &page{}

@@ -43,7 +43,7 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	own := k.own()
 	first := k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	second := k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
-	again := k.again(first)
+	again := k.renumber(first)
 	if got := []int64{own, first.number, second.number, again}; got[0] != 7 || got[1] != 8 || got[2] != 9 || got[3] != 10 {
 		t.Errorf("numbers %d, want 7, 8, 9, 10", got)
 	}

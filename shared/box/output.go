@@ -25,7 +25,7 @@ type output struct {
 // noise counts the lines of stdout that were no messages.
 type noise struct {
 	lines int64
-	kept  int64 // of them, those that output keeps: the others may be parts of messages
+	kept  int64 // how many of lines output keeps; the others may be parts of messages
 }
 
 // keep keeps a line of stdout that was no message, because it may explain why the

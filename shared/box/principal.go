@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Secret is what a principal has at a third party.
+// Secret is a key or token that a principal has at a third party.
 type Secret struct {
 	Value string
 	Until time.Time // when it ends; zero for one that does not end by itself
@@ -57,8 +57,8 @@ func (p *process) stale() bool {
 	return stale
 }
 
-// useless reports whether a secret of the process has ended, or was not there when it
-// was started.
+// useless reports whether a secret of the process has ended, or was missing when the
+// process was started.
 func (p *process) useless(now time.Time) bool {
 	return slices.ContainsFunc(p.box.server.Principal, func(name string) bool {
 		s := p.keeping.given.secrets[name]

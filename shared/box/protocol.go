@@ -38,9 +38,9 @@ type protocol interface {
 	// notification translates a notification of the process for clients. It returns
 	// false for one that clients must not get.
 	notification(m wire.Message) (wire.Message, bool)
-	// settle tells a process the level and the subscriptions of its sessions, if they have
+	// tellSettings tells a process the level and the subscriptions of its sessions, if they have
 	// changed. The arguments are the previous ones.
-	settle(level string, subscriptions []string)
+	tellSettings(level string, subscriptions []string)
 }
 
 // firstAnswer is what the response to the first message says.

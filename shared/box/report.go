@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -114,15 +115,30 @@ func (p *process) obituary() *fault {
 	return f
 }
 
+// causeOf says why the box told a process to end, in the words in which clients hear it,
+// without what these should do. The fault is that of the process, nil for none.
+func causeOf(f *fault) string {
+	if f == nil {
+		return "it had nothing to do"
+	}
+	_, what, _ := strings.Cut(f.message, ": ") // behind the name of the server
+	what, _, _ = strings.Cut(what, ";")
+	return strings.TrimSuffix(what, ", try again")
+}
+
 // howItEnded returns the last line of the process's log.
 func (p *process) howItEnded() string {
-	if e, exited := p.exit(); exited {
-		return fmt.Sprintf("process %d %s", p.child.PID(), e)
-	}
+	e, exited := p.exit()
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	if p.failed == nil {
+	switch {
+	case exited && p.told:
+		return fmt.Sprintf("process %d %s; Dormouse ended it: %s", p.child.PID(), e, causeOf(p.failed))
+	case exited:
+		return fmt.Sprintf("process %d %s", p.child.PID(), e)
+	case p.failed == nil:
 		return "no process was started"
+	default:
+		return p.failed.whole()
 	}
-	return p.failed.whole()
 }

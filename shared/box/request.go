@@ -29,10 +29,10 @@ type request struct {
 	due    time.Time     // when timer fires
 	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
-	before noise         // of its process, when that got the request
+	before noise         // the noise of its process, at the time the process got the request
 	broken string        // why the process's answer cannot be read, "" if there is no such answer
 
-	modern  bool   // a modern client sent it, in the words of that era
+	modern  bool   // a modern client sent it, so its form is that of 2026-07-28
 	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
 	sent    int64  // the number under which the process answers
 	task    *task  // the task that it is in the process, nil for none

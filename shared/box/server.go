@@ -162,11 +162,11 @@ type Keeper interface {
 	// Restore puts what is kept for owner into the workspace that was staged for a
 	// process. If it fails, the box removes the workspace.
 	Restore(ctx context.Context, name, owner, workspace string) error
-	// Save keeps for owner what a process has changed; the process has ended. If Save
-	// fails, what was kept before must still be there.
+	// Save keeps the workspace of a process for owner. The process has ended. If Save
+	// fails, the kept copy from before must still be there.
 	Save(ctx context.Context, name, owner, workspace string) error
-	// Leave tells the Keeper that the workspace of a process is removed. What is kept
-	// stays.
+	// Leave tells the Keeper that the box removes the workspace of a process. The Keeper
+	// keeps its own copy.
 	Leave(name string)
 	// Forget removes what is kept for owner. The process with that name has ended for
 	// good.

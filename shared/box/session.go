@@ -84,7 +84,7 @@ func (s *session) tidy() {
 
 // # To the sink
 
-// common tells the client a message of the standalone stream.
+// common passes a message of the standalone stream to the client.
 func (s *session) common(raw []byte) {
 	s.output(Output{Session: s.id, Ticket: s.ticket, Raw: raw})
 }

@@ -108,7 +108,7 @@ func (s *sessionful) notification(m wire.Message) (wire.Message, bool) {
 	return m, s.tasks == nil || !s.tasks.notification(m)
 }
 
-func (s *sessionful) settle(level string, subscriptions []string) {
+func (s *sessionful) tellSettings(level string, subscriptions []string) {
 	a := s.p.audience
 	if now := a.level(); now != level && now != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": now})

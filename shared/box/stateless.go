@@ -61,7 +61,7 @@ func (s *stateless) begin() {
 	p.write(raw)
 }
 
-func (s *stateless) settle(_ string, subscriptions []string) {
+func (s *stateless) tellSettings(_ string, subscriptions []string) {
 	// Only subscriptions matter here: each request carries the log level of its session.
 	if !slices.Equal(s.p.audience.subscriptions(), subscriptions) {
 		s.begin()

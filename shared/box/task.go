@@ -9,13 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks of 2025-11-25 stay between the box and the process; clients do not see them.
-// Such a task lives in the memory of the process, and a client that polls for it would
-// keep the process awake. If a tool can only be called as a task (execution.taskSupport
-// "required"), the box makes the task in its client's place and asks for its result at
-// once. The process answers tasks/result when the task is over, and sends its questions
-// meanwhile. For the client the call is like any other, with its progress, its questions
-// and its deadline. The box turns a cancel into tasks/cancel.
+// Tasks of 2025-11-25 stay between the box and the process; clients do not see them. Such
+// a task lives in the memory of the process, and a client that polls for it would keep
+// the process awake. Some tools can only be called as a task (execution.taskSupport
+// "required"). For these the box makes the task in its client's place and asks for its
+// result at once. The process answers tasks/result when the task is over, and sends its
+// questions meanwhile. For the client the call is like any other, with its progress, its
+// questions and its deadline. The box turns a cancel into tasks/cancel.
 //
 // The box learns these tools from the lists of tools that pass through it. If a call of
 // an unknown tool ends in an error, the box lists the tools itself, once in the life of
@@ -129,8 +129,8 @@ func (t *legacyTasks) notification(m wire.Message) bool {
 	return m.Method == wire.NotifyTaskStatus
 }
 
-// life returns how long the process has to keep a task: as long as the client may wait
-// for the call, or 0 if that is unlimited.
+// life returns how long the process has to keep a task. That is as long as the client may
+// wait for the call, or 0 if that is unlimited.
 func (t *legacyTasks) life() time.Duration {
 	s := t.p.box.server
 	if s.ToolTimeout < 0 {
@@ -142,7 +142,7 @@ func (t *legacyTasks) life() time.Duration {
 // sendAgain sends a request in another form, under another number. Its progress token
 // stays the same.
 func (t *legacyTasks) sendAgain(r *request, line []byte) {
-	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.again(r), 10), "id")
+	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.renumber(r), 10), "id")
 	if !t.p.write(wire.Compact(line)) {
 		t.p.conv.end(r, t.p.deaf().response(r.id))
 	}

@@ -175,7 +175,7 @@ type Invitation struct {
 	Env         map[string]string `json:"env"`
 }
 
-// maxInvitation is how many bytes the places take.
+// maxInvitation limits the bytes of an invitation to what all places accept.
 const maxInvitation = 1 << 20
 
 // Invite returns the id of a task in a place with [Traits].Invites, and its invitation as

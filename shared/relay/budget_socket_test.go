@@ -38,7 +38,7 @@ func (c *counted) overSocket(t *testing.T, conn string) (host.Caller, session.ID
 	t.Helper()
 	caller := caller
 	caller.Transport, caller.Conn = session.WebSocket, conn
-	s, err := c.host.Connect(t.Context(), caller, "", nil)
+	s, _, err := c.host.Connect(t.Context(), caller, nil, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,10 +79,15 @@ func longerCalls() (all []billable) {
 		all = append(all, overSocketFor(took, true))
 	}
 	all = append(all, overSocketFor("10", false))
-	return append(all, billable{
-		name: "GET of an idle listener, held for 1 s", requests: 1, enters: true, bytes: answerBytes,
-		operation: operation{begun, func(t *testing.T, c *counted, id session.ID) { c.resume(t, id, "", time.Second) }},
-	})
+	return append(all, heldFor("GET of an idle listener, held for 1 s", time.Second), heldFor("a stream, held for 14 minutes in vain", 14*time.Minute))
+}
+
+// heldFor is a stream on which nothing comes.
+func heldFor(name string, hold time.Duration) billable {
+	return billable{
+		name: name, requests: 1, enters: true, bytes: answerBytes,
+		operation: operation{begun, func(t *testing.T, c *counted, id session.ID) { c.resume(t, id, "", hold) }},
+	}
 }
 
 // overSocketFor is a call over a WebSocket. The function waits until the call is accepted.

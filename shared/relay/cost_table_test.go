@@ -383,7 +383,7 @@ func (c *counted) connect(t *testing.T, conn string, id session.ID) {
 	t.Helper()
 	who := caller
 	who.Transport, who.Conn = session.WebSocket, conn
-	if _, err := c.host.Connect(t.Context(), who, id, nil); err != nil {
+	if _, _, err := c.host.Connect(t.Context(), who, nil, id, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,11 +1,8 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,25 +11,17 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// This file has the world of budget_test.go over the real drivers, still in virtual time.
-// The server of a driver's store is outside the bubble. While a goroutine waits for it,
-// virtual time stands still. So a call that takes five seconds costs the same on every
-// machine, and takes the test no time.
+// This file has the world of budget_test.go over the real drivers, still in virtual time,
+// which stands still while they work. So a call that takes five seconds costs the same on
+// every machine, and takes the test no time.
 
-// dynamoDB is the DynamoDB for the tests of this package.
-var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	dynamoDB.Stop()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
 // driver makes a store. It is called outside of the bubble. open opens the store inside.
 type driver func(t *testing.T) (open func(t *testing.T) session.Store)
@@ -69,19 +58,9 @@ func (p patient) Wait(ctx context.Context, id session.ID, stream session.StreamI
 }
 
 func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
-	endpoint, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := dynamostore.Keys{ID: "local", Secret: "local"}
-	place := dynamostore.Place{Table: "cost-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
-	if err := place.EnsureTable(t.Context(), keys); err != nil {
-		t.Fatal(err)
-	}
-	lock := newAirlock(t)
+	open := storetest.Table(t)
 	return func(*testing.T) session.Store {
-		s := dynamostore.New(place.Client(keys, lock), place.Table, dynamostore.Options{Events: manyEvents, Bytes: manyBytes})
-		return &paced{Store: s}
+		return &paced{Store: open(dynamostore.Options{Events: manyEvents, Bytes: manyBytes})}
 	}
 }
 
@@ -125,80 +104,6 @@ func asked(took time.Duration) (n int64) {
 		waited += min(max(waited/10, 5*time.Millisecond), time.Second)
 	}
 	return n + 1 // at the end
-}
-
-// airlock takes HTTP requests out of a bubble and brings the answers in. Only bytes go
-// through. The channels are made outside of the bubble.
-type airlock struct{ free chan *exchange }
-
-type exchange struct {
-	out chan *http.Request // of the outside world
-	in  chan answered
-}
-
-type answered struct {
-	status int
-	header http.Header
-	body   []byte
-	err    error
-}
-
-func newAirlock(t *testing.T) *airlock {
-	const atOnce = 8
-	l := &airlock{free: make(chan *exchange, atOnce)}
-	var all sync.WaitGroup
-	for range atOnce {
-		x := &exchange{out: make(chan *http.Request), in: make(chan answered)}
-		all.Go(func() {
-			for r := range x.out {
-				x.in <- send(r)
-			}
-		})
-		l.free <- x
-	}
-	t.Cleanup(func() {
-		for range atOnce {
-			close((<-l.free).out)
-		}
-		all.Wait()
-	})
-	return l
-}
-
-func send(r *http.Request) answered {
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return answered{err: err}
-	}
-	defer func() { _ = res.Body.Close() }() // it was read
-	body, err := io.ReadAll(res.Body)
-	return answered{res.StatusCode, res.Header, body, err}
-}
-
-// Do implements dynamodb.HTTPClient. It cannot be cancelled, because virtual time stands
-// still meanwhile.
-func (l *airlock) Do(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	// The request gets a context of its own, because the bubble's must stay in the
-	// bubble.
-	out, err := http.NewRequestWithContext(context.Background(), r.Method, r.URL.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	out.Header = r.Header.Clone()
-	x := <-l.free
-	defer func() { l.free <- x }()
-	x.out <- out
-	a := <-x.in
-	if a.err != nil {
-		return nil, a.err
-	}
-	return &http.Response{
-		StatusCode: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(a.body)), ContentLength: int64(len(a.body)), Request: r,
-	}, nil
 }
 
 // bill is what an operation cost.

@@ -62,16 +62,17 @@
 // # Who runs a box
 //
 // One runner at a time runs a box. The host starts it with the box's name, a generation
-// and a one-time token. The runner draws a random id, runner. link counts its hellos
-// with news: one for each connection, one after a bye, and one on the live connection
-// when a new one was lost before its welcome. Hellos carry the token until the first
-// welcome. Only a welcome with the newest link counts. Before it, the runner executes
-// nothing, and sends nothing but hello. A fenced with the newest link ends the runner.
-// After a fenced with an older link, the runner says hello once more. A hello with a
-// link that was welcomed is a ping. task is the fleet's name for the runner. questions
-// are the ids of the questions that clients have not answered, by session; the host
-// posts answers again that were lost. After a welcome with a new gen, and after each
-// nudge, the runner pulls with the next n, until every id of pulled has come.
+// and a one-time token. The runner draws a random id, runner. link counts the hellos that
+// say something new. These are one for each connection, one after a bye, and one when a
+// new connection was lost before its welcome. The last of these goes over the live
+// connection. Hellos carry the token until the first welcome. Only a welcome with the
+// newest link counts. Before it, the runner executes nothing, and sends nothing but
+// hello. A fenced with the newest link ends the runner. After a fenced with an older
+// link, the runner says hello once more. A hello with a link that was welcomed is a ping.
+// task is the fleet's name for the runner. questions are the ids of the questions that
+// clients have not answered, by session; the host posts lost answers again. After a
+// welcome with a new gen, and after each nudge, the runner pulls with the next n, until
+// every id of pulled has come.
 //
 // An invited runner knows only the box's name, the generation, the token and where the
 // relay is. Its hellos say invited until the first welcome, which has its launch: the
@@ -83,12 +84,12 @@
 // lens cuts the payload of a deliver in two: the client's initialize params, and the
 // message as the client wrote it. level and subscribed are for a fresh process. again
 // says that the session has had a process before. moved says that the server had another
-// definition then, so its lists may have changed. principal is the same for all
-// sessions of one principal in the box, and tells nothing else. Those sessions may
-// share a process, or what the box keeps of it. trace is the name of the client's
-// request in all logs, for the runner's own log. secrets is what the principal has at
-// third parties, by the names in the server's environment, with value and until: for the
-// process of this delivery, and for no log.
+// definition then, so its lists may have changed. principal is the same for all sessions
+// of one principal in the box, and tells nothing else. Those sessions may share a
+// process, or what the box keeps of it. trace is the name of the client's request in all
+// logs, for the runner's own log. secrets are the keys and tokens of the principal at
+// third parties, by the names in the server's environment, with value and until. They are
+// for the process of this delivery, and for no log.
 //
 // A runner executes a message if gen is its own, it has said no bye since the last
 // welcome, and id is new. It remembers ids for 15 minutes and while they are in flight.
@@ -145,10 +146,10 @@
 // one stream, and for the generation it was given to or later ones.
 //
 // status with a payload is the result of a fresh process's initialize, which was asked
-// for with protocol version detail. era says that the server was found to speak only
-// one era, "modern" or "legacy", or both, "dual"; the next runner of the box gets it.
-// status without a payload is a line for the host's log, if it comes over the
-// connection that the box has.
+// for with protocol version detail. era says what the server was found to speak: one era
+// ("modern" or "legacy") or both ("dual"). The next runner of the box gets it. status
+// without a payload is a line for the host's log, if it comes over the connection that
+// the box has.
 //
 // # Long frames
 //
@@ -183,9 +184,10 @@
 // until the welcome, and reads it for 5 seconds more. Then it sends again what was not
 // acked, and an open pull.
 //
-// After the end of a connection the runner opens another: after 0.5 s, doubled each
-// time up to 10 s, times a random 0.1 to 1.1, for up to 2 minutes. The WebSocket close
-// code, or the HTTP status of a refused upgrade, changes that:
+// After the end of a connection the runner tries to open another for up to 2 minutes. It
+// first waits 0.5 s, and twice as long each time, up to 10 s. Each wait is multiplied by
+// a random factor of 0.1 to 1.1. The WebSocket close code, or the HTTP status of a
+// refused upgrade, changes that:
 //
 //	1008 1013, 403 429 503        come back, after about 10 s or Retry-After
 //	1002 1003 1007 1009 1010,

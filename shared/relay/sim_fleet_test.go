@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -39,6 +41,7 @@ type simProc struct {
 	cancel     context.CancelCauseFunc
 	dead       atomic.Bool // killed: nothing it does has an effect
 	dials      atomic.Int64
+	link       atomic.Int64 // of its newest hello
 
 	mu     sync.Mutex
 	status fleet.Status
@@ -172,6 +175,33 @@ func (p *simProc) live() {
 	}
 	p.stop(exit, "")
 	p.cancel(nil)
+}
+
+// fencedWithin is how long a runner may go on after the answer that fences it.
+const fencedWithin = time.Second
+
+// refused checks that the runner ends soon if the message that it receives is a fence. One
+// for an older hello ends nothing: the runner then asks again. The mark in an ack ends
+// nothing either if it is for a batch that came twice, so refused passes over acks. A newer
+// hello can be on its way for long where runners stand still, so refused checks nothing
+// there.
+func (p *simProc) refused(data []byte) {
+	if p.w.pauses > 0 || !bytes.Contains(data, []byte("fenced")) {
+		return
+	}
+	f, err := frametest.Decode(data)
+	if err != nil || f.Type != frame.TypeFenced || f.Link != p.link.Load() {
+		return
+	}
+	time.AfterFunc(fencedWithin, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.status.State != fleet.Stopped && f.Link == p.link.Load() {
+			p.w.breaks("runner %s goes on %s after it was fenced", p.name, fencedWithin)
+			return
+		}
+		p.w.tally.add("fences after which the runner ended within a second", 1)
+	})
 }
 
 // stop records the end of a task, and makes the fleet report it.

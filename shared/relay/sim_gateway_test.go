@@ -39,6 +39,7 @@ func newSimGateway(w *world) *simGateway { return &simGateway{w: w, conns: map[s
 // not.
 type simConn struct {
 	g     *simGateway
+	p     *simProc
 	name  string
 	a     *actor // the runner's sending end
 	frame int
@@ -64,7 +65,7 @@ func (g *simGateway) connect(p *simProc, a *actor) (*simConn, error) {
 	}
 	name := fmt.Sprintf("%s/c%d", p.name, p.dials.Add(1))
 	c := &simConn{
-		g: g, name: name, a: g.w.actor(name), in: make(chan []byte, 4096), gone: make(chan struct{}), here: true, there: true,
+		g: g, p: p, name: name, a: g.w.actor(name), in: make(chan []byte, 4096), gone: make(chan struct{}), here: true, there: true,
 	}
 	g.mu.Lock()
 	g.conns[name] = c
@@ -166,8 +167,8 @@ func (c *simConn) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
 		c.standStill()
-		proc, _, _ := strings.Cut(c.name, "/")
-		return c.g.w.clock.stamped(data, -c.g.w.clock.of(proc)()), nil
+		c.p.refused(data)
+		return c.g.w.clock.stamped(data, -c.g.w.clock.of(c.p.name)()), nil
 	case <-c.gone:
 		return nil, errCut
 	}
@@ -207,6 +208,9 @@ func (c *simConn) Send(message []byte) error {
 	}
 	passes := c.passes()
 	f, _ := frametest.Decode(message)
+	if f.Type == frame.TypeHello {
+		c.p.link.Store(f.Link)
+	}
 	if f.Type == frame.TypeBye {
 		w.bye()
 	}

@@ -270,7 +270,7 @@ func (s *simSocket) connect(resume session.ID, withCursors bool) {
 		err := unavailable("the function died")
 		var got session.Session
 		s.w.function(conn+"/connect", session.ConnectTimeout, func(ctx context.Context, a *actor) {
-			rec, failed := s.host().Connect(ctx, caller, resume, cursors)
+			rec, _, failed := s.host().Connect(ctx, caller, nil, resume, map[string][]session.EventID{"": cursors})
 			a.tell("connect %v: %v", cursors, failed)
 			if ctx.Err() == nil && a.step(ctx) == nil {
 				got, err = rec, failed

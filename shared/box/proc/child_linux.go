@@ -12,7 +12,7 @@ import (
 
 // attributes puts the process into a group of its own. If the runner dies without having
 // stopped the process, the kernel kills it. The kernel sends that signal when the thread
-// dies that started the process; the Go runtime keeps its threads.
+// that started the process dies. The Go runtime keeps its threads.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

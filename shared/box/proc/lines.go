@@ -81,9 +81,9 @@ func (e *TooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// Answers returns the id of the request that the line answers, if the id is an integer
-// and stands where servers put it: in the second member or in the last. Both places are
-// outside of nested values, so the id there is the id of the message.
+// Answers returns the id of the request that the line answers. It finds an id only if
+// that is an integer, in the second member or in the last, where servers put it. Both
+// places are outside of nested values, so the id there is the id of the message.
 func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := stripSpace(e.head), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {

@@ -16,10 +16,10 @@ import (
 // or the bucket.
 
 // ErrNotBaked means that the command line of a server names no package that npx or uvx
-// would install, or that the program they would use is missing.
+// would install. It also means that the program that would install it is missing.
 var ErrNotBaked = errors.New("its command is not npx or uvx with a package from a registry, so there is nothing to install")
 
-// Bake is what an image has of a server.
+// Bake describes the install of a server in an image.
 type Bake struct {
 	Name   string // of its folder in Config.Baked
 	Launch Launch // starts the server from the cache of this machine
@@ -29,7 +29,7 @@ type Bake struct {
 type BakeConfig struct {
 	To     string // folder of this machine that gets the install
 	At     string // path of that folder in the image
-	Python string // path of the interpreter in the image, which has the version of the one here
+	Python string // path of the interpreter in the image, which has the same version as the interpreter of this machine
 }
 
 // Bake installs the package of the server's command line, and copies the install into a
@@ -65,9 +65,19 @@ func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (Bake, error) {
 	return b, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, b.Name, "venv"), c.Python)
 }
 
+// Baked reports whether the image has the install of the server.
+func (s *Provisioner) Baked() bool {
+	r, ok := parseTool(s.server.Command, s.server.Args)
+	if !ok || s.cfg.Baked == "" {
+		return false
+	}
+	info, err := os.Stat(filepath.Join(s.cfg.Baked, s.bakedName(r)))
+	return err == nil && info.IsDir()
+}
+
 // bakedName names the install of a request. The image has one platform and one version
 // of each interpreter, so these are not part of the name.
-func (s *provisioning) bakedName(r request) string {
+func (s *Provisioner) bakedName(r request) string {
 	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
 }
 
@@ -82,7 +92,7 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 }
 
 // shareCompiled gives the compile cache of an install a name for each user that a box has
-// without a sandbox: root, and the user of Lambda.
+// without a sandbox. Those are root and the user of Lambda.
 func shareCompiled(install string) error {
 	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
 	for _, folder := range all {

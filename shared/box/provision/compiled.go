@@ -50,40 +50,44 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	if err != nil || has != "function" {
 		return errors.Join(err, errors.New("this Node has none before 22.8"))
 	}
-	work := b.dir + "-compiled"
-	defer func() { _ = os.RemoveAll(work) }() // the next install tries again
+	// The cache names files by their path from its folder. So it is filled in the install, as
+	// deep as the folder where processes read it.
+	work := filepath.Join(b.dir, compiledFolder+"-now")
+	defer func() { _ = os.RemoveAll(work) }() // the install is removed if this fails
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return err
 	}
-	made := filepath.Join(work, "cache")
 	started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
 		argv: []string{program}, dir: work, log: b.log, env: s.environ(),
-	}, compileCache+"="+made, compilePortable+"=1", "NODE_OPTIONS="+exitSoon)
+	}, compileCache+"="+work, compilePortable+"=1", "NODE_OPTIONS="+exitSoon)
 	// The program may fail for want of an argument or the network, but Node has compiled
 	// it.
-	entries, err := os.ReadDir(made)
-	if err != nil || len(entries) != 1 {
+	made, err := filepath.Glob(filepath.Join(work, "v*-*"))
+	if err != nil || len(made) != 1 || !isFolder(made[0]) {
 		return errors.Join(errors.New("the program wrote none when it was started once"), started)
 	}
-	if n, err := size(made); err != nil || n > maxCompiledBytes {
+	if n, err := size(made[0]); err != nil || n > maxCompiledBytes {
 		return errors.Join(err, fmt.Errorf("it has %d bytes, more than %d", n, maxCompiledBytes))
 	}
-	return takeCompiled(ctx, made, entries[0].Name(), filepath.Join(b.dir, compiledFolder))
+	return takeCompiled(ctx, made[0], filepath.Join(b.dir, compiledFolder))
+}
+
+// isFolder reports whether a path is a folder, and not a link to one.
+func isFolder(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 // takeCompiled copies the compile cache and makes it read-only. Node ends the name of
 // the folder with the user's id, which may be another in the sandbox.
-func takeCompiled(ctx context.Context, made, name, dir string) error {
-	own := ownName(name)
-	err := os.Mkdir(dir, 0o755)
+func takeCompiled(ctx context.Context, made, dir string) error {
+	own := filepath.Join(dir, ownName(filepath.Base(made)))
+	err := os.MkdirAll(own, 0o755)
 	if err == nil {
-		err = copyOut(ctx, made, dir)
-	}
-	if err == nil && own != name {
-		err = os.Rename(filepath.Join(dir, name), filepath.Join(dir, own))
+		err = copyOut(ctx, made, own)
 	}
 	if err == nil {
-		err = os.Chmod(filepath.Join(dir, own), 0o555)
+		err = os.Chmod(own, 0o555)
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir) // the first error says more
@@ -92,13 +96,14 @@ func takeCompiled(ctx context.Context, made, name, dir string) error {
 }
 
 // compileModules compiles the modules of a virtual environment. It executes no code of a
-// package. Python neither compares times nor writes these files again: an image has no
-// times, and a process may not write in its install.
+// package. Python neither compares times nor writes these files again: an image and a kept
+// install have no times, and a process may not write in its install. Files that pip has
+// compiled have times, so they are made anew.
 func (s *provisioning) compileModules(ctx context.Context, b build, interpreter string) {
 	if !s.cfg.Compile {
 		return
 	}
-	argv := []string{interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", filepath.Join(b.dir, "venv", "lib")}
+	argv := []string{interpreter, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", filepath.Join(b.dir, "venv", "lib")}
 	if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		// A package may have files for other versions of Python.
 		s.log.Info("some modules of an install are not compiled", "folder", b.dir, "error", err)

@@ -1,6 +1,8 @@
 package provision
 
 import (
+	"encoding/binary"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -39,14 +41,16 @@ func (r *rig) compiling(script string, env map[string]string) Launch {
 	return l
 }
 
-const asNode = `mkdir -p "$NODE_COMPILE_CACHE/v99-x64-aa-4711" && echo code >"$NODE_COMPILE_CACHE/v99-x64-aa-4711/0123"; `
+const asNode = `mkdir -p "$NODE_COMPILE_CACHE/v99-x64-aa-4711" && echo "$NODE_COMPILE_CACHE" >"$NODE_COMPILE_CACHE/v99-x64-aa-4711/0123"; `
 
 func TestCompileCacheIsFilledOnceAndReadOnly(t *testing.T) {
 	r := newRig(t)
 	l := r.compiling(asNode+`echo "ran $# $API_KEY" >"$NODE_COMPILE_CACHE/../ran"; cat; exit 1`, map[string]string{"API_KEY": "hunter2"})
 	folder := filepath.Join(l.Env["NODE_COMPILE_CACHE"], "v99-x64-aa-"+strconv.Itoa(os.Getuid()))
-	if text, err := os.ReadFile(filepath.Join(folder, "0123")); err != nil || string(text) != "code\n" {
-		t.Errorf("%+v: %q, %v", l.Env, text, err)
+	// Node names files by their path from the cache, so it must be filled beside the place
+	// where it is read.
+	if text, err := os.ReadFile(filepath.Join(folder, "0123")); err != nil || filepath.Dir(string(text)) != filepath.Dir(l.Env["NODE_COMPILE_CACHE"]) {
+		t.Errorf("%+v: it was filled at %q, %v", l.Env, text, err)
 	}
 	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o555 {
 		t.Error(info, err)
@@ -55,8 +59,9 @@ func TestCompileCacheIsFilledOnceAndReadOnly(t *testing.T) {
 		t.Errorf("%s is outside of what a confined process may read: %v", folder, l.Reads)
 	}
 	left, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
-	if len(left) != 1 {
-		t.Error("left behind:", left)
+	inside, _ := filepath.Glob(filepath.Join(l.Reads[0], "compiled*"))
+	if len(left) != 1 || len(inside) != 1 {
+		t.Error("left behind:", left, inside)
 	}
 }
 
@@ -66,9 +71,9 @@ func TestInstallDoesWithoutACompileCache(t *testing.T) {
 		env    map[string]string
 	}{
 		"the program fails before it writes":   {script: "exit 3"},
-		"the program writes several folders":   {script: asNode + `mkdir "$NODE_COMPILE_CACHE/other"`},
-		"the program writes a file":            {script: `echo x >"$NODE_COMPILE_CACHE"`},
-		"the program writes a link":            {script: `mkdir "$NODE_COMPILE_CACHE" && ln -s /etc "$NODE_COMPILE_CACHE/v99-x64-aa-0"`},
+		"the program writes several folders":   {script: asNode + `mkdir "$NODE_COMPILE_CACHE/v98-x64-aa-1"`},
+		"the program writes a file":            {script: `echo x >"$NODE_COMPILE_CACHE/v99-x64-aa-0"`},
+		"the program writes a link":            {script: `ln -s /etc "$NODE_COMPILE_CACHE/v99-x64-aa-0"`},
 		"the program writes too much":          {script: asNode + `truncate -s 65M "$NODE_COMPILE_CACHE/v99-x64-aa-4711/big"`},
 		"the server has a cache of its own":    {script: asNode, env: map[string]string{"NODE_COMPILE_CACHE": "/own"}},
 		"the program is killed before it ends": {script: `kill -9 $$`},
@@ -91,12 +96,12 @@ func TestRealNodeProgramReadsTheCompileCacheOfItsInstall(t *testing.T) {
 	l := stageReal(t, New(cfg, Server{Command: "npx", Args: []string{"-y", "semver@7", "1.2.3"}}))
 	t.Cleanup(func() { _ = removeInstall(l.Reads[0]) })
 	dir := filepath.Join(t.TempDir(), "work")
-	place, err := inSandbox(Workshop{Folder: dir, Read: l.Reads, Programs: realPaths(program(t, "node")), Offline: true})
+	inside, err := inSandbox(Workshop{Folder: dir, Read: l.Reads, Programs: realPaths(program(t, "node")), Offline: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	cmd := command{argv: []string{"node", "-p", "require('module').getCompileCacheDir?.() ?? ''"}, env: []string{"PATH=" + os.Getenv("PATH"), "NODE_COMPILE_CACHE=" + l.Env["NODE_COMPILE_CACHE"]}, log: &out, start: place.Start}
+	cmd := command{argv: []string{"node", "-p", "require('module').getCompileCacheDir?.() ?? ''"}, env: []string{"PATH=" + os.Getenv("PATH"), "NODE_COMPILE_CACHE=" + l.Env["NODE_COMPILE_CACHE"]}, log: &out, start: inside.Start}
 	if _, err := cmd.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +116,38 @@ func TestRealNodeProgramReadsTheCompileCacheOfItsInstall(t *testing.T) {
 		}
 		return
 	}
+	var said strings.Builder
+	run := command{argv: append([]string{l.Command}, l.Args...), log: &said, env: []string{
+		"PATH=" + os.Getenv("PATH"), "NODE_COMPILE_CACHE=" + l.Env["NODE_COMPILE_CACHE"], "NODE_COMPILE_CACHE_PORTABLE=1", "NODE_DEBUG_NATIVE=COMPILE_CACHE",
+	}}
+	if _, err := run.run(t.Context()); err != nil || !strings.Contains(said.String(), "was accepted") {
+		t.Errorf("the program does not use its compile cache: %v\n%s", err, said.String())
+	}
 	files, err := filepath.Glob(filepath.Join(used, "*"))
 	if err != nil || len(files) < 5 || !strings.HasPrefix(used, l.Reads[0]) {
 		t.Errorf("used %q with %d files, %v", used, len(files), err)
+	}
+}
+
+// Neither an image nor a kept install has the times that Python would compare.
+func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
+	cfg := real(t.TempDir())
+	cfg.Compile = true
+	l := stageReal(t, New(cfg, Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}))
+	var all []string
+	err := filepath.WalkDir(l.Reads[0], func(path string, e fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".pyc") {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	for _, file := range all {
+		const unchecked = 1 // in the flags behind the magic number
+		if text, err := os.ReadFile(file); err != nil || len(text) < 8 || binary.LittleEndian.Uint32(text[4:]) != unchecked {
+			t.Errorf("%s begins %x, %v", filepath.Base(file), text[:min(8, len(text))], err)
+		}
 	}
 }

@@ -51,5 +51,5 @@
 //   - With Config.Compile the program of an npm package is started once, to fill Node's
 //     compile cache.
 //
-// All of these run in the place that Config.Confine makes.
+// All of these run in the sandbox that Config.Confine makes.
 package provision

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// CacheFolder returns the folder for installs and workspaces, and makes it. That is named
-// if it is not "", or else the first of the default folders that can be written. data is
-// the folder of this machine's data, "" for none. The error says which folders cannot be
-// written, by whom, and what to set.
+// CacheFolder returns the folder for installs and workspaces, and makes it. The folder is
+// named. If named is "", it is the first default folder that this process can write. data
+// is the folder of this machine's data, "" for none. The error says which folders cannot
+// be written, by which user, and which variable to set.
 func CacheFolder(named, data string) (string, error) {
 	if named != "" {
 		return firstWritable(named)

@@ -20,8 +20,8 @@ type Kept interface {
 	// returns false if there is none. If the bytes are others than those that were packed,
 	// it returns an error, and the files in folder must not be used.
 	Unpack(ctx context.Context, name, folder string) (bool, error)
-	// Pack reads the folder before it returns. It may store what it has read later, and
-	// may fail to: then a later start installs again.
+	// Pack reads the folder before it returns. It may store the install after it has
+	// returned. If that fails, a later start installs again.
 	Pack(ctx context.Context, name, folder string) error
 }
 
@@ -54,10 +54,10 @@ func (s keptInstaller) fetchKept(ctx context.Context, r request, h handler) (dir
 }
 
 // keptName names the install of a request. Everything that decides whether the install
-// fits this box goes into the name: the packages asked for, the interpreter, the platform,
-// the folder of the cache, and the lock if the image has one.
+// fits this box goes into the name. That is the packages asked for, the interpreter, the
+// platform, the folder of the cache, and the lock if the image has one.
 func (s keptInstaller) keptName(ctx context.Context, r request, h handler) (string, error) {
-	parts := []string{"kept-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
+	parts := []string{"kept-2", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
 	if all, err := os.ReadDir(s.cfg.Locks); s.cfg.Locks == "" || err != nil || len(all) == 0 {
 		return digest(parts...), nil
 	}
@@ -87,7 +87,7 @@ func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir
 		return "", false
 	}
 	s.log.Info("unpacked", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-	return dir, true // Tidy finds its size out, if there ever is a second install
+	return dir, true // the size is not recorded: Tidy measures the folder if there is ever a second install
 }
 
 // unpack unpacks beside the place of the install, which moves there once it is whole. It
@@ -147,8 +147,8 @@ func (s keptInstaller) pack(ctx context.Context, dir string, r recipe) error {
 	return errors.Join(err, os.Rename(inside, dir), os.Remove(home))
 }
 
-// clean fails if a file of an install holds a credential of the installers: the password
-// of a URL, or the value of a variable that may hold a secret.
+// clean fails if a file of an install holds a credential of the installers. That is the
+// password of a URL, or the value of a variable that may hold a secret.
 func (s *provisioning) clean(dir string) error {
 	var secrets [][]byte
 	for _, pair := range s.environ() {

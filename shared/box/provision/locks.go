@@ -21,9 +21,9 @@ type locked struct {
 	done func()
 }
 
-// lockName names the lock of a request. The beginning of the name is for people. The
-// digest covers all that the lock depends on. Of this machine that is at most the
-// platform.
+// lockName names the lock of a request. The name begins with words that people can read.
+// It ends in a digest of everything that the lock depends on. parts may name the
+// platform, and no other property of this machine.
 func lockName(kind, what string, parts ...string) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {

@@ -287,7 +287,8 @@ func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonI
 	return s.pipInstall(ctx, b, in, append(wheels, project...))
 }
 
-// projectOf returns the wheel of the project, which may have been built for the lock.
+// projectOf returns the wheel (the Python package) of the project. It builds the wheel,
+// unless that was done to make the lock.
 func (s pythonInstaller) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
 	if l.made != "" && in.project {
 		return files(filepath.Join(workshop(made), "project"), ".whl")

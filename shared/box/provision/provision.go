@@ -28,16 +28,16 @@ type Config struct {
 	// Baked is a folder of installs that an image has; "" for none. It is only read, and
 	// wins over everything else. See [Provisioner.Bake].
 	Baked string
-	// Kept keeps what npx and uvx install beyond the life of Cache; nil keeps nothing. A
-	// box that begins with an empty Cache then unpacks instead of installing.
+	// Kept keeps the installs of npx and uvx for longer than Cache exists; nil keeps
+	// nothing. A box that begins with an empty Cache then unpacks instead of installing.
 	Kept Kept
 	// Confine makes the sandbox in which code of packages runs while they are installed.
 	// Nil runs no such code.
-	Confine func(Workshop) (Place, error)
+	Confine func(Workshop) (Sandbox, error)
 	// Compile has each install of npx and uvx hold compiled code, so that processes start
-	// faster: modules of Python, and the files of Node's compile cache. For these it starts
-	// the program one extra time, after the package is installed. So it pays off where
-	// installs outlast the box.
+	// faster. These are modules of Python, and the files of Node's compile cache. For these
+	// it starts the program one extra time, after the package is installed. So it pays off
+	// where installs outlast the box.
 	Compile bool
 	// Environ is the environment of the runner. Installs get only the permitted
 	// variables of it. Programs are looked up in its PATH.
@@ -54,13 +54,13 @@ type Workshop struct {
 	Offline  bool     // it has no network
 }
 
-// Place is a sandbox for a program. A sandbox.Sandbox is one.
-type Place interface {
+// Sandbox is a sandbox for a program. A sandbox.Sandbox is one.
+type Sandbox interface {
 	// Start starts a program, as cmd.Start would.
 	Start(cmd *exec.Cmd) error
-	// Environment returns the variables that belong to the place.
+	// Environment returns the variables that programs in it need.
 	Environment() map[string]string
-	// End ends all processes in the place.
+	// End ends all processes in it.
 	End() error
 }
 
@@ -82,7 +82,7 @@ type Server struct {
 	MountRoots []string
 	// Workspace asks for an empty workspace if there is no host path.
 	Workspace bool
-	// Scripts lets packages run their own code while they are installed, in the place
+	// Scripts lets packages run their own code while they are installed, in the sandbox
 	// that Config.Confine makes. Without it that code is not run.
 	Scripts bool
 }

@@ -52,11 +52,11 @@ func config(root string) Config {
 			"PATH": bin + ":/usr/bin:/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
 			"PIP_LOG_OF_TEST": filepath.Join(root, "log"), "SECRET": "hunter2",
 		},
-		Confine: func(Workshop) (Place, error) { return anywhere{}, nil },
+		Confine: func(Workshop) (Sandbox, error) { return anywhere{}, nil },
 	}
 }
 
-// anywhere is a Place that confines nothing: the tests with a rig execute only code of
+// anywhere is a Sandbox that confines nothing: the tests with a rig execute only code of
 // their own.
 type anywhere struct{}
 

@@ -30,7 +30,7 @@ func real(root string) Config {
 
 // inSandbox makes the sandbox that a runner makes for a user whose interpreters are in the
 // home folder.
-func inSandbox(w Workshop) (Place, error) {
+func inSandbox(w Workshop) (Sandbox, error) {
 	p := sandbox.Policy{Sockets: sandbox.InternetSockets, KeepUser: true, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp"), Read: w.Read}
 	if w.Offline {
 		p.Sockets = sandbox.NoSockets

@@ -42,8 +42,8 @@ type commandError struct {
 	said string // the end of its stderr
 	more string // a longer end of it
 	hint string // advice, "" for none
-	// lacks is what the package index does not have, in a sentence that says it all; ""
-	// for another failure.
+	// lacks is a sentence that says which package or version the index does not have; "" for
+	// another failure.
 	lacks string
 }
 

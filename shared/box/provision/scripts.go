@@ -22,25 +22,25 @@ import (
 // scriptsSetting is the setting by which an operator allows packages to execute code.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoPlace is the error of a Provisioner whose Config makes no sandbox.
-var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
+// errNoSandbox is the error of a Provisioner whose Config makes no sandbox.
+var errNoSandbox = errors.New("there is no sandbox to run the code of packages in")
 
 // confined runs a command in a workshop. The command sees those variables of the runner's
 // environment that hold no secrets, and the variables in more.
 func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) error {
 	if s.cfg.Confine == nil {
-		return errNoPlace
+		return errNoSandbox
 	}
-	place, err := s.cfg.Confine(w)
+	inside, err := s.cfg.Confine(w)
 	if err != nil {
 		return fmt.Errorf("packages run their code in a sandbox only: %w", err)
 	}
-	c.env, c.start = append(slices.DeleteFunc(c.env, secret), more...), place.Start
-	for name, value := range place.Environment() {
+	c.env, c.start = append(slices.DeleteFunc(c.env, secret), more...), inside.Start
+	for name, value := range inside.Environment() {
 		c.env = append(c.env, name+"="+value)
 	}
 	_, err = c.run(ctx)
-	return errors.Join(err, place.End())
+	return errors.Join(err, inside.End())
 }
 
 // secret reports whether a variable may hold a secret, or names a folder that does not

@@ -18,7 +18,7 @@ import (
 
 // This file removes unused installs. The modification time of the file "used" of an
 // install is the time of its last use. A lock on that file says that the install is in
-// use: every Provisioner that has given out the install holds a shared lock until it is
+// use. Every Provisioner that has given out the install holds a shared lock until it is
 // closed. The kernel releases the lock of a runner that dies. Removing an install needs
 // the exclusive lock.
 

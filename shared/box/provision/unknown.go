@@ -19,8 +19,8 @@ var (
 	uvVersion  = regexp.MustCompile(`there is no version of (\S+==\S+)`)
 )
 
-// unknown puts before the error of a failed resolve what the index does not have, if the
-// output of the package manager tells: a package, or a version of it.
+// unknown says, before the error of a failed resolve, which package or version the index
+// does not have. It knows that only if the output of the package manager says so.
 func (r request) unknown(err error) error {
 	var failed *commandError
 	if !errors.As(err, &failed) {

@@ -25,18 +25,19 @@ const (
 	Hidden = "***"
 )
 
-// Redactor hides the values of a server's environment, also in the forms in which
-// programs print them: base64, hexadecimal, escaped for URLs, JSON or HTML, single lines
-// and words, and passwords in them. It ignores white space, because programs break lines
-// in secrets. It hides users and passwords in URLs whether or not they are known.
+// Redactor hides the values of a server's environment. It also hides the forms in which
+// programs print them: base64, hexadecimal, and escaped for URLs, JSON or HTML. It hides
+// single lines and words of the values, and passwords in them. It ignores white space,
+// because programs break lines in secrets. It hides users and passwords in URLs whether
+// or not they are known.
 type Redactor struct {
 	mu      sync.Mutex
 	all     map[string]bool          // in all forms, without space
 	secrets atomic.Pointer[[]string] // the same, longest first
 }
 
-// New makes a Redactor for the values of env that have six bytes and more, and for the
-// values at any length of the variables in marked.
+// New makes a Redactor for the values of env that have six bytes or more. It also hides
+// the values of the variables in marked, at any length.
 func New(env map[string]string, marked []string) *Redactor {
 	r := &Redactor{all: map[string]bool{}}
 	for name, value := range env {
@@ -104,7 +105,7 @@ func partsOf(value string) []string {
 			user, password, both := strings.Cut(authority[:at], ":")
 			said := password
 			if !both {
-				said = user // a token
+				said = user // a URL may hold a token alone, without a password
 			}
 			plain, err := url.PathUnescape(said)
 			for _, s := range []string{said, plain} {
@@ -134,8 +135,8 @@ func formsOf(s string) []string {
 	}
 	code := hex.EncodeToString([]byte(s))
 	forms = append(forms, code, strings.ToUpper(code))
-	// In a longer text, such as user:password, up to two bytes before the secret share
-	// its first base64 characters, and the text after it shares the last. These
+	// In a longer text, such as user:password, up to two bytes before the secret share its
+	// first base64 characters. The text after the secret shares the last ones. These
 	// characters are left out.
 	for before := range 3 {
 		from, to := (before*8+5)/6, (before+len(s))*8/6

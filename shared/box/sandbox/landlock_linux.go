@@ -14,8 +14,8 @@ import (
 
 // This package uses Landlock without a library. go-landlock (0.11) opens the paths, sets
 // no_new_privs and restricts all threads in one call. The shim opens the paths while it
-// has the rights for that, and restricts its one thread after it has changed its user
-// and entered the program's folder.
+// has the rights for that. It restricts its one thread after it has changed its user and
+// entered the program's folder.
 
 // Sets of Landlock access rights for files.
 const (

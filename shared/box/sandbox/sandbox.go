@@ -41,11 +41,11 @@
 //	open files, size of a file,      rlimits                –
 //	  CPU time
 //
-// A seccomp filter sees the values of a call but not the memory behind addresses, so it
-// cannot tell a unix socket of another program from one of this program. Below
-// AllSockets it therefore refuses all unix sockets. It also refuses datagram pairs,
-// because connect can give them another peer. It allows stream pairs, because connect on
-// one fails with EISCONN. Pipes of Node and the event loops of Python are such pairs.
+// A seccomp filter sees the values of a call but not the memory behind addresses. So it
+// cannot tell a unix socket of another program from one of this program. Below AllSockets
+// it therefore refuses all unix sockets. It also refuses datagram pairs, because connect
+// can give them another peer. It allows stream pairs, because connect on one fails with
+// EISCONN. Pipes of Node and the event loops of Python are such pairs.
 //
 // Neighbours always see the arguments of a program in /proc, so secrets belong into its
 // environment. /proc also lists processes and the names of sockets. Landlock cannot
@@ -126,7 +126,7 @@ type Policy struct {
 // Reserved is what RLIMIT_DATA leaves a process beside its [Policy.Memory], in bytes. The
 // kernel counts writable address space when a process reserves it, before any of it is
 // memory. V8 reserves 512 MiB for the code that it compiles, from Node 24 on writable. A
-// process that reserves nothing can use so much more memory.
+// process that reserves nothing can use that much more memory.
 const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
@@ -136,7 +136,7 @@ type Sockets int
 const (
 	NoSockets       Sockets = iota // connected pairs of unix stream sockets, between the program and its children
 	InternetSockets                // IPv4 and IPv6, and the route netlink, by which programs list interfaces
-	AllSockets                     // sockets of every family: the program reaches all servers of its user
+	AllSockets                     // sockets of every family; so the program can also connect to unix sockets that its user may open
 )
 
 // Guard is one thing a [Policy] asks for.

@@ -46,9 +46,9 @@ const x32 = 0x40000000
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// denied lists system calls that no server needs: ways around this filter, ways into
-// other processes of the user, keys that are shared by user, and parts of the kernel
-// that have often been broken.
+// denied lists system calls that no server needs. They are ways around this filter, ways
+// into other processes of the user, and keys that are shared by user. Others reach parts
+// of the kernel that have often been broken.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // opens sockets too

@@ -91,7 +91,8 @@ func closeOnExec(first int) error {
 	if err == nil {
 		return nil
 	}
-	// This is for Linux before 5.11, and for filters that do not know the call.
+	// Linux before 5.11 does not have this flag of close_range, and seccomp filters of an
+	// outer sandbox may refuse the call.
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err

@@ -179,7 +179,7 @@ func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 	}
 }
 
-func must(t *testing.T, errs ...error) {
+func must(t testing.TB, errs ...error) {
 	t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// renewAfter is the age at which an unchanged snapshot is saved again, so that a sweep
-// by age does not delete one that is in use.
+// renewAfter is the age at which an unchanged snapshot is saved again. So a sweep by age
+// does not delete a snapshot that is in use.
 const renewAfter = 24 * time.Hour
 
 // Config configures a [Keeper]. Store and Key are required.
@@ -81,7 +81,7 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 		return fmt.Errorf("restore the workspace: %w", err)
 	}
 	if w != nil {
-		if err := w.again(root, staged); err != nil {
+		if err := w.prepareUsed(root, staged); err != nil {
 			return fmt.Errorf("restore the workspace: %w", err)
 		}
 		k.keep(process, w)
@@ -95,8 +95,8 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	return nil
 }
 
-// again prepares a workspace in which another process has worked before.
-func (w *kept) again(root *os.Root, staged tree) error {
+// prepareUsed prepares a workspace in which another process has worked before.
+func (w *kept) prepareUsed(root *os.Root, staged tree) error {
 	if w.open {
 		// The previous process was interrupted and its changes were not compared. They
 		// cannot be told apart from those of staging, so all count as the process's own.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -49,12 +50,18 @@ type packer struct {
 	ctx  context.Context
 	root *os.Root
 	out  *tar.Writer
+
+	whole bool // see [Pack]
 }
 
 func (p packer) all(now tree, c changes) error {
+	of := version
+	if p.whole {
+		of = wholeVersion
+	}
 	err := p.out.WriteHeader(&tar.Header{
 		Typeflag: tar.TypeXGlobalHeader, Name: "dormouse",
-		PAXRecords: map[string]string{recordVersion: version, recordEntries: strconv.Itoa(len(c.gone) + len(c.put))},
+		PAXRecords: map[string]string{recordVersion: of, recordEntries: strconv.Itoa(len(c.gone) + len(c.put))},
 	})
 	if err != nil {
 		return err
@@ -92,6 +99,11 @@ func (p packer) entry(name string, e entry) error {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
 	default:
 		h.Typeflag, h.Size, h.ModTime = tar.TypeReg, e.size, e.time
+	}
+	if p.whole { // the shortest header
+		h.Format, h.ModTime = tar.FormatUnknown, time.Time{}
+	}
+	if h.Typeflag == tar.TypeReg {
 		return p.file(h, e)
 	}
 	return p.out.WriteHeader(h)

@@ -176,7 +176,7 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	default:
 		err = &final{fmt.Errorf("the store answers %d", code)}
 	}
-	// The text of the answer is for debugging S3, and may repeat the request.
+	// The error leaves out the text of the answer, which may repeat the signed request.
 	_ = answer.Body.Close()
 	return nil, err
 }

@@ -1,6 +1,6 @@
 // Package snapshot keeps the changes of processes to their workspaces while their box
-// sleeps. It packs the differences from the staged workspace, brings them to a store,
-// and puts them back into a fresh workspace before the next process starts. It hides the
+// sleeps. It packs the differences from the staged workspace and brings them to a store.
+// Before the next process starts, it puts them into a fresh workspace. It hides the
 // archive, how it detects a changed file, and how a store stays whole while runners are
 // killed or outlived by newer ones.
 //
@@ -11,12 +11,12 @@
 // # What is kept
 //
 // A snapshot has the files, folders and links that were made or changed since the
-// workspace was staged, with their permissions and times, and the names of those that
-// were removed. It does not have the top folders .venv, .cache, .tmp and node_modules,
-// which are made anew. It has no sockets, pipes and devices, no owners, and no setuid,
-// setgid and sticky bits. It leaves out and counts entries that the workspace shares
-// with others or that cannot be read: links that lead out of it, and files with another
-// name outside.
+// workspace was staged, with their permissions and times. It also has the names of those
+// that were removed. It does not have the top folders .venv, .cache, .tmp and
+// node_modules, which are made anew. It has no sockets, pipes and devices, no owners, and
+// no setuid, setgid and sticky bits. It leaves out entries that cannot be read or that
+// the workspace shares with others, and counts them. Shared are links that lead out of
+// it, and files with another name outside.
 //
 // The package detects a change by the size, the time, the permissions and the inode of a
 // file. It does not see it when a process rewrites a file in place with as many bytes

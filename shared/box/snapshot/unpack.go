@@ -23,30 +23,30 @@ import (
 // unpack does not trust the archive: it touches nothing outside of root, and refuses
 // everything that pack does not write.
 func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
-	return unpackAs(ctx, r, root, limits, false)
-}
-
-// unpackAs is unpack. whole says that the archive is of a whole folder, see [Pack].
-func unpackAs(ctx context.Context, r io.Reader, root *os.Root, limits Limits, whole bool) error {
 	z, err := zstd.NewReader(reader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return err
 	}
 	defer z.Close()
-	// More than headers may need, and padding.
-	most := limits.Bytes + int64(limits.Files+1)*(4*maxName+8<<10)
-	bounded := &io.LimitedReader{R: z, N: most}
-	if err := untar(ctx, bounded, root, limits, whole); err != nil {
+	bounded := &io.LimitedReader{R: z, N: limits.most()}
+	if err := untar(ctx, bounded, root, limits); err != nil {
 		return readError(ctx, err)
 	}
-	// The checksum is at the end. Only zeros may stand before it.
+	return ended(ctx, bounded)
+}
+
+// most returns how many bytes an archive has at most, with headers and padding.
+func (l Limits) most() int64 { return l.Bytes + int64(l.Files+1)*(4*maxName+8<<10) }
+
+// ended reads an archive to its end, where checksums are. Only zeros may stand before it.
+func ended(ctx context.Context, r *io.LimitedReader) error {
 	rest := make([]byte, 4<<10)
 	for {
-		n, err := bounded.Read(rest)
+		n, err := r.Read(rest)
 		if slices.ContainsFunc(rest[:n], func(b byte) bool { return b != 0 }) {
 			return corrupt("there is something behind its end")
 		}
-		if errors.Is(err, io.EOF) && bounded.N > 0 {
+		if errors.Is(err, io.EOF) && r.N > 0 {
 			return nil
 		}
 		if err != nil {
@@ -91,9 +91,9 @@ func corrupt(format string, args ...any) error {
 }
 
 // untar reads the archive below the compression.
-func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits, whole bool) error {
-	u := unpacker{ctx: ctx, whole: whole, masks: map[fs.FileMode]bool{}, buffer: make([]byte, 64<<10), in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
-	want, err := u.begin()
+func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
+	u := unpacker{ctx: ctx, in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
+	want, err := begin(u.in, version, limits)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,6 @@ type unpacker struct {
 	in     *tar.Reader
 	root   *os.Root
 	limits Limits
-	whole  bool                 // the folder was empty, every name may occur, and links may lead out
-	linked bool                 // there was a link
-	buffer []byte               // for copying files of a whole folder
-	masks  map[fs.FileMode]bool // see masked
 
 	entries int
 	bytes   int64
@@ -131,9 +127,9 @@ type unpacker struct {
 	links   []string
 }
 
-// begin reads the global header and returns the number of entries.
-func (u *unpacker) begin() (int, error) {
-	h, err := u.in.Next()
+// begin reads the global header of an archive, and returns the number of entries.
+func begin(in *tar.Reader, version string, limits Limits) (int, error) {
+	h, err := in.Next()
 	if errors.Is(err, io.EOF) {
 		return 0, corrupt("it is empty")
 	}
@@ -147,8 +143,8 @@ func (u *unpacker) begin() (int, error) {
 	if err != nil || n < 0 {
 		return 0, corrupt("it does not say how many entries it has")
 	}
-	if n > u.limits.Files {
-		return 0, &LimitError{Files: n, MaxFiles: u.limits.Files, MaxBytes: u.limits.Bytes}
+	if n > limits.Files {
+		return 0, &LimitError{Files: n, MaxFiles: limits.Files, MaxBytes: limits.Bytes}
 	}
 	return n, nil
 }
@@ -164,13 +160,10 @@ func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeDir {
 		name = strings.TrimSuffix(name, "/")
 	}
-	if !fine(name) || skipped(name) && !u.whole {
+	if !fine(name) || skipped(name) {
 		return corrupt("it names %q", h.Name)
 	}
 	_, gone := h.PAXRecords[recordGone]
-	if u.whole {
-		return u.fresh(name, h)
-	}
 	switch {
 	case gone && h.Typeflag == tar.TypeReg && h.Size == 0:
 		return u.remove(name)

@@ -246,7 +246,7 @@ func FuzzUnpack(f *testing.F) {
 		limits := Limits{Bytes: 1 << 16, Files: 50}
 		// The first call skips the checksum, the second does not. The test ignores their
 		// errors and checks only the files.
-		_ = untar(t.Context(), bytes.NewReader(data), root, limits, false)
+		_ = untar(t.Context(), bytes.NewReader(data), root, limits)
 		_ = unpack(t.Context(), bytes.NewReader(data), root, limits)
 		if diff := cmp.Diff(files{"workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
 			t.Errorf("outside of the workspace (-want +got):\n%s", diff)

@@ -5,16 +5,16 @@
 //
 // # What AgentCore promises
 //
-// AgentCore does not list sessions. It stops them, and ends each after 8 hours. A session is
-// known by an id that the caller chooses, so a second request for it meets the same virtual
-// machine, whose runner answers it as the first one.
+// AgentCore does not list sessions. It stops them, and ends each after 8 hours. A session
+// is known by an id that the caller chooses, so a second request for it reaches the same
+// virtual machine. Its runner answers both requests alike.
 //
 // # Secrets
 //
-// The request that begins a session holds the box's name, its generation, the one-time token,
-// a pass for the relay's gateway and the address of the relay. The servers' secrets come with
-// the relay's welcome. A server can read the credentials of the runtime's role, so that role
-// must have no right but those to pull the image and to write its log.
+// The request that begins a session holds the box's name, its generation and the one-time
+// token. It also holds the relay's address and a pass for its gateway. The servers'
+// secrets come with the relay's welcome. A server can read the credentials of the
+// runtime's role. So the role may only pull the image and write its log.
 package agentcore
 
 import (

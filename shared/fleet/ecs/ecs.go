@@ -1,6 +1,6 @@
 // Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It hides
-// task definitions, the sizes that Fargate sells, how it recognizes its own tasks in a
-// cluster, and which answers of ECS mean "no room", "never" and "not now".
+// task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in
+// a cluster. It also hides which answers of ECS mean "no room", "never" and "not now".
 //
 // It makes no cluster, network, role or log group; the stack's template does. It keeps no
 // state between calls, and does not decide when a box is started.
@@ -47,19 +47,19 @@ const (
 	maxOverrides = 8192
 	maxGroup     = 255
 	maxReason    = 255
-	// callTimeout limits a method of the fleet with all its calls and retries, so that no
-	// message waits longer for an ECS that does not answer.
+	// callTimeout limits a method of the fleet with all its calls and retries. No message
+	// waits longer than that for ECS.
 	callTimeout = 20 * time.Second
 	attempts    = 4
 	maxBackoff  = 2 * time.Second
 )
 
 // Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size,
-// Disabled, Shape, Endpoint and HTTPClient are required.
+// Disabled, Shape and HTTPClient are required.
 type Config struct {
 	Region      string
 	Credentials aws.CredentialsProvider
-	// Endpoint replaces the region's own endpoint; "" keeps that.
+	// Endpoint is the address of ECS, without a slash at its end.
 	Endpoint string
 	// HTTPClient may be nil.
 	HTTPClient Doer
@@ -126,7 +126,7 @@ func New(c Config) (*Fleet, error) {
 
 func (c Config) check() error {
 	for what, missing := range map[string]bool{
-		"Region": c.Region == "", "Credentials": c.Credentials == nil, "Cluster": c.Cluster == "", "Subnets": len(c.Subnets) == 0,
+		"Region": c.Region == "", "Endpoint": c.Endpoint == "", "Credentials": c.Credentials == nil, "Cluster": c.Cluster == "", "Subnets": len(c.Subnets) == 0,
 		"SecurityGroups": len(c.SecurityGroups) == 0, "ExecutionRole": c.ExecutionRole == "", "Image": c.Image == "",
 	} {
 		if missing {
@@ -147,11 +147,12 @@ func (c Config) check() error {
 // letters, digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
 // for the first task of a new definition.
 //
-// Errors: fleet.ErrInvalid also if the environment is longer than ECS accepts (8,192
-// characters with all other overrides), if Fargate has no such size, or if ECS refuses
-// the contents of the request; fleet.ErrDisabled, without a call; fleet.ErrCapacity if
-// there is no spare Fargate capacity, the account's quota is used up or the rate of
-// starts is too high; fleet.ErrUnavailable otherwise.
+// Errors: fleet.ErrInvalid also if Fargate has no such size, or if ECS refuses the
+// contents of the request. ErrInvalid also means that the environment is longer than ECS
+// accepts (8,192 characters with all other overrides). fleet.ErrDisabled comes without a
+// call. fleet.ErrCapacity means that Fargate has no spare capacity, the account's quota
+// is used up, or the rate of starts is too high. Any other failure is
+// fleet.ErrUnavailable.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

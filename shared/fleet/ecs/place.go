@@ -28,7 +28,8 @@ type place struct {
 
 // ParsePlace reads a Config from the form that template.yaml writes: one JSON object
 // whose keys are the fields of Config with a small first letter. endpoint is only for
-// places without AWS. The caller sets Credentials, HTTPClient and Shape. Errors:
+// places without AWS; elsewhere the caller sets Endpoint. The caller also sets Credentials,
+// HTTPClient and Shape. Errors:
 // fleet.ErrInvalid for text that is no such object; [New] checks the values.
 func ParsePlace(text string) (Config, error) {
 	var p place

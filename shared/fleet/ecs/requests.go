@@ -34,12 +34,6 @@ type requests struct {
 
 func newRequests(c Config) requests {
 	r := requests{endpoint: c.Endpoint, region: c.Region, credentials: c.Credentials, client: c.HTTPClient}
-	if r.endpoint == "" {
-		r.endpoint = "https://ecs." + c.Region + ".amazonaws.com"
-		if strings.HasPrefix(c.Region, "cn-") {
-			r.endpoint += ".cn"
-		}
-	}
 	if r.client == nil {
 		r.client = &http.Client{}
 	}

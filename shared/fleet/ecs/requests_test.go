@@ -28,7 +28,7 @@ func (s *says) Do(r *http.Request) (*http.Response, error) {
 func TestRequestsAreThoseOfTheRegion(t *testing.T) {
 	for region, host := range map[string]string{"eu-west-1": "ecs.eu-west-1.amazonaws.com", "cn-north-1": "ecs.cn-north-1.amazonaws.com.cn"} {
 		s := &says{status: http.StatusOK, body: `{"taskArns":[]}`}
-		x := open(t, nil, func(c *Config) { c.Region, c.HTTPClient, c.Endpoint = region, s, "" })
+		x := open(t, nil, func(c *Config) { c.Region, c.HTTPClient, c.Endpoint = region, s, "https://"+host })
 		if err := x.Stop(t.Context(), "ecs/a", "idle"); err != nil || len(s.asked) != 1 {
 			t.Fatal(err, len(s.asked))
 		}

@@ -80,7 +80,7 @@ type Config struct {
 	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. nil: no
 	// task says.
 	Memory func(fleet.Task) int
-	// Lifetime is that of the functions; 0 is [Lifetime].
+	// Lifetime is the timeout of the functions. 0 means the constant [Lifetime].
 	Lifetime time.Duration
 }
 

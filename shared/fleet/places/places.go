@@ -24,7 +24,7 @@ const (
 	Auto     = "auto"      // the cheapest place that can run the box
 	Fast     = "lambda"    // Lambda, if it can run the box
 	Sessions = "agentcore" // AgentCore, if it can run the box
-	Fargate  = "fargate"   // the place that runs every box; on one machine a process of it
+	Fargate  = "fargate"   // the base place, which can run every box; on one machine this is a process of the machine
 )
 
 // Fleet is a fleet of several places. It is safe for concurrent use.
@@ -116,7 +116,7 @@ const goneLife = 8 * time.Hour
 type Needs struct {
 	Wish    string        // Auto, Fast, Sessions or Fargate; "" for the fleet's own
 	Attempt int           // counted from 1
-	Busy    time.Duration // how long the box has had work in its wakes, in the mean; 0 if unknown
+	Busy    time.Duration // how long the box works in one wake, on average; 0 if unknown
 
 	CPUs        float64
 	MemoryMB    int
@@ -134,7 +134,7 @@ const (
 	lambdaMemory = 2048
 	// lambdaTool leaves enough of the 15 minutes for more than one call.
 	lambdaTool = 10 * time.Minute
-	// lambdaBusy is how long a wake may last in the mean until the base place is cheaper.
+	// lambdaBusy is the average length of a wake above which the base place is cheaper.
 	lambdaBusy = 25 * time.Second
 
 	agentCoreMemory = 8192

@@ -150,10 +150,10 @@ func (p *Pool) spawner() {
 	}
 }
 
-// Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a
-// usable client token or environment, [fleet.ErrCapacity] when MaxTasks tasks run,
-// [fleet.ErrDisabled] if the pool is disabled, and [fleet.ErrUnavailable] if it is
-// closed or the runner cannot be started.
+// Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a usable
+// client token or environment, and [fleet.ErrCapacity] when MaxTasks tasks run. It
+// returns [fleet.ErrDisabled] if the pool is disabled, and [fleet.ErrUnavailable] if it
+// is closed or the runner cannot be started.
 func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -234,7 +234,7 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	failure := <-drained
 	_ = out.Close()
 
-	end := p.settle(t, failure)
+	end := p.recordEnd(t, failure)
 	if left != nil {
 		p.log.Error("processes of a stopped box are still alive", "task", end.ID, "box", end.Box, "error", left)
 	}
@@ -255,9 +255,9 @@ func (p *Pool) runnerGone(t *task) {
 	}
 }
 
-// settle records how the task ended, after its runner has been waited for. failure is
+// recordEnd records how the task ended, after its runner has been waited for. failure is
 // the last error that the runner has logged.
-func (p *Pool) settle(t *task, failure string) fleet.Status {
+func (p *Pool) recordEnd(t *task, failure string) fleet.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &t.status

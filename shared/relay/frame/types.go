@@ -31,6 +31,8 @@ type Hello struct {
 	// Digest names the definition of the server that the runner was started with, ""
 	// if it does not say.
 	Digest string `json:"digest,omitempty"`
+	// Baked says that the runner's image has the install of the server.
+	Baked bool `json:"baked,omitempty"`
 	// Questions are the client-visible ids of open questions, by session. The host
 	// posts the answers that came while the runner had no connection.
 	Questions map[session.ID][]string `json:"questions,omitempty"`
@@ -61,7 +63,7 @@ type Ask struct {
 	Inbox    bool             `json:"inbox,omitempty"`
 }
 
-// Return gives a message back that the runner has not executed and will not execute,
+// Return gives back a message that the runner has not executed and will not execute,
 // because its time is almost over. The message is the payload.
 type Return struct {
 	Sender
@@ -102,8 +104,9 @@ type Asks struct {
 	Len       int                `json:"len"`    // bytes of the request
 }
 
-// Status tells the host about a process. With a payload it is the result of a fresh
-// process's initialize, which was asked for with protocol version Detail.
+// Status tells the host about a process. If it has a payload, the payload is the result
+// of a fresh process's initialize. Detail is then the protocol version that the runner
+// asked for.
 type Status struct {
 	Sender
 	Session session.ID `json:"session,omitempty"`
@@ -197,7 +200,7 @@ type Deliver struct {
 	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
-	// Secrets is what the principal has at third parties, by provider.
+	// Secrets are the keys and tokens that the principal has at third parties, by provider.
 	Secrets map[string]session.Secret `json:"secrets,omitempty"`
 	Payload []byte                    `json:"-"`
 }

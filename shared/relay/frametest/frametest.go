@@ -72,8 +72,8 @@ type Frame struct {
 	In       int64  `json:"in,omitempty"` // milliseconds
 	By       string `json:"by,omitempty"` // who halts
 
-	// The fields of Status. With a payload it is the result of a fresh process's
-	// initialize, requested with protocol version Detail.
+	// The fields of Status. The payload, if there is one, is the result of a fresh process's
+	// initialize. Detail is then the requested protocol version.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`

@@ -37,8 +37,8 @@ type endedCall struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over notes the ends of calls in a batch, if their clients get them by a push or by a
-// stream that is not the call's own. Their functions have ended with the request. show
+// over notes the ends of calls in a batch. It leaves out calls whose client gets the end
+// on the call's own stream. The function of such a call has ended with the request. show
 // says whether the reasons of failed calls may repeat what the server answered.
 func over(ctx context.Context, p host.Posting, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)

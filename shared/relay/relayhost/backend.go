@@ -153,8 +153,8 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 }
 
 // tender follows one request to its end for one function. The request is in one of three
-// places: posted to generation bound; waiting in the inbox; or, if bound is 0 and inbox is
-// false, only in the memory of this function.
+// places. It was posted to generation bound, or it waits in the inbox. If bound is 0 and
+// inbox is false, only the memory of this function has it.
 type tender struct {
 	k        *Backend
 	d        host.Delivery
@@ -197,7 +197,11 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 		return err
 	}
 	if b.State == session.Awake && b.Conn == seen.Conn {
-		return losses{t.k.boxes}.missed(ctx, b, nil)
+		lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+		if err != nil || !lost {
+			return err
+		}
+		return t.moved(ctx, seen) // it is asleep by now
 	}
 	if t.bound != 0 {
 		return nil // an earlier post may have arrived, so Check must find out before a new one
@@ -205,9 +209,9 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	return t.send(ctx, b)
 }
 
-// enqueue puts the request into the inbox and then reads the record. The order matters:
-// a function that wakes the box, or a runner that goes to sleep, either sees the item
-// or has changed the record before enqueue reads it.
+// enqueue puts the request into the inbox and then reads the record. The order matters. A
+// function that wakes the box, or a runner that goes to sleep, either sees the item or
+// has changed the record before enqueue reads it.
 func (t *tender) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, session.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
@@ -233,13 +237,17 @@ func (t *tender) look(ctx context.Context) error {
 	switch b.State {
 	case session.Starting:
 		if t.k.overdue(b) {
-			return t.k.settle(ctx, t.d.Box)
+			return t.k.doDue(ctx, t.d.Box)
 		}
 		t.accepted = true
 	case session.Awake:
 		err := t.k.post(ctx, b.Conn, frame.Nudge{})
 		if errors.Is(err, session.Closed) {
-			return losses{t.k.boxes}.missed(ctx, b, nil)
+			lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+			if err != nil || !lost {
+				return err
+			}
+			return t.look(ctx) // it is asleep by now
 		}
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
@@ -361,7 +369,11 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 		return err
 	}
 	if !b.Over(it.Gen) {
-		return losses{t.k.boxes}.missed(ctx, b, nil)
+		lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+		if err != nil || !lost {
+			return err
+		}
+		return t.step(ctx) // its generation is over by now
 	}
 	released, err := t.k.overItem(ctx, b, it)
 	if err != nil || !released {

@@ -171,11 +171,11 @@ func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(sessio
 	return nil
 }
 
-// overItem handles an item that was taken by a generation which b says is over. The caller
-// must have read b before the item's log. A generation that ended with a bye had nothing
-// in flight. If its item has no new event in the log, a pull that came too late claimed
-// it, and nothing was executed: overItem releases it for another generation. Any other
-// item that has no end gets an error.
+// overItem handles an item that was taken by a generation which b says is over. The
+// caller must have read b before the item's log. A generation that ended with a bye had
+// nothing in flight. If its item has no new event in the log, a pull that came too late
+// claimed it, and nothing was executed. overItem then releases it for another generation.
+// Any other item that has no end gets an error.
 func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)

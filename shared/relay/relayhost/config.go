@@ -42,8 +42,8 @@ type Config struct {
 	// TenantBoxes is about how many boxes of one tenant may run at a time. A request
 	// that would wake one more is Busy. 0 means any number.
 	TenantBoxes int
-	// Secrets returns what the principal of a session has at the third parties of its
-	// server, by provider. nil: no server has any.
+	// Secrets returns the keys and tokens of the principal of a session at the third parties
+	// of its server, by provider. nil: no server has any.
 	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
 	// BoxesOf returns how many boxes a tenant may have, 0 if TenantBoxes counts; nil: it
 	// counts for all tenants.
@@ -83,9 +83,9 @@ type Snapshots interface {
 	// Newest returns a URL for a GET of the newest snapshot, the sum that Room got for it,
 	// and the time it was saved. It returns NotFound if there is none.
 	Newest(ctx context.Context, box session.BoxID, owner string) (get, sum string, saved time.Time, err error)
-	// Room returns the name of a new object of size bytes, a URL for the PUT that uploads
-	// it, and the header to send with it. sum is the SHA-256 of the bytes in hexadecimal,
-	// or "". It returns TooLarge if size is over the limit.
+	// Room returns the name of a new object of size bytes, and a URL for the PUT that
+	// uploads it. header must be sent with that PUT. sum is the SHA-256 of the bytes in
+	// hexadecimal, or "". It returns TooLarge if size is over the limit.
 	Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64, sum string) (object, put string, header map[string]string, err error)
 	// Commit makes an object the newest snapshot. It may be called twice, and late. It
 	// returns Invalid if Room never named the object.

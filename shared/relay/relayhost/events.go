@@ -28,8 +28,8 @@ type said struct {
 }
 
 // postings opens the tickets and cuts the payload. It refuses the whole frame, with
-// Invalid, if anything in it is wrong, or if it has more streams, tickets or events
-// than a batch holds. Each stream costs a write.
+// Invalid, if anything in it is wrong. It also refuses a frame that has more streams,
+// tickets or events than a batch holds. Each stream costs a write.
 func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) {
 	count := 0
 	for _, it := range f.Items {
@@ -95,10 +95,10 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 	return events[:len(it.Lens)], again, payload[size:], true
 }
 
-// events stores a batch, in this order: the marks; the standalone stream; the request streams,
-// each after the item of its suspension if it has one. Then it pushes the stored events to
-// connected clients, removes the marks of ended requests, and returns the ack. All of it
-// may be repeated.
+// events stores a batch in this order: the marks, the standalone stream, the request
+// streams. If a request is suspended, its item is stored before its stream. Then it
+// pushes the stored events to connected clients, removes the marks of ended requests, and
+// returns the ack. All of it may be repeated.
 func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	postings, err := h.postings(ctx, f)
 	if errors.Is(err, session.Invalid) {
@@ -129,8 +129,8 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		return nil, err // without an ack the runner sends the batch again
 	}
 	for _, it := range f.Items {
-		// If this function did not store the end itself (the stream is in ack.Closed), the
-		// function that wrote the end needs the item until it has pushed that end.
+		// If the stream is in ack.Closed, another function stored the end. That function needs
+		// the item until it has pushed the end.
 		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
 			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
 				return nil, err

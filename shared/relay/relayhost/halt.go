@@ -14,7 +14,7 @@ import (
 type Halt struct {
 	Session session.ID    // "": all processes of the box
 	By      string        // who stops it, in words for clients
-	Within  time.Duration // that calls in flight may take to end; then they end with an error that names By
+	Within  time.Duration // how long calls in flight may take to end; then they end with an error that names By
 }
 
 // Pauses of Halt while a runner is between two connections.

@@ -359,9 +359,9 @@ func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (T
 	return t, nil
 }
 
-// status stores the handshake of a fresh process. A report without a payload goes to
-// the log, if it comes over the connection that the box record has: nothing else proves
-// which runner sent it.
+// status stores the handshake of a fresh process. A report without a payload goes to the
+// log, if it comes over the connection that the box record has. Nothing else proves which
+// runner sent it.
 func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := h.Store.Box(ctx, f.Box)

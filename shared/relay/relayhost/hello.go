@@ -45,8 +45,8 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 
 // outdated reports whether a runner was started with another definition of its server
 // than the one that this function has. hello does not ask about the first hello of a
-// runner: while a deployment replaces functions, the runner may have been started by a
-// newer function than this one, and would be started and retired in turn.
+// runner. While a deployment replaces functions, a newer function than this one may have
+// started the runner. Such runners would be started and retired in turn.
 func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }

@@ -16,9 +16,10 @@ import (
 // has ended the request; that function has left a mark of its own. A deliver frame that is
 // not late is executed at once.
 
-// returned puts a message into the inbox that its runner gives back without having
-// executed it. A mark that the request has by now stays. returned reads the log after the
-// write: the request may have ended in the meantime, and nobody waits for the item then.
+// returned handles a message that its runner gives back without having executed it. It
+// puts the message into the inbox. If the request has a mark by now, the mark stays.
+// returned reads the log after the write: the request may have ended in the meantime, and
+// nobody waits for the item then.
 func (h *Handler) returned(ctx context.Context, f frame.Return) error {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {

@@ -63,52 +63,57 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 	switch {
 	case b.State == session.Starting && b.Changed.Before(since):
 		b.Failure = programEnded()
-		return w.again(ctx, b)
+		return w.restart(ctx, b)
 	case b.State != session.Awake:
 		return nil // a start that never completes becomes overdue
 	case b.Changed.Before(since):
-		return w.lost(ctx, b, stopFailure(fleet.Status{}, false))
+		_, err := w.lost(ctx, b, stopFailure(fleet.Status{}, false))
+		return err
 	}
-	return w.missed(ctx, b, w.Fleet.Stop)
+	_, err := w.missed(ctx, b, w.Fleet.Stop)
+	return err
 }
 
-// missed finds out whether an awake box is lost whose place does not list its tasks. Either
-// of these means that it is: the place's Lifetime has passed since the last change of the
-// record; the connection was closed twice, goneAfter apart, and the runner has not come
-// back. The sweep calls missed, and each function that waits for a call of the box does: no
-// place of this kind reports the end of a task. Where the place stops tasks, stop does so
-// before the box is lost. The functions have no right to, pass nil, and leave the box to the
-// sweep.
-func (x losses) missed(ctx context.Context, b session.Box, stop func(ctx context.Context, task, reason string) error) error {
+// missed finds out whether an awake box is lost, if its place does not list tasks. It is
+// lost if the place's Lifetime has passed since the last change of the record. It is also
+// lost if its connection was found closed twice, goneAfter apart, and the runner has not
+// come back. The sweep calls missed, and so does each function that waits for a call of
+// the box. No place of this kind reports the end of a task. If the place can stop tasks,
+// stop ends the task before the box is declared lost. Waiting functions have no right to
+// stop tasks; they pass nil and leave the box to the sweep.
+//
+// lost says that missed has just written the loss into the record. The caller reads it
+// again, and does what the loss makes due.
+func (x losses) missed(ctx context.Context, b session.Box, stop func(ctx context.Context, task, reason string) error) (lost bool, err error) {
 	can := x.Fleet.Traits(b.Place)
 	if can.Lists || b.State != session.Awake {
-		return nil
+		return false, nil
 	}
 	if can.Lifetime > 0 && longAgo(b.Changed, can.Lifetime+lifetimeSlack) {
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	err := x.post(ctx, b.Conn, frame.Look{})
+	err = x.post(ctx, b.Conn, frame.Look{})
 	closed := errors.Is(err, session.Closed)
 	switch {
 	case err != nil && !closed:
-		return err
+		return false, err
 	case !closed && b.Gone.IsZero():
-		return nil
+		return false, nil
 	case !closed:
 		b.Gone = time.Time{}
 	case b.Gone.IsZero() || time.Since(b.Gone) < -maxSkew:
 		b.Gone = time.Now()
 	case time.Since(b.Gone) < goneAfter:
-		return nil
+		return false, nil
 	case can.Stops && stop == nil:
-		return nil
+		return false, nil
 	case can.Stops:
 		if err := stop(ctx, b.Task, "its connection is gone"); err != nil {
-			return err
+			return false, err
 		}
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	default:
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	return ignoreConflict(x.Store.SaveBox(ctx, b))
+	return false, ignoreConflict(x.Store.SaveBox(ctx, b))
 }

@@ -67,6 +67,9 @@ func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Bo
 	case b.State == session.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
 		b.State, b.Runner, b.Task = session.Awake, f.Runner, f.Task
 		b.Owner, b.TokenHash, b.Until, b.Attempt, b.Began = "", "", time.Time{}, 0, now
+		if f.Baked {
+			b.Installed = f.Digest
+		}
 	case b.State == session.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
 		// This is a reconnect or a renewal. f.Gen is below b.Gen if the runner sent hello
 		// after a bye and the welcome was lost. It is the same runner, and it executes
@@ -74,7 +77,7 @@ func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Bo
 	case b.State == session.Awake && same && f.Gen <= b.Gen:
 		return b, known // a ping, or an overtaken hello
 	case b.State == session.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
-		b.Told = again(b.Told, b.Gen)
+		b.Told = carryOver(b.Told, b.Gen)
 		b.State, b.Gen = session.Awake, b.Gen+1 // a hello after a bye
 	case b.State == session.Asleep && same && f.Link <= b.Link:
 		return b, ignore // overtaken by its own bye
@@ -85,9 +88,9 @@ func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Bo
 	return b, write
 }
 
-// again returns t for a runner that continues in the next generation. Its processes live
+// carryOver returns t for a runner that continues in the next generation. Its processes live
 // on. So the changes of lists that they have announced count for that generation too.
-func again(t session.Told, gen session.Generation) session.Told {
+func carryOver(t session.Told, gen session.Generation) session.Told {
 	for _, told := range []*session.Generation{&t.Tools, &t.Prompts, &t.Resources} {
 		if *told == gen {
 			*told++

@@ -6,7 +6,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// secretsOf returns what the principal of a session has at third parties. It logs an error.
+// secretsOf returns the keys and tokens of the principal of a session at third parties.
+// It logs an error.
 func secretsOf(ctx context.Context, x boxes, s session.Session) (map[string]session.Secret, error) {
 	if x.Secrets == nil {
 		return nil, nil

@@ -82,8 +82,8 @@ func leftover(s session.ID) session.StreamID { return session.StreamID("over-" +
 // leave removes the snapshot of a session that has ended, or leaves the removal to the
 // sweep. If the box is asleep and this function may remove snapshots, leave does so at
 // once. Otherwise it writes a leftover item, so that the sweep checks the box. There are
-// three reasons for that: the box may have to be told of the end again, it may save once
-// more, or this function may have no right to remove snapshots.
+// three reasons for that. The box may have to be told of the end again, or it may save
+// once more. Or this function may have no right to remove snapshots.
 func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {
 		return nil

@@ -28,7 +28,7 @@ import (
 func (a *asylum) keeping() *buckettest.S3 {
 	s3 := buckettest.New(a.t)
 	b := bucket.New(bucket.Config{
-		Place: bucket.Place{Bucket: "kept", Region: buckettest.Region, Endpoint: s3.Endpoint()},
+		Location: bucket.Location{Bucket: "kept", Region: buckettest.Region, Endpoint: s3.Endpoint()},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: buckettest.KeyID, SecretAccessKey: buckettest.Secret, SessionToken: buckettest.Token}, nil
 		}),

@@ -101,7 +101,7 @@ func (x boxes) answered(ctx context.Context, s session.ID, box session.BoxID, qu
 	if err != nil || !resumed {
 		return err
 	}
-	return x.summon(ctx, box)
+	return x.wakeOrNudge(ctx, box)
 }
 
 // resume makes a suspended call wait for a box if all its questions are answered. It ends
@@ -133,8 +133,9 @@ func (x boxes) resume(ctx context.Context, it session.Item) (resumed bool, err e
 	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
 }
 
-// summon makes a box pull its inbox: it wakes the box or nudges it.
-func (x boxes) summon(ctx context.Context, id session.BoxID) error {
+// wakeOrNudge makes a box pull its inbox. It wakes a box that sleeps, and sends a nudge frame
+// to one that is awake.
+func (x boxes) wakeOrNudge(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
 		return err
@@ -153,9 +154,9 @@ func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 }
 
 // settleSuspended does for the sweep the due work for a suspended call. It ends the call
-// if its stream has an end, its time is over, its session has ended, or the box was lost
-// before it stored the questions. It resumes the call if all questions are answered and
-// the function that should have resumed it died.
+// if its stream has an end, its time is over, or its session has ended. It also ends it
+// if the box was lost before the questions were stored. It resumes the call if all
+// questions are answered and the function that should have resumed it died.
 func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
@@ -220,8 +221,8 @@ func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
 }
 
-// endAsking ends those calls of a session for which match returns true, if they wait for
-// their client, or for a box after the client has answered.
+// endAsking ends those calls of a session for which match returns true. It only ends
+// calls that wait for their client, or for a box after the client has answered.
 func (x boxes) endAsking(ctx context.Context, of session.Address, match func(session.Item) bool, why *wire.Error) error {
 	items, err := x.Store.Items(ctx, of.Box)
 	if err != nil {

@@ -65,7 +65,7 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 		} else if listed {
 			errs = append(errs, w.compare(ctx, b, tasks))
 		}
-		errs = append(errs, w.settle(ctx, id))
+		errs = append(errs, w.doDue(ctx, id))
 	}
 	if listed {
 		errs = append(errs, w.stopOrphans(ctx, boxes, tasks))
@@ -82,13 +82,14 @@ func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Stat
 	}
 	switch {
 	case b.State == session.Awake && (t.State == fleet.Stopped || at < 0 && longAgo(b.Changed, w.ListLag)):
-		return w.lost(ctx, b, stopFailure(t, false))
+		_, err := w.lost(ctx, b, stopFailure(t, false))
+		return err
 	case b.State == session.Starting && t.State == fleet.Stopped:
 		b.Failure = stopFailure(t, true)
-		return w.again(ctx, b)
+		return w.restart(ctx, b)
 	case b.State == session.Starting && at < 0 && b.Changed.Before(w.Fleet.Traits(b.Place).Since):
 		b.Failure = programEnded()
-		return w.again(ctx, b)
+		return w.restart(ctx, b)
 	}
 	return nil // a start that never completes becomes overdue
 }
@@ -134,12 +135,12 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	switch {
 	case !runs(b, t):
 	case b.State == session.Awake:
-		err = w.lost(ctx, b, stopFailure(t, false))
+		_, err = w.lost(ctx, b, stopFailure(t, false))
 	default:
 		b.Failure = stopFailure(t, true)
-		err = w.again(ctx, b)
+		err = w.restart(ctx, b)
 	}
-	return errors.Join(err, w.settle(ctx, b.ID))
+	return errors.Join(err, w.doDue(ctx, b.ID))
 }
 
 // stopFailure is the failure that clients see when a task ended: during their requests,
@@ -163,22 +164,19 @@ func stopFailure(t fleet.Status, starting bool) session.Failure {
 }
 
 // lost records that the generation of b ended without a bye. If another writer changed
-// the record in between, lost does nothing, and the caller's settle looks again.
-func (x losses) lost(ctx context.Context, b session.Box, why session.Failure) error {
-	err := x.Store.SaveBox(ctx, lose(b, why, time.Now()))
-	if errors.Is(err, session.Conflict) {
-		return nil
-	}
+// the record in between, lost writes nothing, and the caller's doDue looks again.
+func (x losses) lost(ctx context.Context, b session.Box, why session.Failure) (written bool, err error) {
+	err = x.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if err == nil {
 		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
 			"exit_code", why.Exit, "signal", why.Signal)
 	}
-	return err
+	return err == nil, ignoreConflict(err)
 }
 
-// again starts a box once more after its start failed. After maxAttempts it gives the box
+// restart starts a box once more after its start failed. After maxAttempts it gives the box
 // up.
-func (x boxes) again(ctx context.Context, b session.Box) error {
+func (x boxes) restart(ctx context.Context, b session.Box) error {
 	if b.Attempt >= maxAttempts {
 		return ignoreConflict(x.giveUp(ctx, b))
 	}
@@ -191,11 +189,11 @@ func (x boxes) again(ctx context.Context, b session.Box) error {
 	return ignoreConflict(err)
 }
 
-// settle does the work that is due by the record and the items of one box. It repeats a
-// start that took too long, ends or releases requests of a generation that is over, and
-// wakes the box for requests that wait. If it cannot end a request, it still handles the
+// doDue does the work that is due by the record and the items of one box. It repeats a
+// start that took too long, and wakes the box for requests that wait. It ends or releases
+// requests of a generation that is over. If it cannot end a request, it still handles the
 // others.
-func (x boxes) settle(ctx context.Context, id session.BoxID) error {
+func (x boxes) doDue(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
 		return err
@@ -204,7 +202,7 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 		b.Failure = session.Failure{
 			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.startTimeout(b)), At: time.Now(),
 		}
-		if err := x.again(ctx, b); err != nil {
+		if err := x.restart(ctx, b); err != nil {
 			return err
 		}
 		if b, err = x.Store.Box(ctx, id); err != nil {

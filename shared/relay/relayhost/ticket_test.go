@@ -29,7 +29,14 @@ func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
 		case reflect.Slice:
 			f.Set(reflect.ValueOf([]json.RawMessage{[]byte("1")}))
 		case reflect.Pointer:
-			f.Set(reflect.ValueOf(&session.Shown{Tools: session.ToolFilter{Allow: []string{"a"}, Deny: []string{"b"}}, Lists: []json.RawMessage{[]byte("1")}}))
+			switch f.Interface().(type) {
+			case *session.Shown:
+				f.Set(reflect.ValueOf(&session.Shown{Tools: session.ToolFilter{Allow: []string{"a"}, Deny: []string{"b"}}, Lists: []json.RawMessage{[]byte("1")}}))
+			case *session.Through:
+				f.Set(reflect.ValueOf(&session.Through{Group: "g", Server: "s", Plain: true}))
+			default:
+				t.Fatalf("a field of type %s, which this test does not fill", f.Type())
+			}
 		default:
 			t.Fatalf("a field of kind %s, which this test does not fill", f.Kind())
 		}

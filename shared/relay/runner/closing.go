@@ -20,9 +20,9 @@ type CloseCode int
 // without one (1005, 1006), the runner comes back.
 const (
 	CloseGoingAway   CloseCode = 1001 // the gateway's idle limit, its limit of two hours, or a new deployment
-	CloseProtocol    CloseCode = 1002 // the peer could not read a message of this end; so do the next two
-	CloseUnsupported CloseCode = 1003 // a binary message
-	CloseNotText     CloseCode = 1007 // text that is not UTF-8
+	CloseProtocol    CloseCode = 1002 // the peer could not read a message of this end
+	CloseUnsupported CloseCode = 1003 // the peer does not take binary messages
+	CloseNotText     CloseCode = 1007 // the peer got text that is not UTF-8
 	ClosePolicy      CloseCode = 1008 // API Gateway throttles
 	CloseTooBig      CloseCode = 1009 // a message or a frame was over the gateway's limit
 	CloseExtension   CloseCode = 1010

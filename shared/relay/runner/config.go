@@ -59,7 +59,7 @@ type Delivery struct {
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server had another definition when the session last had a request
 	Trace       string                    // the name of the client's request in all logs, "" for none
-	Secrets     map[string]session.Secret // what the principal has at third parties, by provider
+	Secrets     map[string]session.Secret // keys and tokens of the principal at third parties, by provider
 }
 
 // Event is one message of a process. Raw is one line of JSON without the newline, and
@@ -145,6 +145,9 @@ type Config struct {
 	// caller then ends Run's ctx; Retire must not block. nil: the runner does not retire.
 	Digest string
 	Retire func()
+	// Baked says that the image has the install of the server. The host notes it with
+	// Digest.
+	Baked bool
 
 	Idle         time.Duration // the box sleeps after it was idle for this long; 120 s
 	Linger       time.Duration // how long the runner stays after bye, for messages that were on their way; 5 s

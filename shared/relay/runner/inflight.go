@@ -47,7 +47,7 @@ type pull struct {
 	again   alarm
 }
 
-// deliver executes a message if three conditions hold: its generation is this one, the
+// deliver executes a message if three conditions hold. Its generation is this one, the
 // runner has sent no bye since the last welcome, and the message was not executed before.
 // A message from the inbox was claimed for this generation, so no other party may end it.
 // It is executed however old it is.

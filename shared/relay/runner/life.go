@@ -151,8 +151,8 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.ByeOK:
 		l.sleep.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
-		// An invited runner may get them before its welcome. It has no process yet, so
-		// they are about processes of the generation before.
+		// An invited runner may get them before its welcome. It has no process yet, so they are
+		// about processes of the generation before.
 		if l.Begin == nil || l.links.begun {
 			l.toExecutor(f)
 		}

@@ -24,7 +24,7 @@ const (
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // doublings of firstBackOff; a runner waits this long if its host throttles
+	longBackOff  = 5                // how often firstBackOff doubles in the wait of a runner whose host throttles
 	longestWait  = 30 * time.Second // the longest wait that a host may ask for
 	roundsWithin = 10 * time.Minute
 	maxRounds    = 5           // how many refusals within roundsWithin may be this runner's fault
@@ -264,7 +264,7 @@ func (ls *links) sayHello(lk *link) {
 func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 	lk.asking = false
 	lk.tries++
-	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
+	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Baked: ls.Baked, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
 	if !ls.welcomed {
 		f.Token = ls.Token
 	}

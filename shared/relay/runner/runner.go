@@ -40,9 +40,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Runner is the box's end of the relay for one life of a box: from the first hello
-// until the box sleeps, is fenced or loses the host. Any goroutine may call Event,
-// Status and Snapshot.
+// Runner is the box's end of the relay for one life of a box. A life begins with the
+// first hello. It ends when the box sleeps, is fenced or loses the host. Any goroutine
+// may call Event, Status and Snapshot.
 type Runner struct {
 	cfg  Config
 	id   string

@@ -227,6 +227,26 @@ func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 	})
 }
 
+// The second of two runners that one event has started gets a fence in place of its launch.
+// No time passes until it ends.
+func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.connected()
+		b.expect(frame.TypeHello)
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
+		if err := b.returned(); !errors.Is(err, runner.ErrFenced) {
+			t.Errorf("Run returned %v", err)
+		}
+		b.nothing()
+	}, func(c *runner.Config) {
+		c.Executor = nil
+		c.Begin = func(map[string]string) (runner.Begun, error) {
+			t.Error("a runner that was refused begins")
+			return runner.Begun{}, nil
+		}
+	})
+}
+
 func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.conn.cut()

@@ -1,4 +1,4 @@
-// Package slack sets the timer slack of this program: how late the kernel may wake a
+// Package timerslack sets the timer slack of this program: how late the kernel may wake a
 // sleeping thread, 50 µs by default.
 //
 // While any goroutine runs, every Go program has a thread (sysmon) that wakes every 20 µs
@@ -9,7 +9,7 @@
 // Threads and processes inherit the slack of the thread that starts them. So dormouse
 // sets it once, and runners and servers inherit it. Only Linux has timer slack; on other
 // systems [Take] does nothing.
-package slack
+package timerslack
 
 import "time"
 

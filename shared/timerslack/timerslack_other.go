@@ -1,6 +1,6 @@
 //go:build !linux
 
-package slack
+package timerslack
 
 // Take does nothing: this system has no timer slack.
 func Take(args, env []string) {}

@@ -1,4 +1,4 @@
-package slack_test
+package timerslack_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/slack"
+	"github.com/dormouse-mcp/dormouse/shared/timerslack"
 )
 
 // asked makes this program, as a child of a test, call Take and start a child that prints
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asked) == "" {
 		os.Exit(m.Run())
 	}
-	slack.Take(os.Args, os.Environ())
+	timerslack.Take(os.Args, os.Environ())
 	out, err := exec.Command("cat", "/proc/self/timerslack_ns").Output()        //nolint:noctx // it ends at once
 	fmt.Println(os.Getpid(), strings.TrimSpace(string(out)), len(os.Args), err) //nolint:forbidigo // the answer
 	os.Exit(0)
@@ -37,7 +37,7 @@ func TestTakeExecutesTheProgramOnceMoreInItsPlaceAndChildrenInheritTheSlack(t *t
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v: %s", err, &out)
 	}
-	if want := fmt.Sprintln(cmd.Process.Pid, slack.Slack.Nanoseconds(), 3, nil); out.String() != want {
+	if want := fmt.Sprintln(cmd.Process.Pid, timerslack.Slack.Nanoseconds(), 3, nil); out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
 	}
 }
