@@ -1,15 +1,21 @@
 package shared_test
 
 import (
+	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
 // TestTheChangelogNamesCommitsOfTheHistory reads CHANGELOG.md as its readers do: each
-// release has a version of SemVer, a day and a commit. The newest release comes first.
+// release has a version of SemVer, a day, a commit, and the version of its store's file. The
+// newest release comes first.
 func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 	text, err := os.ReadFile("../CHANGELOG.md")
 	if err != nil {
@@ -19,14 +25,14 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 	if len(sections) == 0 || !strings.HasPrefix(sections[0], "[Unreleased]\n") {
 		t.Fatal("CHANGELOG.md does not begin with a section [Unreleased]")
 	}
-	form := regexp.MustCompile(`^\[((?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2}(?:-[0-9A-Za-z.-]+)?)\] - (\d{4}-\d{2}-\d{2})\n\nCommit ([0-9a-f]{40})\.\n`)
+	form := regexp.MustCompile(`^\[((?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2}(?:-[0-9A-Za-z.-]+)?)\] - (\d{4}-\d{2}-\d{2})\n\nCommit ([0-9a-f]{40})\. Store: SQLite (\d+)\.\n`)
 	commits := map[string]bool{}
 	later := "HEAD"
 	for _, section := range sections[1:] {
 		head, _, _ := strings.Cut(section, "\n")
 		parts := form.FindStringSubmatch(section)
 		if parts == nil {
-			t.Errorf("%s: want [VERSION] - YYYY-MM-DD, an empty line, and Commit HASH.", head)
+			t.Errorf("%s: want [VERSION] - YYYY-MM-DD, an empty line, and Commit HASH. Store: SQLite N.", head)
 			continue
 		}
 		commits[parts[3]] = true
@@ -41,6 +47,9 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 			t.Errorf("%s: the commit is no ancestor of %s", head, later)
 		}
 		later = parts[3]
+		if schema := git(t, "show", parts[3]+":shared/sqlitestore/schema.go"); !strings.Contains(schema, "schemaVersion = "+parts[4]+"\n") {
+			t.Errorf("%s: its stores do not have version %s", head, parts[4])
+		}
 	}
 	tested, err := os.ReadFile("../infra/stack/releases.txt")
 	if err != nil {
@@ -50,6 +59,31 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 		if commit, what, _ := strings.Cut(line, " "); !strings.HasPrefix(commit, "#") && !commits[commit] {
 			t.Errorf("infra/stack/releases.txt has %s (%s), and CHANGELOG.md does not", commit, strings.TrimSpace(what))
 		}
+	}
+}
+
+// An operator reads the version of the store's file before an upgrade.
+func TestTheChangelogNamesTheVersionOfTheStore(t *testing.T) {
+	text, err := os.ReadFile("../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "store.db")
+	store, err := sqlitestore.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const userVersion = 60 // its place in the head of a file: sqlite.org/fileformat.html
+	want := fmt.Sprintf("## [Unreleased]\n\nStore: SQLite %d.\n", binary.BigEndian.Uint32(file[userVersion:]))
+	if !strings.Contains(string(text), want) {
+		t.Errorf("CHANGELOG.md does not have %q; say under Upgrade what happens to older files", want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package shared_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -117,12 +118,52 @@ func TestALinkThatLeadsNowhereIsFound(t *testing.T) {
 	}
 }
 
+// serversFile makes the JSON of a page whole. A page may show a member alone; those of the
+// section x-dormouse are put into it, in a file with a server. ok is false if text is
+// neither JSON nor a member.
+func serversFile(text string) (file string, ok bool) {
+	if json.Valid([]byte(text)) {
+		return text, true
+	}
+	var member map[string]json.RawMessage
+	if json.Unmarshal([]byte("{"+text+"}"), &member) != nil {
+		return text, false
+	}
+	for name := range member {
+		switch name {
+		case "access", "connect", "groups", "limits":
+			return `{"mcpServers": {"files": {"command": "x"}}, "x-dormouse": {` + text + `}}`, true
+		}
+	}
+	return "{" + text + "}", true
+}
+
+func TestAMemberAloneIsMadeWhole(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a": 1}`:        `{"a": 1}`,
+		`"result": []`:    `{"result": []}`,
+		`"connect": {}`:   `{"mcpServers": {"files": {"command": "x"}}, "x-dormouse": {"connect": {}}}`,
+		`"connect": {},}`: "",
+		`{"a": 1`:         "",
+	} {
+		if got, ok := serversFile(text); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %s, %v", text, got, ok)
+		}
+	}
+}
+
 func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 	read := 0
 	for name, text := range pages(t, "..") {
 		for _, block := range codeInPage.FindAllStringSubmatch(text, -1) {
 			file, isJSON := strings.CutPrefix(block[1], "json\n")
-			if !isJSON || !strings.Contains(file, `"mcpServers"`) {
+			if !isJSON {
+				continue
+			}
+			if file, isJSON = serversFile(file); !isJSON {
+				t.Errorf("%s: this is no JSON, nor a member of an object:\n%s", name, block[1])
+			}
+			if !strings.Contains(file, `"mcpServers"`) {
 				continue
 			}
 			read++
@@ -141,6 +182,25 @@ func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 	}
 	if read == 0 {
 		t.Error("no page has a servers file")
+	}
+}
+
+var decided = regexp.MustCompile(`^<!-- (run|not run: .+) -->$`)
+
+// Each block of commands is run by TestE2EBlocksOfTheDocumentsRun, or says why it is not.
+func TestBlocksOfCommandsAreRunOrSayWhyNot(t *testing.T) {
+	for name, text := range pages(t, "..") {
+		if name != "README.md" && !strings.HasPrefix(name, "docs/") {
+			continue
+		}
+		before := ""
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			if line == "```sh" && !decided.MatchString(before) {
+				t.Errorf("%s: write <!-- run --> or <!-- not run: WHY --> above each block of commands; this one is below %q", name, before)
+			}
+			before = line
+		}
 	}
 }
 
@@ -219,10 +279,17 @@ func TestPagesOfTheDocumentsAreShort(t *testing.T) {
 
 func TestTheIndexHasEveryPage(t *testing.T) {
 	all := pages(t, "..")
+	site, err := os.ReadFile("../infra/site/mkdocs.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name := range all {
 		page, is := strings.CutPrefix(name, "docs/")
 		if is && page != "README.md" && !strings.Contains(all["docs/README.md"], "]("+page+")") {
 			t.Errorf("docs/README.md does not name %s", name)
+		}
+		if is && !strings.Contains(string(site), ": "+page+"\n") {
+			t.Errorf("infra/site/mkdocs.yml does not name %s below nav", page)
 		}
 	}
 }

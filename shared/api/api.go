@@ -39,6 +39,7 @@ type Caller struct {
 	Tenant    string   // whose records the caller sees; "" for all tenants
 	Servers   []string // session.EveryServer for all
 	Role      session.Role
+	User      bool // has signed in, and has no API key
 }
 
 // may reports whether a caller sees records of a tenant and a server.
@@ -82,6 +83,8 @@ type Options struct {
 	Reload func() Reloaded
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
+	// Idle is how long boxes of servers stay awake without work that set no time themselves.
+	Idle time.Duration
 	// Hide replaces the secrets of all servers in a text.
 	Hide func(text string) string
 	// Bill returns what was used since a time; the zero time is the beginning.
@@ -94,7 +97,7 @@ type Options struct {
 	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
 	// Entry returns a link to the console that works once. Only the user of the machine may
 	// ask for it.
-	Entry func() (Entry, error)
+	Entry func(context.Context) (Entry, error)
 
 	Log   *slog.Logger  // gets one line a request; nil: no log
 	Meter session.Meter // counts the costs of each request; nil: nothing is counted
@@ -111,6 +114,9 @@ type History struct {
 	People func(context.Context, PeopleQuery) ([]Person, error)
 	// Starts returns the newest starts of a server, the newest first.
 	Starts func(context.Context, StartQuery) ([]Start, error)
+	// Busy returns when calls were executed: those of a tenant and server together, and in
+	// the order of their begin.
+	Busy func(context.Context, PeopleQuery) ([]Busy, error)
 }
 
 // handler is the API.
@@ -170,6 +176,7 @@ func (h *handler) routes() []route {
 		{"GET", "changes", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
 		{"POST", "entry", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
 		{"GET", "metrics", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
+		{"GET", "savings", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.savings() }},
 		{"GET", "bill", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
 	}
 }
@@ -211,6 +218,10 @@ func (x *exchange) serve(rt route) (any, error) {
 	var err error
 	if x.caller, err = x.h.Caller(x.r, rt.right); err != nil {
 		return nil, err
+	}
+	// A caller who sees all tenants may ask for one.
+	if tenant := x.r.URL.Query().Get("tenant"); tenant != "" && x.caller.Tenant == "" && x.r.Method == http.MethodGet {
+		x.caller.Tenant = tenant
 	}
 	return rt.serve(x)
 }
@@ -288,17 +299,22 @@ func statusOf(code session.Code) int {
 func (x *exchange) log(rt route, took time.Duration, err error) {
 	attrs := []any{"http_method", rt.method, "route", Prefix + rt.path, "principal", x.caller.Principal, "status", x.code, "duration_ms", took.Milliseconds()}
 	level := slog.LevelInfo
+	code := session.CodeOf(err)
+	var absent missing
 	if err != nil {
 		level = slog.LevelWarn
-		attrs = append(attrs, "code", string(session.CodeOf(err)))
-		if x.code >= http.StatusInternalServerError {
+		if errors.As(err, &absent) {
+			code = codeNotHere // which is no fault of this place
+		}
+		attrs = append(attrs, "code", string(code))
+		if x.code >= http.StatusInternalServerError && code != codeNotHere {
 			level = slog.LevelError
 			attrs = append(attrs, "error", err)
 		}
 	}
 	if x.h.Meter != nil {
 		attrs = append(attrs, x.h.Meter.Spent(session.Account{
-			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: session.CodeOf(err),
+			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
 		})...)
 	}
 	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
@@ -329,7 +345,7 @@ func version() string {
 
 func (x *exchange) info() (any, error) {
 	i := x.h.Info
-	i.Principal, i.Tenant, i.Role = x.caller.Principal, x.caller.Tenant, string(x.caller.Role)
+	i.Principal, i.Tenant, i.Role, i.User = x.caller.Principal, x.caller.Tenant, string(x.caller.Role), x.caller.User
 	return i, nil
 }
 
@@ -339,5 +355,5 @@ func (x kept) entry() (any, error) {
 	if x.h.Entry == nil {
 		return nil, noEntry
 	}
-	return x.h.Entry()
+	return x.h.Entry(x.r.Context())
 }

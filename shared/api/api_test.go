@@ -51,7 +51,7 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 		}
 	}
 	o := api.Options{
-		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(auth.NewKeys(p.store)),
+		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(auth.NewKeys(p.store), nil),
 		Servers: func() *catalog.Catalog { return file },
 		End: func(ctx context.Context, id session.ID) error {
 			s, _, err := p.store.Load(ctx, id, "")

@@ -1,16 +1,33 @@
 package api
 
 import (
+	"context"
 	"crypto/subtle"
 	"net/http"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Holders returns a Caller of [Options] that takes API keys of role viewer or operator.
-func Holders(keys *auth.Keys) func(*http.Request, auth.Right) (Caller, error) {
+// Users finds the users who have signed in to the console. Package oauth implements it.
+type Users interface {
+	// Operator returns who a token for the console stands for, and their role. Errors:
+	// Unauthenticated, Forbidden, Unavailable.
+	Operator(ctx context.Context, token string) (session.Identity, session.Role, error)
+}
+
+// Holders returns a Caller of [Options] that takes API keys of role viewer or operator. If
+// users is not nil, it also takes their tokens. A user sees all servers, for their tenant.
+func Holders(keys *auth.Keys, users Users) func(*http.Request, auth.Right) (Caller, error) {
 	return func(r *http.Request, right auth.Right) (Caller, error) {
+		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !auth.IsKey(token) {
+			who, role, err := users.Operator(r.Context(), token)
+			if err == nil && !auth.Has(role, right) {
+				err = session.Errorf(session.Forbidden, "your role at this console is %s; this needs another one", role)
+			}
+			return Caller{Principal: who.Principal, Tenant: who.Tenant, Servers: []string{session.EveryServer}, Role: role, User: true}, err
+		}
 		k, err := keys.Holder(r, right)
 		return Caller{Principal: k.Principal, Tenant: k.Tenant, Servers: k.Servers, Role: k.Role}, err
 	}

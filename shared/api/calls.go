@@ -24,6 +24,9 @@ type Call struct {
 	Failed    bool      `json:"failed"`
 	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see session.Code
 	Reason    string    `json:"reason,omitempty"` // why it failed
+	Woke      bool      `json:"woke,omitempty"`   // it started a box
+	In        int       `json:"bytes_in,omitempty"`
+	Out       int       `json:"bytes_out,omitempty"`
 }
 
 // Calls is a page of calls, the newest first. Next, if set, is the value of after for the
@@ -31,6 +34,15 @@ type Call struct {
 type Calls struct {
 	Calls []Call `json:"calls"`
 	Next  string `json:"next,omitempty"`
+	// Search says what it cost to find the calls. It is nil where they are not searched in
+	// logs.
+	Search *Search `json:"search,omitempty"`
+}
+
+// Search is what a search in logs read, and what AWS bills for it.
+type Search struct {
+	Bytes int64   `json:"bytes"`
+	USD   float64 `json:"usd"`
 }
 
 // CallQuery says which calls are asked for. Empty fields ask for all.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,31 @@ func TestViewerSeesNothingThatAServerWrote(t *testing.T) {
 	}
 	if _, text := p.ask("viewer", "GET", "/api/v1/servers", "", nil); !strings.Contains(text, "exited with code 1 before it answered initialize") {
 		t.Errorf("a viewer does not see that it failed: %s", text)
+	}
+}
+
+func TestWhoSeesAllTenantsMayAskForOne(t *testing.T) {
+	var asked api.CallQuery
+	h := func(c api.Caller) http.Handler {
+		return api.New(api.Options{
+			Caller: func(*http.Request, auth.Right) (api.Caller, error) { return c, nil },
+			History: api.History{Calls: func(_ context.Context, q api.CallQuery) (api.Calls, error) {
+				asked = q
+				return api.Calls{}, nil
+			}},
+		})
+	}
+	for _, test := range []struct {
+		of, query, want string
+	}{
+		{"", "", ""}, {"", "?tenant=acme", "acme"}, {"globex", "?tenant=acme", "globex"}, {"globex", "?tenant=", "globex"},
+	} {
+		c := api.Machine("x")
+		c.Tenant = test.of
+		h(c).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/api/v1/calls"+test.query, nil))
+		if asked.Tenant != test.want {
+			t.Errorf("of %q, asked for %q: the calls of %q are looked up", test.of, test.query, asked.Tenant)
+		}
 	}
 }
 
@@ -103,6 +129,39 @@ func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
 	}
 	if _, text := p.ask("viewer", "GET", "/api/v1/series?step=soon", "", nil); code(text) != "invalid" {
 		t.Error(text)
+	}
+}
+
+// One tenant calls every ten minutes for a day, with boxes that stay awake for five minutes.
+func TestSavingsSayWhatAShorterIdleTimeWouldHaveCost(t *testing.T) {
+	begin := time.Now().Add(-48 * time.Hour)
+	at := func(server string, every time.Duration, n int) (all []api.Busy) {
+		for i := range n {
+			from := begin.Add(time.Duration(i) * every)
+			all = append(all, api.Busy{Tenant: "acme", Server: server, From: from, To: from.Add(2 * time.Second)})
+		}
+		return all
+	}
+	var asked api.PeopleQuery
+	p := newPlace(t, func(o *api.Options) {
+		o.Idle = 5 * time.Minute
+		o.Busy = func(_ context.Context, q api.PeopleQuery) ([]api.Busy, error) {
+			asked = q
+			// Without further starts: 144 boxes either way, each awake for 270 s less.
+			return slices.Concat(at("one", 10*time.Minute, 144), at("two", time.Second, 1000)), nil
+		}
+	})
+	var got struct{ Savings []api.Saving }
+	if status, text := p.ask("viewer", "GET", "/api/v1/savings", "", &got); status != http.StatusOK || len(got.Savings) != 1 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if asked.Tenant != "acme" || time.Since(asked.Since) < 7*24*time.Hour {
+		t.Errorf("asked is %+v", asked)
+	}
+	s := got.Savings[0]
+	want := meter.Published().Cost(meter.Task(270, meter.DefaultBox()).Times(144))
+	if s.Server != "one" || s.Idle != 300 || s.Shorter != 30 || s.Wakes != 0 || s.USD < want*0.999 || s.USD > want*1.001 {
+		t.Errorf("%+v, want $%f", s, want)
 	}
 }
 
@@ -215,7 +274,7 @@ func TestEntryIsForTheUserOfTheMachineOnly(t *testing.T) {
 	}
 	p := newPlace(t, func(o *api.Options) {
 		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) { return api.Machine("me"), nil }
-		o.Entry = func() (api.Entry, error) { return api.Entry{URL: "http://here/", Seconds: 60}, nil }
+		o.Entry = func(context.Context) (api.Entry, error) { return api.Entry{URL: "http://here/", Seconds: 60}, nil }
 	})
 	var e api.Entry
 	if p.ask("", "POST", "/api/v1/entry", "", &e); e.URL != "http://here/" {

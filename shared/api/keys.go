@@ -48,7 +48,8 @@ func (x keyring) list() (any, error) {
 	return map[string]any{"keys": list}, nil
 }
 
-// manages reports whether a key is for nothing that the caller has no key for.
+// manages reports whether the caller may manage a key. The caller needs a key for
+// everything that the key is for.
 func (x keyring) manages(k session.Key) bool {
 	return (x.caller.Tenant == "" || x.caller.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
 		return !auth.May(x.caller.Servers, server)

@@ -34,7 +34,7 @@ func (x *exchange) processes() (any, error) {
 	return status, nil
 }
 
-// status returns what runs and the caller may see.
+// status returns those of the running boxes and processes that the caller may see.
 func (x *exchange) status() (Status, error) {
 	if x.h.Status == nil {
 		return x.storedStatus()
@@ -108,7 +108,7 @@ func (x *exchange) addSessionsOf(p *Process) error {
 		}
 	}
 	if p.Since.After(last) && !last.IsZero() {
-		last = p.Since.UTC() // a message has started it, which may not have ended yet
+		last = p.Since.UTC() // the message that started the process counts, although it may not have ended
 	}
 	p.Principal, p.Client = oneOf(people, "people"), oneOf(clients, "clients")
 	if !last.IsZero() {
@@ -139,7 +139,7 @@ func oneOf(names map[string]bool, what string) string {
 type kept struct{ *exchange }
 
 const (
-	noOutput missing = "the output of processes is not kept here; the output of a stack's boxes is in its log group in CloudWatch: aws logs tail --follow"
+	noOutput missing = "the output of processes is not kept here; the output of a stack's boxes is in its log group in CloudWatch: aws logs tail --follow /dormouse/STACK/box"
 	noBill   missing = "what was used is not counted here; a stack has it in its log groups in CloudWatch and on the bill of AWS"
 )
 

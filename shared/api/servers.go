@@ -146,10 +146,11 @@ func summary(file *catalog.Catalog, status Status) []Server {
 	return list
 }
 
-// StateOf returns the state of a served server: how many boxes it has up, how many of its
-// own processes run in them, and why the last one failed, if none is ready. A ready process
-// counts for more than one that is starting, and that for more than a failed one. A box that
-// sleeps does not count, although its runner may stay for a moment.
+// StateOf returns the state of a served server, how many of its boxes are up, and how
+// many processes run in them. If no process is ready, it also returns why the last one
+// failed. A ready process counts for more than one that is starting, and that for more
+// than a failed one. A box that sleeps does not count, although its runner may stay for a
+// moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
 	for _, b := range status.Boxes {

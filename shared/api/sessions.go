@@ -182,7 +182,7 @@ func (x *exchange) stopSession() (any, error) {
 	return x.sayNative(told, s.Server), err
 }
 
-// sayNative says of a native or remote server why nothing of it was stopped.
+// sayNative says why nothing of a native or remote server was stopped.
 func (x *exchange) sayNative(told Stopped, server string) Stopped {
 	if x.h.Servers == nil {
 		return told

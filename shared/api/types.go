@@ -12,14 +12,18 @@ const Prefix = "/api/v1/"
 
 // Info says where a caller is and what it may do.
 type Info struct {
-	Version   string   `json:"version"`             // of the program
-	Protocol  []string `json:"protocol_versions"`   // of MCP, the newest first
-	Place     string   `json:"place"`               // PlaceMachine, PlaceStack or PlaceStore
-	URL       string   `json:"url,omitempty"`       // of the endpoint; servers are at URL/NAME/mcp
-	Access    string   `json:"access,omitempty"`    // who may call: open, keys or idp
-	Principal string   `json:"principal,omitempty"` // of the caller's key
-	Tenant    string   `json:"tenant,omitempty"`    // what the caller sees; "" is all
-	Role      string   `json:"role"`                // of the caller: viewer or operator
+	Version   string   `json:"version"`                     // of the program
+	Protocol  []string `json:"protocol_versions"`           // of MCP, the newest first
+	Place     string   `json:"place"`                       // PlaceMachine, PlaceStack or PlaceStore
+	URL       string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
+	Access    string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
+	SignIn    string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
+	Principal string   `json:"principal,omitempty"`         // of the caller's key
+	Tenant    string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
+	Role      string   `json:"role"`                        // of the caller: viewer or operator
+	User      bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
+	Dashboard string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
+	SearchUSD float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
 }
 
 // Places.
@@ -98,7 +102,7 @@ type Status struct {
 	// Failed says by server why its last start failed, if none has succeeded since. It is
 	// known on a machine, and to callers that see all tenants.
 	Failed   map[string]string `json:"-"`
-	Gateways []Gateway         `json:"gateways,omitempty"` // of a machine, for callers that see all tenants
+	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
 }
 
 // Gateway counts the use of a WebSocket API of a machine since dormouse run began.
@@ -187,7 +191,7 @@ type Pushed struct {
 // Reloaded is the result of reading the servers file at once.
 type Reloaded struct {
 	Changes string `json:"changes"` // in one line, "" for none
-	Error   string `json:"error"`   // why the file is not served, one mistake a line; "" if it is
+	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
 }
 
 // Key is an API key without its secret.
@@ -260,9 +264,9 @@ type Share struct {
 	Server    string      `json:"server,omitempty"`
 	Tenant    string      `json:"tenant,omitempty"`
 	Session   string      `json:"session,omitempty"`
-	Principal string      `json:"principal,omitempty"` // whose session; "" of boxes, which several may share
-	Tool      string      `json:"tool,omitempty"`      // that was called; only of a bill since a time, "" of boxes and of other requests
-	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only of a bill since a time
+	Principal string      `json:"principal,omitempty"` // whose session it is; "" in a share of boxes, because several principals may use a box
+	Tool      string      `json:"tool,omitempty"`      // the tool that was called; "" for boxes and other requests; only in a bill since a time
+	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only in a bill since a time
 	USD       float64     `json:"usd"`                 // at the published prices of AWS
 	Units     meter.Units `json:"units"`
 }

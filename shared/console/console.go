@@ -7,11 +7,15 @@
 // that change something need the Origin of the page and a header, which pages of others
 // cannot send.
 //
+// A console keeps nothing in memory: the links that sign in are in the store. So any
+// process may answer any request, as functions do.
+//
 // The package knows neither how a machine works nor what an API answers.
 package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"maps"
@@ -22,6 +26,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -35,15 +40,25 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// Options are what a console works with. All fields are needed.
+// home is the page too. An address that ends with a slash may lose it on the way through
+// API Gateway, so behind a prefix the page is at home.
+const home = Path + "home"
+
+// Options are what a console works with. All fields but MCP are needed.
 type Options struct {
-	Secret []byte // 32 bytes or more; seals cookies
+	Secret  []byte        // 32 bytes or more; seals cookies
+	Tickets *auth.Tickets // keeps links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool
 	// API answers for paths below [api.Prefix], to the user of the machine or to the holder
 	// of the API key in the header Authorization.
 	API func(owner bool) http.Handler
-	// MCP answers MCP clients, at /NAME/mcp.
+	// SignIn returns the name of the provider at which people sign in, and the URL of the
+	// endpoint whose authorization server sends them there. nil, or "" for the endpoint: they
+	// show an API key.
+	SignIn func() (name, endpoint string)
+	// MCP answers MCP clients, at /NAME/mcp. Without it, the page calls servers itself, with
+	// keys that end soon.
 	MCP http.Handler
 }
 
@@ -57,9 +72,13 @@ type Console struct {
 
 // New returns a console.
 func New(o Options) *Console {
-	c := &Console{Options: o, door: newDoor(o.Secret), files: newFiles()}
+	if o.SignIn == nil {
+		o.SignIn = func() (name, endpoint string) { return "", "" }
+	}
+	c := &Console{Options: o, door: newDoor(o.Secret, o.Tickets), files: newFiles(o.SignIn)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path+"{$}", c.files.index)
+	mux.HandleFunc("GET "+home, c.files.index)
 	mux.HandleFunc("GET "+Path+"files/{version}/{name...}", c.files.file)
 	mux.HandleFunc("GET "+Path+"enter", c.enter)
 	mux.HandleFunc("POST "+EntryPath, c.entry)
@@ -80,9 +99,36 @@ func Serves(path string) bool {
 const enterPath = Path + "enter?ticket="
 
 // Entry returns a link that signs in the user of the machine once. base is the URL of the
-// endpoint.
-func (c *Console) Entry(base string) api.Entry {
-	return api.Entry{URL: strings.TrimSuffix(base, "/") + enterPath + c.door.ticket(visitor{}), Seconds: int64(ticketLife.Seconds())}
+// endpoint. Errors: Unavailable.
+func (c *Console) Entry(ctx context.Context, base string) (api.Entry, error) {
+	return c.link(ctx, strings.TrimSuffix(base, "/"), visitor{})
+}
+
+func (c *Console) link(ctx context.Context, base string, v visitor) (api.Entry, error) {
+	ticket, life, err := c.door.ticket(ctx, v)
+	return api.Entry{URL: base + enterPath + ticket, Seconds: int64(life.Seconds())}, err
+}
+
+// prefixed is the key of the prefix in the context of a request.
+type prefixed struct{}
+
+// Under returns the context of requests whose path lacks a prefix that the visitor's
+// browser sees, such as "/v1", the stage of an API. Otherwise a context has none.
+func Under(ctx context.Context, prefix string) context.Context {
+	return context.WithValue(ctx, prefixed{}, prefix)
+}
+
+func prefix(r *http.Request) string {
+	text, _ := r.Context().Value(prefixed{}).(string)
+	return text
+}
+
+// pageOf returns the path of the page, as the visitor's browser sees it.
+func pageOf(r *http.Request) string {
+	if _, behind := r.Context().Value(prefixed{}).(string); behind {
+		return prefix(r) + home
+	}
+	return Path
 }
 
 // ServeHTTP implements http.Handler.
@@ -97,7 +143,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !c.Hosts(r.Host):
 		refuse(w, http.StatusForbidden, session.Forbidden, "the console is not served under this name; open it with the address that dormouse run prints")
 	case r.URL.Path+"/" == Path:
-		http.Redirect(w, r, Path, http.StatusPermanentRedirect)
+		http.Redirect(w, r, pageOf(r), http.StatusPermanentRedirect)
 	default:
 		c.handler.ServeHTTP(w, r)
 	}
@@ -129,19 +175,23 @@ func sameHost(origin, host string) bool {
 // enter takes the link of [Console.Entry].
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	v, ok := c.door.redeem(r.URL.Query().Get("ticket"))
-	if !ok {
-		http.Redirect(w, r, Path+"#/sign-in/used", http.StatusSeeOther)
-		return
+	v, err := c.door.redeem(r.Context(), r.URL.Query().Get("ticket"))
+	switch code := session.CodeOf(err); code {
+	case "":
+		c.door.let(w, r, v)
+		http.Redirect(w, r, pageOf(r), http.StatusSeeOther)
+	case session.Unauthenticated, session.Forbidden:
+		http.Redirect(w, r, pageOf(r)+"#/sign-in/used", http.StatusSeeOther)
+	default:
+		refuse(w, http.StatusServiceUnavailable, session.Unavailable, "the store did not answer; make a new link")
 	}
-	c.door.let(w, r, v)
-	http.Redirect(w, r, Path, http.StatusSeeOther)
 }
 
 // maxSignIn bounds the body of a sign-in, in bytes.
 const maxSignIn = 4 << 10
 
-// signIn takes an API key that may see, and answers with what the API says to its holder.
+// signIn takes an API key that may see, or the token of a user who has signed in, and
+// answers with what the API says to its holder.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	var shown struct {
 		Key string `json:"key"`
@@ -180,9 +230,14 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 		answer.pass()
 		return
 	}
+	e, err := c.link(r.Context(), "", v)
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, session.Unavailable, "the store did not answer; try again")
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(api.Entry{URL: enterPath + c.door.ticket(v), Seconds: int64(ticketLife.Seconds())}) // the caller may be gone
+	_ = json.NewEncoder(w).Encode(e) // the caller may be gone
 }
 
 // held keeps an answer back.
@@ -239,16 +294,21 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	c.API(v.owner()).ServeHTTP(w, v.shows(r))
 }
 
-// mcp passes a request on to a hosted server. The user of the machine has no key. Where
-// callers need one, the page makes a key that ends soon, and shows it.
+// mcp passes a request on to a hosted server. The user of the machine has no key, and users
+// who have signed in have a token for the console only. Where callers need a key, the page
+// makes one that ends soon, and shows it.
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {
 		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "you are not signed in")
 		return
 	}
+	if c.MCP == nil {
+		refuse(w, http.StatusNotImplemented, "not_here", "servers are not called through the console here; call the endpoint with a key")
+		return
+	}
 	r.URL.Path = "/" + r.PathValue("server") + "/mcp"
-	if v.owner() {
+	if !auth.IsKey(v.Key) {
 		r.Header.Del("Cookie")
 		c.MCP.ServeHTTP(w, r)
 		return

@@ -1,22 +1,25 @@
 package console
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// visitor is who has signed in: the holder of an API key, or the user of the machine.
+// visitor is who has signed in: the holder of an API key, a user of the provider, or the
+// user of the machine.
 type visitor struct {
-	Key string `json:"key,omitempty"` // "" for the user of the machine
+	Key string `json:"key,omitempty"` // or the token of a user; "" for the user of the machine
 }
 
 func (v visitor) owner() bool { return v.Key == "" }
@@ -32,32 +35,18 @@ func (v visitor) shows(r *http.Request) *http.Request {
 	return r
 }
 
-// How long an entry ticket and a cookie are good.
-const (
-	ticketLife = time.Minute
-	cookieLife = 12 * time.Hour
-)
-
-// maxTickets bounds the tickets that nobody has used. The oldest gives way.
-const maxTickets = 100
+// cookieLife is how long a cookie is good.
+const cookieLife = 12 * time.Hour
 
 // door knows who may come in: who shows an entry ticket, once, or a cookie that it has
-// sealed. Cookies outlive the program, tickets do not.
+// sealed. Any process that has the secret and the store can be the door.
 type door struct {
-	seal   cipher.AEAD
-	cookie string // its name: a browser sends cookies to all ports of a host
-
-	mu      sync.Mutex
-	tickets map[[32]byte]entry // by the ticket's SHA-256
+	seal    cipher.AEAD
+	cookie  string // its name: a browser sends cookies to all ports of a host
+	tickets *auth.Tickets
 }
 
-// entry is whom a ticket lets in, and until when.
-type entry struct {
-	visitor
-	until time.Time
-}
-
-func newDoor(secret []byte) *door {
+func newDoor(secret []byte, tickets *auth.Tickets) *door {
 	key, err := hkdf.Key(sha256.New, secret, nil, "dormouse console cookie", 32+4)
 	if err != nil {
 		panic("console: " + err.Error()) // only for too long keys
@@ -70,37 +59,54 @@ func newDoor(secret []byte) *door {
 	if err != nil {
 		panic("console: " + err.Error()) // only for other ciphers
 	}
-	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(key[32:]), tickets: map[[32]byte]entry{}}
+	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(key[32:]), tickets: tickets}
 }
 
-// ticket returns a new entry ticket for a visitor.
-func (d *door) ticket(v visitor) string {
-	text := rand.Text()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now, oldest := time.Now(), [32]byte{}
-	for t, e := range d.tickets {
-		if now.After(e.until) {
-			delete(d.tickets, t)
-		} else if first, ok := d.tickets[oldest]; !ok || e.until.Before(first.until) {
-			oldest = t
-		}
+// In the store, entry tickets to the console stand beside those to servers. No server has
+// this name.
+const entryTo = Path
+
+// asTicket is sealed with a visitor that waits in the store. It must never be a cookie:
+// somebody who reads the store would be let in for twelve hours.
+var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
+
+// waiting is what the store keeps with an entry ticket. It reads no key out of it.
+type waiting struct {
+	Visitor []byte `json:"visitor"` // sealed
+}
+
+// ticket returns a new entry ticket for a visitor, and how long it can be redeemed. Cost:
+// one write. Errors: Unavailable.
+func (d *door) ticket(ctx context.Context, v visitor) (text string, life time.Duration, err error) {
+	props := encode(waiting{d.seal.Seal(nil, nil, encode(v), asTicket)})
+	return d.tickets.Issue(ctx, session.Identity{Principal: entryTo, Props: props}, entryTo)
+}
+
+// redeem returns whom a ticket lets in, and ends it. Cost: one write. Errors:
+// Unauthenticated, Forbidden if it is a ticket to a server, Unavailable.
+func (d *door) redeem(ctx context.Context, ticket string) (v visitor, err error) {
+	who, err := d.tickets.Redeem(ctx, ticket, entryTo)
+	if err != nil {
+		return v, err
 	}
-	if len(d.tickets) >= maxTickets {
-		delete(d.tickets, oldest)
+	var w waiting
+	if err := json.Unmarshal(who.Props, &w); err != nil {
+		return v, err
 	}
-	d.tickets[sha256.Sum256([]byte(text))] = entry{v, now.Add(ticketLife)}
+	text, err := d.seal.Open(nil, nil, w.Visitor, asTicket)
+	if err != nil { // the secret was replaced meanwhile
+		return v, session.Errorf(session.Unauthenticated, "this link is of another secret; make a new one").Because(err)
+	}
+	return v, json.Unmarshal(text, &v)
+}
+
+// encode returns one of the structs of this file as JSON.
+func encode(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("console: " + err.Error()) // they always encode
+	}
 	return text
-}
-
-// redeem returns whom a ticket lets in, and ends it. ok is false if it is not good.
-func (d *door) redeem(ticket string) (v visitor, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	sum := sha256.Sum256([]byte(ticket))
-	e, ok := d.tickets[sum]
-	delete(d.tickets, sum)
-	return e.visitor, ok && time.Now().Before(e.until)
 }
 
 // sealed is what a cookie holds.
@@ -111,10 +117,7 @@ type sealed struct {
 
 // let gives a visitor a cookie.
 func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
-	text, err := json.Marshal(sealed{v, time.Now().Add(cookieLife).Unix()})
-	if err != nil {
-		panic("console: " + err.Error()) // such a struct always encodes
-	}
+	text := encode(sealed{v, time.Now().Add(cookieLife).Unix()})
 	d.set(w, r, base64.RawURLEncoding.EncodeToString(d.seal.Seal(nil, nil, text, nil)), int(cookieLife.Seconds()))
 }
 
@@ -123,7 +126,7 @@ func (d *door) forget(w http.ResponseWriter, r *http.Request) { d.set(w, r, "", 
 
 func (d *door) set(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
-		Name: d.cookie, Value: value, Path: Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: d.cookie, Value: value, Path: prefix(r) + Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		// A proxy in front speaks TLS to the browser; its page then has an origin of https.
 		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
 	})

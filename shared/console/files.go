@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"html"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
+	"strings"
 	"time"
 )
 
@@ -16,17 +18,21 @@ import (
 var page embed.FS
 
 // files serves the page. Its files have a version in their paths, so browsers keep them for
-// good; the first page alone is asked for again.
+// good; the first page alone is asked for again. It also says where people sign in.
 type files struct {
 	version string
-	first   []byte
-	tag     string // of the first page
+	first   string
+	signIn  func() (name, endpoint string)
 }
 
-// versionMark stands for the version in the first page.
-const versionMark = "VERSION"
+// These marks stand for what the first page says.
+const (
+	versionMark  = "VERSION"
+	providerMark = "PROVIDER"
+	endpointMark = "ENDPOINT"
+)
 
-func newFiles() *files {
+func newFiles(signIn func() (name, endpoint string)) *files {
 	sum := sha256.New()
 	err := fs.WalkDir(page, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -44,17 +50,20 @@ func newFiles() *files {
 	if err != nil {
 		panic("console: " + err.Error())
 	}
-	f := &files{version: hex.EncodeToString(sum.Sum(nil))[:12]}
-	f.first, f.tag = bytes.ReplaceAll(first, []byte(versionMark), []byte(f.version)), `W/"`+f.version+`"`
+	f := &files{version: hex.EncodeToString(sum.Sum(nil))[:12], signIn: signIn}
+	f.first = strings.ReplaceAll(string(first), versionMark, f.version)
 	return f
 }
 
 func (f *files) index(w http.ResponseWriter, r *http.Request) {
+	name, endpoint := f.signIn()
+	text := strings.NewReplacer(providerMark, html.EscapeString(name), endpointMark, html.EscapeString(endpoint)).Replace(f.first)
+	sum := sha256.Sum256([]byte(text))
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("ETag", f.tag)
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.first))
+	h.Set("ETag", `W/"`+hex.EncodeToString(sum[:6])+`"`)
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(text))
 }
 
 func (f *files) file(w http.ResponseWriter, r *http.Request) {
@@ -71,6 +80,6 @@ func (f *files) file(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("ETag", f.tag)
+	h.Set("ETag", `W/"`+f.version+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }

@@ -33,8 +33,8 @@ type Habits struct {
 	Stored   int           // bytes of an idle session
 }
 
-// Usual returns the habits of the published tables. Own is measured: on one machine a
-// function works 0.5 ms (relay) to 0.9 ms (http) in an invocation, SQLite included, and a
+// Usual returns the habits of the published tables. Own is measured. On one machine a
+// function works 0.5 ms (relay) to 0.9 ms (http) in an invocation, SQLite included. A
 // function of 256 MB has a seventh of a processor. The rest are assumptions until a stack
 // is measured.
 func Usual() Habits {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -38,12 +39,18 @@ func (s SpanID) MarshalText() ([]byte, error) {
 	return []byte(hex.EncodeToString(s[:])), nil
 }
 
-// TraceOf returns the ids of a name: the trace that begins with it, and a span of it for
-// each part. Equal names have equal ids, so programs that know a request by name agree
-// about its ids.
-func TraceOf(name string) TraceID {
+// TraceOf returns the trace of a request by its name in the logs. A name that ends as
+// REQUEST.TRACEID-FLAGS has the trace of the client's own tracing, and its flags. The trace
+// of another name begins with it; flags is "" then. Equal names have equal ids, so programs
+// that know a request by name agree about its ids.
+func TraceOf(name string) (t TraceID, flags string) {
+	if _, client, ok := strings.Cut(name, "."); ok && len(client) == 35 && client[32] == '-' {
+		if n, err := hex.Decode(t[:], []byte(client[:32])); err == nil && n == len(t) && t != (TraceID{}) {
+			return t, client[33:]
+		}
+	}
 	sum := sha256.Sum256([]byte("trace " + name))
-	return TraceID(sum[:16])
+	return TraceID(sum[:16]), ""
 }
 
 // SpanOf returns the id of a part of a request.
@@ -212,7 +219,7 @@ func attributes(of map[string]string) []object {
 	return all
 }
 
-// tries is how often a post is tried that may do better later.
+// tries limits the attempts at a post that failed and may succeed later.
 const tries = 3
 
 // post sends a body to the endpoint of a signal: 0 for spans, 1 for metrics.
@@ -234,7 +241,7 @@ func (e *Exporter) post(ctx context.Context, signal int, body object) error {
 	}
 }
 
-// postOnce posts. again says that a further try may do better.
+// postOnce posts. again says that another attempt may succeed.
 func (e *Exporter) postOnce(ctx context.Context, signal int, text []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
 	defer cancel()

@@ -17,7 +17,7 @@ type Settings struct {
 	Headers  [2]http.Header    // of posts to Traces and to Metrics; they may have secrets
 	Timeout  time.Duration     // of one post
 	Every    [2]time.Duration  // between posts of spans, and of metrics
-	Resource map[string]string // what every post says of the sender, with service.name
+	Resource map[string]string // what every post says about the sender, such as service.name
 	Sampler  Sampler
 }
 
@@ -27,12 +27,12 @@ type Sampler struct {
 	Parent bool    // the flag in a client's traceparent decides for its trace
 }
 
-// Sampled reports whether a trace becomes spans. parent is the client's traceparent, "" for
-// none; it must be well formed.
-func (s Sampler) Sampled(trace TraceID, parent string) bool {
-	if s.Parent && parent != "" {
-		flags, _ := strconv.ParseUint(parent[53:], 16, 8)
-		return flags&1 == 1
+// Sampled reports whether a trace becomes spans. flags are those of the client's
+// traceparent, "" without one.
+func (s Sampler) Sampled(trace TraceID, flags string) bool {
+	if s.Parent && flags != "" {
+		bits, _ := strconv.ParseUint(flags, 16, 8)
+		return bits&1 == 1
 	}
 	return s.Ratio >= 1 || float64(trace.low()>>1) < s.Ratio*(1<<63)
 }

@@ -14,7 +14,7 @@ async function sent(path, { method = "GET", body, signal, headers } = {}) {
     response = await fetch(path, { method, body, signal, cache: "no-store", headers: { "X-Dormouse-Console": "1", ...headers } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0, "away", "dormouse run does not answer");
+    throw new Refusal(0, "away", "Dormouse does not answer");
   }
   if (response.ok) return response;
   const text = await response.text();
@@ -27,14 +27,19 @@ async function sent(path, { method = "GET", body, signal, headers } = {}) {
 
 const json = (value) => (value === undefined ? undefined : JSON.stringify(value));
 
-export const get = async (path, signal) => (await sent("api/v1/" + path, { signal })).json();
+let only = ""; // the tenant that a visitor who sees all wants to see
+export const showOnly = (tenant) => (only = tenant);
+const narrowed = (path) => (only ? `${path}${path.includes("?") ? "&" : "?"}tenant=${encodeURIComponent(only)}` : path);
+
+export const whoami = async () => (await sent("api/v1/")).json();
+export const get = async (path, signal) => (await sent("api/v1/" + narrowed(path), { signal })).json();
 export const act = async (method, path, body) => (await sent("api/v1/" + path, { method, body: json(body) })).json();
 export const signIn = async (key) => (await sent("session", { method: "POST", body: json({ key }) })).json();
 export const signOut = () => sent("session", { method: "DELETE" });
 
 /** Yields each line of a response that goes on. */
 export async function* lines(path, signal) {
-  const { body } = await sent("api/v1/" + path, { signal });
+  const { body } = await sent("api/v1/" + narrowed(path), { signal });
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -48,14 +53,34 @@ export async function* lines(path, signal) {
 
 const version = "2026-07-28";
 
+/** Reports whether functions answer, which know no more than the store. */
+export const onStack = (me) => me.place === "stack";
+
+/** Returns the URL of the endpoint, below which the servers are. */
+export const endpoint = (me) => me?.url ?? new URL("..", location.href.split(/[?#]/)[0]).href.replace(/\/$/, "");
+
+const made = new Map(); // keys by server, until they are old
+
+/** Returns a key for one server where callers need one and the visitor's own is not sent. */
+async function keyFor(me, server) {
+  if (me.access === "open" || (me.tenant && !me.user && !onStack(me))) return undefined;
+  const before = made.get(server);
+  if (before?.until > Date.now()) return before.key;
+  const { key } = await act("POST", "keys", { principal: me.tenant ? me.principal : "console", servers: [server], life_seconds: 900 });
+  made.set(server, { key, until: Date.now() + 600000 });
+  return key;
+}
+
 /** Sends one request of MCP to a server, which may wake it, and returns the result. */
-export async function ask(server, method, params, key) {
+export async function ask(me, server, method, params) {
+  const key = await keyFor(me, server);
   const meta = {
     "io.modelcontextprotocol/protocolVersion": version,
     "io.modelcontextprotocol/clientInfo": { name: "console", version: "1" },
     "io.modelcontextprotocol/clientCapabilities": {},
   };
-  const response = await sent("mcp/" + encodeURIComponent(server), {
+  const name = encodeURIComponent(server);
+  const response = await sent(onStack(me) ? `../${name}/mcp` : "mcp/" + name, {
     method: "POST",
     body: json({ jsonrpc: "2.0", id: 1, method, params: { ...params, _meta: meta } }),
     headers: {

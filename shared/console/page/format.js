@@ -20,6 +20,12 @@ export function at(time) {
 }
 export const onDay = (time) => (time ? year.format(new Date(time)) : "never");
 
+/** When something ends: soon things by how long they last. */
+export function ends(time) {
+  const left = (new Date(time) - Date.now()) / 1000;
+  return time && left < day ? `in ${span(left)}` : onDay(time);
+}
+
 const whole = new Intl.NumberFormat();
 export const count = (n) => (n === undefined || n === null ? "–" : whole.format(n));
 

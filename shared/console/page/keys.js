@@ -3,7 +3,7 @@ import { html, useState } from "./vendor/htm-preact.js";
 import { act } from "./api.js";
 import { ago, onDay } from "./format.js";
 import { useClock, useData } from "./live.js";
-import { Dialog, Nothing, Problem, Snippet, Sure, Table } from "./parts.js";
+import { Dialog, Nothing, Problem, Snippet, Sure, Table, Trim } from "./parts.js";
 
 const roles = { user: "calls servers", viewer: "sees, without output of servers", operator: "calls, sees and acts" };
 
@@ -46,7 +46,7 @@ export function Keys({ me, query }) {
   const rows = data[0].keys.filter((k) => !query.who || k.principal === query.who);
   const close = () => setOpen();
   const columns = [
-    { head: "Who", cell: (k) => k.principal, sort: (k) => k.principal },
+    { head: "Who", cell: (k) => html`<${Trim} text=${k.principal} />`, sort: (k) => k.principal },
     { head: "Role", cell: (k) => k.role, sort: (k) => k.role },
     { head: "Servers", wide: true, cell: (k) => (k.servers.includes("*") ? "all" : k.servers.join(", ")) },
     ...(me.tenant ? [] : [{ head: "Tenant", wide: true, cell: (k) => k.tenant, sort: (k) => k.tenant }]),
@@ -61,9 +61,10 @@ export function Keys({ me, query }) {
     const { key } = await act("POST", `keys/${open.rotate.id}/rotate`, { grace_seconds: 86400 });
     setTimeout(() => setOpen({ made: key }));
   };
-  return html`<div class="title"><h1>Keys</h1>${query.who && html`<span>of ${query.who} · <a href="#/keys">all</a></span>`}<div class="row end">${acts && html`<button type="button" class="first" onClick=${() => setOpen({ create: true })}>Make a key</button>`}</div></div>
+  return html`<div class="title"><h1>${me.sign_in ? "Keys and sign-in" : "Keys"}</h1>${query.who && html`<span>of ${query.who} · <a href="#/keys">all</a></span>`}<div class="row end">${acts && html`<button type="button" class="first" onClick=${() => setOpen({ create: true })}>Make a key</button>`}</div></div>
     <${Problem} error=${error} />
     ${rows.length ? html`<${Table} caption="Keys" columns=${columns} rows=${rows} />` : html`<${Nothing}>There are no keys.${me.access === "open" && " Callers on this machine need none."}<//>`}
+    ${me.sign_in && html`<p class="hint">Callers need no key: they sign in at ${me.sign_in}.</p>`}
     ${open?.create && html`<${Create} me=${me} servers=${data[1].servers.filter((s) => s.path)} close=${close} made=${(key) => (again(), setOpen({ made: key }))} />`}
     ${open?.made && html`<${Made} made=${open.made} close=${close} />`}
     ${open?.rotate && html`<${Sure} title="Rotate this key?" word="Rotate" close=${close} done=${again} to=${rotate} say=${`${open.rotate.principal} gets a new key. The old one is good for another 24 hours.`} />`}

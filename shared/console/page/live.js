@@ -1,5 +1,6 @@
 // What is shown follows what happens: one stream of changes while the page is visible, and
-// no request at all while it is hidden.
+// no request at all while it is hidden. A stack tells no changes, and each request to it
+// costs. There a visible page asks again, less often when nobody has touched it for a while.
 import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get, lines } from "./api.js";
 
@@ -8,6 +9,19 @@ const statuses = new Set(); // told of the state of the stream
 let state = "starting";
 let stream; // of changes
 let slow; // the timer for what no change tells
+
+// In milliseconds. TestAnHourOfLookingCostsLessThanACent reads them.
+const often = 20000, seldom = 60000, untouched = 300000;
+let polls = false; // in place of a stream
+let touched = Date.now();
+for (const event of ["pointerdown", "keydown", "wheel"]) addEventListener(event, () => (touched = Date.now()), { passive: true });
+
+/** Makes the page ask again now and then. Call it before the first view. */
+export const poll = () => (polls = true);
+
+let signedOut = () => {};
+/** Sets what happens when the API does not know the visitor any more. */
+export const onSignedOut = (then) => (signedOut = then);
 
 const tell = () => watchers.forEach((w) => w());
 const say = (next) => {
@@ -39,9 +53,22 @@ async function follow(signal) {
   }
 }
 
+async function again(signal) {
+  for (let last = Date.now(); ; ) {
+    const wait = Date.now() - touched < untouched ? often : seldom;
+    say(wait === often ? "often" : "seldom");
+    await pause(often, signal);
+    if (signal.aborted) return;
+    if (Date.now() - last < wait - 1000) continue;
+    last = Date.now();
+    tell();
+  }
+}
+
 function begin() {
   if (stream || document.hidden || !watchers.size) return;
   stream = new AbortController();
+  if (polls) return void again(stream.signal);
   follow(stream.signal);
   slow = setInterval(tell, 60000); // a session without a call, a key, the passing of a day
 }
@@ -62,7 +89,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-/** Returns "live", "lost", "paused" or "starting". */
+/** Returns "live", "often", "seldom", "lost", "paused" or "starting". */
 export function useLive() {
   const [now, set] = useState(state);
   useEffect(() => (statuses.add(set), () => statuses.delete(set)), []);
@@ -88,6 +115,8 @@ export function useData(...paths) {
           if (!gone.signal.aborted) show({ wanted, data });
         } catch (error) {
           if (gone.signal.aborted) return;
+          if (error.status === 401) return void (end(), signedOut());
+          else if (polls && !error.status) say("lost");
           show((before) => ({ ...before, error }));
         }
       } while (dirty);

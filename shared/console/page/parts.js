@@ -21,6 +21,9 @@ export const Problem = ({ error }) => error && html`<p class="problem" role="ale
 /** What is shown while there is nothing to show. */
 export const Nothing = ({ children }) => html`<p class="nothing">${children}</p>`;
 
+/** What is shown in place of what a stack does not keep. */
+export const Elsewhere = ({ me, what }) => html`<${Nothing}>A stack does not keep ${what}: its functions write a line for each call into their logs.${me.dashboard && html` <a href=${me.dashboard} target="_blank" rel="noreferrer">The dashboard in CloudWatch</a> sums them up. It needs a user of the account, and reads the logs for $0.005 a GB.`}<//>`;
+
 /**
  * A table. A column has head, cell(row), and may have sort(row), num, wide (left out where
  * there is little room) and label, its name where head is no text.
@@ -110,4 +113,6 @@ export function Choice({ label, options, value, set }) {
 
 export const stop = (path) => act("POST", path + "/stop", {});
 export const serverLink = (name, tab) => `#/server/${encodeURIComponent(name)}${tab ? "/" + tab : ""}`;
-export const Server = ({ name }) => html`<a href=${serverLink(name)}>${name}</a>`;
+/** A name that others chose. One that is too long is cut, and shown whole where the pointer rests. */
+export const Trim = ({ text, href }) => (href ? html`<a class="trim" href=${href} title=${text}>${text}</a>` : html`<span class="trim" title=${text}>${text}</span>`);
+export const Server = ({ name }) => html`<${Trim} text=${name} href=${serverLink(name)} />`;

@@ -2,7 +2,7 @@
 import { html } from "./vendor/htm-preact.js";
 import { ago, count, money } from "./format.js";
 import { useClock, useData } from "./live.js";
-import { Nothing, Problem, Server, Table } from "./parts.js";
+import { Nothing, Problem, Server, Table, Trim } from "./parts.js";
 
 export function People({ me }) {
   useClock();
@@ -14,7 +14,7 @@ export function People({ me }) {
   const rows = data[0].people.map((p) => ({ ...p, id: p.tenant + "\n" + p.principal }));
   const tenants = !me.tenant && new Set(rows.map((p) => p.tenant)).size > 1;
   const columns = [
-    { head: "Who", cell: (p) => html`<a href=${`#/activity?since=168h&who=${encodeURIComponent(p.principal)}`}>${p.principal}</a>`, sort: (p) => p.principal },
+    { head: "Who", cell: (p) => html`<${Trim} text=${p.principal} href=${`#/activity?since=168h&who=${encodeURIComponent(p.principal)}`} />`, sort: (p) => p.principal },
     ...(tenants ? [{ head: "Tenant", cell: (p) => p.tenant, sort: (p) => p.tenant }] : []),
     { head: "Servers", cell: (p) => p.servers.map((name, i) => html`${i ? ", " : ""}<${Server} key=${name} name=${name} />`) },
     { head: "Clients", wide: true, cell: (p) => p.clients.join(", ") || "–" },

@@ -25,7 +25,7 @@ function Plot({ title, said, rows, series, show = count, least = 1 }) {
       scales: { x: { range: (_, from, to) => [from - half, to + half] }, y: { range: (_, __, top) => [0, Math.max(top * 1.1, least)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 24, values: (u, splits, _, __, step) => splits.map((s) => new Intl.DateTimeFormat(undefined, step >= 86400 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format(new Date(s * 1000))) },
-        { ...axis, size: 52, space: 28, values: (_, splits) => splits.map((v) => show(v)) },
+        { ...axis, size: 52, space: 28, values: (_, splits) => splits.map((v) => (show === count && !Number.isInteger(v) ? "" : show(v))) },
       ],
       series: [{}, ...series.map((s, i) => {
         const stroke = colour(s.colour);
@@ -85,5 +85,5 @@ export function Wakes({ series, seconds, each }) {
 }
 
 export function Cost({ days, show }) {
-  return html`<${Plot} title="Dollars a day" said=${`${days[0].length} days`} rows=${days} show=${show} least=${0.0001} series=${[{ name: "dollars", colour: "calls", bars: true }]} />`;
+  return html`<${Plot} title="Dollars a day" said=${`${days[0].length} days`} rows=${days} show=${show} least=${0.001} series=${[{ name: "dollars", colour: "calls", bars: true }]} />`;
 }

@@ -1,11 +1,11 @@
 // One server: its plots, tools, sessions, output, settings and starts.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { act, ask, lines } from "./api.js";
-import { ago, at, count, ms, onDay, short, since, size, some } from "./format.js";
+import { act, ask, endpoint, lines, onStack } from "./api.js";
+import { ago, at, count, ends, ms, short, since, size, some } from "./format.js";
 import { useClock, useData } from "./live.js";
-import { Choice, Copy, Dialog, Do, Nothing, Problem, Snippet, State, Sure, Table, serverLink, stop } from "./parts.js";
+import { Choice, Copy, Dialog, Do, Elsewhere, Nothing, Problem, Snippet, State, Sure, Table, Trim, serverLink, stop } from "./parts.js";
 import { Calls, Latency, Wakes } from "./plot.js";
-import { TryTool, keyFor } from "./tool.js";
+import { TryTool } from "./tool.js";
 
 const path = (name) => "servers/" + encodeURIComponent(name);
 const spans = { "1h": [3600, "1m", "a minute"], "24h": [86400, "15m", "in 15 minutes"], "168h": [604800, "2h", "in 2 hours"], "720h": [2592000, "6h", "in 6 hours"] };
@@ -20,12 +20,13 @@ function Plots({ name }) {
 }
 
 function Connect({ me, server, close }) {
-  const url = (me.url ?? location.origin) + server.path;
-  const open = me.access === "open";
+  const url = endpoint(me) + server.path;
+  const open = me.access === "open" || me.sign_in;
   const header = open ? "" : ` --header "Authorization: Bearer KEY"`;
   const entry = { [server.name]: { type: "http", url, ...(!open && { headers: { Authorization: "Bearer KEY" } }) } };
   return html`<${Dialog} title=${"Connect a client to " + server.name} close=${close}>
     ${!open && html`<p>Callers need an API key of role user: <a href="#/keys" onClick=${close}>make one</a>, and put it where KEY stands.</p>`}
+    ${me.sign_in && html`<p>The client opens a browser, in which its user signs in at ${me.sign_in}.</p>`}
     <h3>Address</h3><${Snippet} text=${url} label="address" />
     <h3>Claude Code</h3><${Snippet} text=${`claude mcp add --transport http ${server.name} ${url}${header}`} label="command" />
     <h3>Most other clients</h3><${Snippet} text=${JSON.stringify({ mcpServers: entry }, null, 2)} label="entry" />
@@ -33,9 +34,11 @@ function Connect({ me, server, close }) {
 }
 
 function Tools({ me, server, query }) {
-  const { data, error, again } = useData(path(server.name) + "/tools");
+  // Without a record there is nothing to ask for.
+  const { data, error, again } = useData(server.tools === undefined ? "" : path(server.name) + "/tools");
   const [trying, setTrying] = useState();
-  const tools = data?.[0].tools;
+  const [asked, setAsked] = useState(); // of a server whose answers are not recorded
+  const tools = data?.[0]?.tools ?? asked;
   useEffect(() => {
     if (query.try && tools) setTrying(tools.find((t) => t.name === query.try) ?? tools[0]);
   }, [query.try, !tools]);
@@ -44,12 +47,12 @@ function Tools({ me, server, query }) {
     if (query.try) location.replace(serverLink(server.name, "tools"));
   };
   const calls = me.role === "operator";
-  if (error && !tools) {
-    return html`<${Nothing}>${error.code === "not_found" ? "Nobody has asked this server for its tools yet." : error.message}${calls && html` <${Do} to=${async () => ask(server.name, "tools/list", {}, await keyFor(me, server.name))} done=${again}>Ask it<//>`}<//>`;
+  if ((error || data) && !tools) {
+    return html`<${Nothing}>${!error || error.code === "not_found" ? "Nobody has asked this server for its tools yet." : error.message}${calls && html` <${Do} to=${async () => setAsked((await ask(me, server.name, "tools/list", {})).tools)} done=${again}>Ask it<//>`}<//>`;
   }
   if (!tools) return html`<div class="loading" />`;
   if (!tools.length) return html`<${Nothing}>This server has no tools.<//>`;
-  return html`<p class="hint">As the server said ${ago(data[0].taken)}. Looking at them wakes nothing.</p>
+  return html`<p class="hint">As the server said ${data?.[0] ? ago(data[0].taken) : "now"}. Looking at them wakes nothing.</p>
     <ul class="tools">${tools.map((t) => html`<li key=${t.name}><div><h2>${t.title ?? t.name}${t.title && html` <code>${t.name}</code>`}</h2><p>${t.description?.split("\n")[0]}</p>
       <p class="arguments">${Object.keys(t.inputSchema?.properties ?? {}).map((a) => html`<code key=${a}>${a}${t.inputSchema.required?.includes(a) ? "" : "?"}</code> `)}</p></div>
       ${calls && html`<button type="button" class="small" aria-label=${"Try " + t.name} onClick=${() => setTrying(t)}>Try</button>`}</li>`)}</ul>
@@ -64,21 +67,23 @@ function Sessions({ me, server }) {
   for (const p of [...(data[1].processes ?? [])].reverse()) for (const id of p.sessions) of.set(id, p);
   const rows = data[0].sessions.map((s) => ({ ...s, process: of.get(s.id) })).sort((a, b) => (a.last_message < b.last_message ? 1 : -1));
   const tenants = !me.tenant && new Set(rows.map((s) => s.tenant)).size > 1;
+  // A stack knows the boxes that are up, and not the processes in them.
+  const stack = onStack(me), up = new Map((data[1].boxes ?? []).map((b) => [b.box, b.state]));
   const words = { ready: "awake", started: "starting", staging: "starting", exited: "failed" };
-  const state = (s) => (s.state === "ended" ? "off" : words[s.process?.state] ?? "asleep");
+  const state = (s) => (s.state === "ended" ? "off" : stack ? up.get(s.tenant + "/" + s.server) ?? "asleep" : words[s.process?.state] ?? "asleep");
   const columns = [
-    { head: "Who", cell: (s) => html`<a href=${"#/activity?who=" + encodeURIComponent(s.principal)}>${s.principal}</a>`, sort: (s) => s.principal },
+    { head: "Who", cell: (s) => html`<${Trim} text=${s.principal} href=${"#/activity?who=" + encodeURIComponent(s.principal)} />`, sort: (s) => s.principal },
     ...(tenants ? [{ head: "Tenant", wide: true, cell: (s) => s.tenant, sort: (s) => s.tenant }] : []),
-    { head: "Client", cell: (s) => s.client ?? "–", sort: (s) => s.client },
-    { head: "State", cell: (s) => (s.state === "ended" ? "ended" : html`<${State} of=${state(s)} more=${s.process && state(s) === "awake" ? since(s.process.since) : ""} />`), sort: state },
-    { head: "Memory", num: true, wide: true, cell: (s) => size(s.process?.memory_bytes), sort: (s) => s.process?.memory_bytes },
-    { head: "Last message", num: true, cell: (s) => ago(s.last_message), sort: (s) => s.last_message },
-    { head: "Until", wide: true, cell: (s) => onDay(s.expires), sort: (s) => s.expires },
+    { head: "Client", wide: true, cell: (s) => html`<${Trim} text=${s.client ?? "–"} />`, sort: (s) => s.client },
+    { head: stack ? "Box" : "State", cell: (s) => (s.state === "ended" ? "ended" : html`<${State} of=${state(s)} more=${s.process && state(s) === "awake" ? since(s.process.since) : ""} />`), sort: state },
+    ...(stack ? [] : [{ head: "Memory", num: true, wide: true, cell: (s) => size(s.process?.memory_bytes), sort: (s) => s.process?.memory_bytes }]),
+    { head: "Last message", num: true, wide: true, cell: (s) => ago(s.last_message), sort: (s) => s.last_message },
+    { head: "Until", wide: true, cell: (s) => ends(s.expires), sort: (s) => s.expires },
     { head: "Session", wide: true, cell: (s) => html`<code title=${s.id}>${short(s.id)}</code>` },
   ];
   if (me.role === "operator") {
     columns.push({ head: "", label: "Actions", class: "actions", cell: (s) => html`<div class="row">
-      <a class="button quiet small wide" href=${serverLink(server.name, "log") + "?of=" + s.id} aria-label=${"Log of " + short(s.id)}>Log</a>
+      ${!stack && html`<a class="button quiet small wide" href=${serverLink(server.name, "log") + "?of=" + s.id} aria-label=${"Log of " + short(s.id)}>Log</a>`}
       ${state(s) === "awake" && html`<${Do} kind="quiet small" label=${"Stop " + short(s.id)} to=${() => stop("sessions/" + s.id)} done=${again}>Stop<//>`}
       ${s.state !== "ended" && html`<button type="button" class="quiet small" aria-label=${"End " + short(s.id)} onClick=${() => setEnding(s)}>End</button>`}</div>` });
   }
@@ -150,7 +155,7 @@ function Settings({ me, server }) {
     ["Command", s.native ? `${s.native}, in Go, within Dormouse` : html`<code>${[s.command, ...(s.args ?? [])].join(" ")}</code>`],
     ["Folder", s.cwd && html`<code>${s.cwd}</code>`],
     ["Variables", s.variables?.length && html`<ul class="plain">${s.variables.map((v) => html`<li key=${v}><code>${v}</code> <span class="muted">••••••</span></li>`)}</ul>`],
-    ["Sleeps after", seconds(s.idle_seconds, "the default")],
+    ["Sleeps after", seconds(s.idle_seconds, "the default time of this machine")],
     ["May take to start", seconds(s.startup_timeout_sec)],
     ["A tool may take", seconds(s.tool_timeout_sec, "any time")],
     ["Network", box.offline ? "off" : undefined],
@@ -178,7 +183,8 @@ function Starts({ server }) {
     : html`<${Nothing}>No process of this server was started in the last days.<//>`;
 }
 
-const tabs = { tools: ["Tools", Tools], sessions: ["Sessions", Sessions], log: ["Log", Log], settings: ["Settings", Settings], starts: ["Starts", Starts] };
+const stored = { tools: ["Tools", Tools], sessions: ["Sessions", Sessions] };
+const tabs = { ...stored, log: ["Log", Log], settings: ["Settings", Settings], starts: ["Starts", Starts] };
 
 export function OneServer({ me, name, tab, query }) {
   useClock();
@@ -187,16 +193,17 @@ export function OneServer({ me, name, tab, query }) {
   if (!data) return html`<h1>${name}</h1>${error ? html`<${Problem} error=${error} />` : html`<div class="loading" />`}`;
   const server = data[0].servers.find((s) => s.name === name);
   if (!server) return html`<h1>${name}</h1><${Nothing}>There is no such server, or your key is not for it. <a href="#/">All servers</a><//>`;
-  const View = tabs[tab]?.[1];
+  const stack = onStack(me), there = stack ? stored : tabs, View = there[tab]?.[1];
   const says = { tools: server.tools, sessions: server.sessions };
   return html`<div class="title"><h1>${name}</h1><${State} of=${server.state} more=${server.state === "awake" && server.processes > 1 ? "×" + server.processes : server.state === "asleep" && server.last_message ? since(server.last_message) : ""} />
-      <div class="row end">${me.role === "operator" && server.processes > 0 && html`<${Do} to=${() => stop(path(name))} done=${again}>Stop<//>`}
+      <div class="row end deeds">${me.role === "operator" && (server.processes > 0 || (stack && server.boxes > 0)) && html`<${Do} to=${() => stop(path(name))} done=${again}>Stop<//>`}
       ${server.path && html`<button type="button" onClick=${() => setConnecting(true)}>Connect</button>`}
       ${server.path && me.role === "operator" && html`<a class="button first" href=${serverLink(name, "tools") + "?try=" + encodeURIComponent(" ")}>Try a tool</a>`}</div></div>
-    ${server.path && html`<p class="address"><code>${(me.url ?? location.origin) + server.path}</code><${Copy} text=${(me.url ?? location.origin) + server.path} label="Copy the address" /></p>`}
+    ${server.path && html`<p class="address"><code>${endpoint(me) + server.path}</code><${Copy} text=${endpoint(me) + server.path} label="Copy the address" /></p>`}
     ${server.why && html`<div class="why"><p>${server.why}</p></div>`}
-    ${server.path && html`<${Plots} name=${name} />
-    <nav class="tabs" aria-label=${"Parts of " + name}>${Object.entries(tabs).map(([t, [title]]) => html`<a key=${t} href=${serverLink(name, t)} aria-current=${t === tab ? "page" : undefined}>${title}${says[t] !== undefined && html` <span class="muted">${count(says[t])}</span>`}</a>`)}</nav>
-    ${View ? html`<${View} me=${me} server=${server} query=${query} />` : html`<${Nothing}>There is nothing here.<//>`}`}
+    ${server.path && html`${!stack && html`<${Plots} name=${name} />`}
+    <nav class="tabs" aria-label=${"Parts of " + name}>${Object.entries(there).map(([t, [title]]) => html`<a key=${t} href=${serverLink(name, t)} aria-current=${t === tab ? "page" : undefined}>${title}${says[t] !== undefined && html` <span class="muted">${count(says[t])}</span>`}</a>`)}</nav>
+    ${View ? html`<${View} me=${me} server=${server} query=${query} />` : html`<${Nothing}>There is nothing here.<//>`}
+    ${stack && html`<${Elsewhere} me=${me} what="calls, starts and the output of servers" />`}`}
     ${connecting && html`<${Connect} me=${me} server=${server} close=${() => setConnecting(false)} />`}`;
 }

@@ -1,14 +1,8 @@
 // A form for the arguments of a tool, and what the tool answers.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { act, ask } from "./api.js";
+import { ask } from "./api.js";
 import { ms } from "./format.js";
 import { Dialog, Problem } from "./parts.js";
-
-/** Returns a key for one server where callers need one and the visitor has none. */
-export async function keyFor(me, server) {
-  if (me.access === "open" || me.tenant) return undefined;
-  return (await act("POST", "keys", { principal: "console", servers: [server], life_seconds: 900 })).key;
-}
 
 const kind = (schema) => (schema.enum ? "enum" : [].concat(schema.type ?? "any").find((t) => t !== "null"));
 
@@ -24,9 +18,9 @@ function Field({ name, schema, needed }) {
         return html`<select ...${common} required=${needed}>${!needed && html`<option value=""></option>`}<option value="true" selected=${schema.default === true}>yes</option><option value="false" selected=${schema.default === false}>no</option></select>`;
       case "integer":
       case "number":
-        return html`<input ...${common} type="number" step=${kind(schema) === "integer" ? 1 : "any"} min=${schema.minimum} max=${schema.maximum} required=${needed} value=${given} />`;
+        return html`<input ...${common} type="number" step=${kind(schema) === "integer" ? 1 : "any"} min=${schema.minimum} max=${schema.maximum} required=${needed} defaultValue=${given} />`;
       case "string":
-        return html`<input ...${common} type="text" required=${needed} value=${given} autocomplete="off" />`;
+        return html`<input ...${common} type="text" required=${needed} defaultValue=${given} autocomplete="off" />`;
       default:
         return html`<textarea ...${common} rows="3" required=${needed} placeholder="JSON" spellcheck="false">${given}</textarea>`;
     }
@@ -81,7 +75,7 @@ export function TryTool({ me, server, tool, close }) {
     const begun = performance.now();
     try {
       const args = argumentsOf(new FormData(event.target), properties);
-      const result = await ask(server, "tools/call", { name: tool.name, arguments: args }, await keyFor(me, server));
+      const result = await ask(me, server, "tools/call", { name: tool.name, arguments: args });
       setAnswer({ took: performance.now() - begun, result });
     } catch (error) {
       setAnswer({ error });

@@ -1,8 +1,8 @@
-// Package profile takes CPU and heap profiles of running programs of Dormouse on this
+// Package pprofsock takes CPU and heap profiles of running programs of Dormouse on this
 // machine. Functions and runners start and stop without notice, so each one serves its
 // profiles while it runs. Programs built for AWS (-tags aws) do not contain the package's
 // server. Other programs serve profiles only if they are given a folder.
-package profile
+package pprofsock
 
 import (
 	"bufio"

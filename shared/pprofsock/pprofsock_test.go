@@ -1,4 +1,4 @@
-package profile_test
+package pprofsock_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 )
 
 // folder returns a folder with a short path: the path of a socket may have about 100
@@ -24,7 +24,7 @@ func folder(t *testing.T) string {
 
 func TestAProgramGivesProfilesOfItself(t *testing.T) {
 	dir := folder(t)
-	if err := profile.Serve(dir, "me"); err != nil {
+	if err := pprofsock.Serve(dir, "me"); err != nil {
 		t.Fatal(err)
 	}
 	sockets, err := filepath.Glob(filepath.Join(dir, "me-*.sock"))
@@ -33,7 +33,7 @@ func TestAProgramGivesProfilesOfItself(t *testing.T) {
 	}
 	for _, cpu := range []time.Duration{20 * time.Millisecond, 0, 20 * time.Millisecond} {
 		var out bytes.Buffer
-		if err := profile.Take(t.Context(), sockets[0], cpu, &out); err != nil {
+		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil {
 			t.Fatal(err)
 		}
 		if gzip := []byte{0x1f, 0x8b}; !bytes.HasPrefix(out.Bytes(), gzip) {
@@ -44,7 +44,7 @@ func TestAProgramGivesProfilesOfItself(t *testing.T) {
 
 func TestAnUnusualTimeGetsNoProfile(t *testing.T) {
 	dir := folder(t)
-	if err := profile.Serve(dir, "me"); err != nil {
+	if err := pprofsock.Serve(dir, "me"); err != nil {
 		t.Fatal(err)
 	}
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.sock"))
@@ -53,14 +53,14 @@ func TestAnUnusualTimeGetsNoProfile(t *testing.T) {
 	}
 	for _, cpu := range []time.Duration{-time.Second, time.Hour} {
 		var out bytes.Buffer
-		if err := profile.Take(t.Context(), sockets[0], cpu, &out); err != nil || out.Len() > 0 {
+		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil || out.Len() > 0 {
 			t.Errorf("of %s: %d bytes, %v", cpu, out.Len(), err)
 		}
 	}
 }
 
 func TestWithoutAFolderNothingListens(t *testing.T) {
-	if err := profile.Serve("", "me"); err != nil {
+	if err := pprofsock.Serve("", "me"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !aws
 
-package profile
+package pprofsock
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build aws
 
-package profile
+package pprofsock
 
 // Serve does nothing: deployed programs are not profiled.
 func Serve(string, string) error { return nil }
