@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -73,7 +74,15 @@ func (c *cloud) Authenticate(*http.Request, string) (session.Identity, error) {
 }
 
 // Confirm implements front.Authenticator.
+func (c *cloud) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(c, r, servers)
+}
+
 func (c *cloud) Confirm(context.Context, string, string) error { return nil }
+
+func (c *cloud) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}
 
 // RoundTrip serves a request of a client.
 func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {

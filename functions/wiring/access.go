@@ -3,6 +3,7 @@ package wiring
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
@@ -14,16 +15,30 @@ import (
 // ReadAccess reads the token settings of the servers file, for an endpoint whose URL
 // for clients is publicURL. [New] checks them.
 func ReadAccess(servers *catalog.Catalog, publicURL string) (*oauth.Settings, error) {
-	section := servers.Access()
-	if section == nil {
-		section = []byte("{}")
+	var s oauth.Settings
+	if section := servers.Access(); section != nil { // without one, a cold start decodes nothing
+		var err error
+		if s, err = oauth.ReadSettings(section); err != nil {
+			return nil, err
+		}
 	}
-	s, err := oauth.ReadSettings(section)
-	if err != nil {
-		return nil, err
-	}
-	s.PublicURL = publicURL
+	s.PublicURL, s.Groups = publicURL, addresses(servers)
 	return &s, nil
+}
+
+// addresses returns the addresses at which several servers are served, with the servers at
+// each.
+func addresses(servers *catalog.Catalog) map[string][]string {
+	all := map[string][]string{}
+	for _, name := range servers.Groups() {
+		g, _ := servers.Group(name)
+		at := "/g/" + name + "/mcp"
+		if name == catalog.AllServers {
+			at = "/mcp"
+		}
+		all[at] = slices.DeleteFunc(servers.Names(), func(server string) bool { return g.Servers != nil && !slices.Contains(g.Servers, server) })
+	}
+	return all
 }
 
 // ReadBroker reads the same section for the broker. Without an issuer, the broker has a
@@ -35,7 +50,7 @@ func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string) (*oa
 		return nil, err
 	}
 	s.Issuer, s.ClientSecret = cmp.Or(issuer, s.Issuer), cmp.Or(secret, s.ClientSecret)
-	s.Introspection = nil // only for tokens of others
+	s.Introspection = nil // it checks tokens of a provider; the broker issues its own
 	if u, err := url.Parse(publicURL); s.Issuer == "" && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"
 	}
@@ -55,6 +70,9 @@ func (f *Function) takeTokens(others [][]byte) error {
 			return err
 		}
 		f.Auth, f.SignIn = auth.NewEither(keys, tokens), tokens
+		if len(f.Access.Roles) > 0 {
+			f.Users = tokens
+		}
 		return nil
 	}
 	sealer, err := session.NewSealer("token", f.Secret, others...)

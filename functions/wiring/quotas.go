@@ -18,6 +18,9 @@ func (f *Function) limit() (err error) {
 		return nil
 	}
 	file, servers := f.Servers.Limits()
+	if file == nil && len(servers) == 0 {
+		return nil // a cold start reads no prices
+	}
 	f.Quotas, err = quota.New(quota.Config{
 		Store: f.Store, Sections: quota.Sections{File: file, Servers: servers}, Prices: meter.Published(), Log: f.Log,
 	})

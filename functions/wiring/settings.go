@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
 // Variables that set [Settings]. All are optional.
@@ -17,12 +19,22 @@ const (
 	EnvEventAge     = "DORMOUSE_EVENT_AGE"
 	EnvHold         = "DORMOUSE_HOLD"
 	EnvShowOutput   = "DORMOUSE_SHOW_OUTPUT" // "on": log lines of failed calls repeat what the server answered
+
+	// EnvConnectSecrets has a JSON object: the client secret of each third party, by its name
+	// in x-dormouse.connect.
+	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
-// Read sets Limits, Idle, TenantBoxes, WaitingCalls and ShowErrors from the variables that are
-// set. The error names the variable and its valid values.
+// Read sets Limits, Idle, TenantBoxes, WaitingCalls, ShowErrors and ConnectSecrets from the
+// variables that are set. The error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
 	s.ShowErrors = s.ShowErrors || getenv(EnvShowOutput) == "on"
+	if text := getenv(EnvConnectSecrets); text != "" {
+		var err error
+		if s.ConnectSecrets, err = upstream.ReadSecrets(text); err != nil {
+			return fmt.Errorf("%s is %w", EnvConnectSecrets, err)
+		}
+	}
 	for name, to := range map[string]*time.Duration{
 		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvEventAge: &s.Limits.EventAge, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
 	} {

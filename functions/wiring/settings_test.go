@@ -19,10 +19,11 @@ func read(set map[string]string) (s wiring.Settings, err error) {
 func TestVariablesSetTimesAndBounds(t *testing.T) {
 	got, err := read(map[string]string{
 		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvTenantBoxes: "3", wiring.EnvIdle: "7",
+		wiring.EnvConnectSecrets: `{"github":"word"}`,
 	})
 	want := wiring.Settings{
 		Limits: host.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
-		Idle:   7 * time.Second, TenantBoxes: 3,
+		Idle:   7 * time.Second, TenantBoxes: 3, ConnectSecrets: map[string]string{"github": "word"},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("settings: %v (-want +got):\n%s", err, diff)
@@ -34,6 +35,12 @@ func TestVariableThatCannotBeReadIsNamedWithWhatItMayBe(t *testing.T) {
 		_, err := read(map[string]string{wiring.EnvHold: text})
 		if err == nil || !strings.Contains(err.Error(), wiring.EnvHold) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
 			t.Errorf("%s: error is %v, want one that names the variable and what it may be", text, err)
+		}
+	}
+	for _, text := range []string{"word", `["word"]`, `{"github":{"secret":"word"}}`} {
+		_, err := read(map[string]string{wiring.EnvConnectSecrets: text})
+		if err == nil || !strings.Contains(err.Error(), wiring.EnvConnectSecrets) || strings.Contains(err.Error(), "word") {
+			t.Errorf("%s: error is %v, want one that names the variable and no secret", text, err)
 		}
 	}
 	if _, err := read(map[string]string{wiring.EnvTenantBoxes: "many"}); err == nil || !strings.Contains(err.Error(), "want a whole number") {

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -13,12 +14,12 @@ import (
 // Forget removes the kept workspaces of a box, up to a generation.
 type Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 
-// KeepIn parses the place where boxes keep workspaces. "folder:PATH" is on this machine:
+// KeepIn parses the location where boxes keep workspaces. "folder:PATH" is on this machine:
 // the boxes write there themselves, so each function can remove workspaces. With
 // "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get URLs. "" means nowhere.
 //
 // folder returns the Forget of a folder. If folder is nil, KeepIn refuses a folder. KeepIn
-// sets the place of b, with b.Place.Region as the default region.
+// sets the location of b, with the region and the endpoint of b.Location as defaults.
 func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil
@@ -29,15 +30,16 @@ func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.C
 		p.Forget, p.Snapshots = folder(rest), where
 		return nil
 	case kind == "s3":
-		place, err := bucket.ParsePlace(rest, b.Place.Region)
+		location, err := bucket.ParseLocation(rest, b.Location.Region)
 		if err != nil {
 			return err
 		}
-		b.Place = place
+		location.Endpoint = cmp.Or(location.Endpoint, b.Location.Endpoint)
+		b.Location = location
 		p.Bucket, p.Snapshots = bucket.New(b), "host"
 		return nil
 	}
-	forms := "s3:" + bucket.PlaceForm
+	forms := "s3:" + bucket.LocationForm
 	if folder != nil {
 		forms = "folder:PATH or " + forms
 	}

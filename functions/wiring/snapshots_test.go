@@ -9,7 +9,7 @@ import (
 
 func TestPlacesForWorkspacesAreReadByTheirForm(t *testing.T) {
 	folder := func(string) wiring.Forget { return nil }
-	in := bucket.Config{Place: bucket.Place{Region: "eu-test-1"}}
+	in := bucket.Config{Location: bucket.Location{Region: "eu-test-1"}}
 	for where, told := range map[string]string{
 		"": "", "folder:/x": "folder:/x", "s3:kept": "host", "s3:kept/a?endpoint=http://127.0.0.1:9": "host",
 	} {

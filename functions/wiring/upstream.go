@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
-// openVault opens what callers have at third parties, by the servers file. The error names
-// the wrong setting.
+// openVault opens the store of the keys and tokens that callers have at third parties, by
+// the servers file. The error names the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
 	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
 	if f.Access != nil {
@@ -18,7 +18,7 @@ func (f *Function) openVault(others [][]byte) error {
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
 	var err error
 	if f.Servers != nil {
-		if c.Providers, err = upstream.ReadProviders(f.Servers.Connect()); err != nil {
+		if c.Providers, err = upstream.ReadProviders(f.Servers.Connect(), f.ConnectSecrets); err != nil {
 			return err
 		}
 	}

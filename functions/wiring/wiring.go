@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
@@ -45,6 +46,10 @@ type Settings struct {
 	ShowErrors   bool            // see front.Options.ShowErrors
 	Pushed       bool            // the servers file may come from the store, where operators push it
 	Metrics      string          // CloudWatch namespace for metrics in log lines; "" for none
+
+	// ConnectSecrets has the secrets of this endpoint at third parties, by their names in
+	// x-dormouse.connect. They replace those of the servers file.
+	ConnectSecrets map[string]string
 }
 
 // Parts are the services that the handlers work with. All but Spent, Bucket and
@@ -74,11 +79,12 @@ type Function struct {
 	Relay   relayhost.Config
 	Auth    auth.Authenticator
 	SignIn  SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
+	Users   Users  // finds users who sign in to the console; nil: nobody does
 	Tickets *auth.Tickets
 	States  *session.Sealer // seals the state that modern clients carry between rounds
 	Log     *slog.Logger
 	Meter   session.Meter   // counts the cost of Store and of Relay's connections
-	Vault   *upstream.Vault // what callers have at third parties
+	Vault   *upstream.Vault // keys and tokens of callers at third parties
 	Quotas  *quota.Limiter  // keeps the limits of the servers file; nil: there are none
 
 	snapshots string
@@ -94,8 +100,13 @@ type SignIn interface {
 	MetadataURL(address string) string
 }
 
+// Users is as api.Users, which this package does not link.
+type Users interface {
+	Operator(ctx context.Context, token string) (session.Identity, session.Role, error)
+}
+
 // New returns a Function. It returns an error for a secret that is too short, for invalid
-// settings in Access, and for limits of the servers file that are none.
+// settings in Access, and for invalid limits of the servers file.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -194,8 +205,8 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // server that is not configured or is disabled.
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
-	tools := session.ToolFilter{Allow: s.Tools.Allow, Deny: s.Tools.Deny}
-	if len(s.Tools.Allow) > 0 {
+	tools := session.ToolFilter{Allow: s.Tools.Allow, Deny: s.Tools.Deny, Says: s.Tools.Descriptions}
+	if len(s.Tools.Allow) > 0 && !slices.Contains(s.Tools.Allow, "*") {
 		tools.Deny = append([]string{"*"}, s.Tools.Deny...)
 	}
 	return host.Server{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
@@ -20,9 +21,31 @@ const Env = "DORMOUSE_SCHEDULES"
 
 // Open reads the environment. It opens no connection.
 func Open(f *boot.Function) (endpoints.Alarms, error) {
+	c, err := read()
+	if c == nil {
+		return endpoints.Alarms{}, err
+	}
+	return endpoints.Alarms{
+		Schedule: eventbridge.New(*c),
+		Invoke:   func(ctx context.Context, payload []byte) error { return f.Invoke(ctx, c.Target, payload) },
+	}, nil
+}
+
+// Scheduler is Open for a function that ends sessions and begins nothing. It has no right
+// to invoke a function.
+func Scheduler() (native.Scheduler, error) {
+	c, err := read()
+	if c == nil {
+		return nil, err
+	}
+	return eventbridge.New(*c), nil
+}
+
+// read returns nil if the function keeps no alarms.
+func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {
-		return endpoints.Alarms{}, nil
+		return nil, nil //nolint:nilnil // there is none, and that is no error
 	}
 	var c eventbridge.Config
 	err := json.Unmarshal([]byte(text), &c)
@@ -30,11 +53,8 @@ func Open(f *boot.Function) (endpoints.Alarms, error) {
 		err = errors.New("want group, target and role")
 	}
 	if err != nil {
-		return endpoints.Alarms{}, fmt.Errorf("%s: %w", Env, err)
+		return nil, fmt.Errorf("%s: %w", Env, err)
 	}
-	c.Endpoint, c.Sign = boot.Scheduler()
-	return endpoints.Alarms{
-		Schedule: eventbridge.New(c),
-		Invoke:   func(ctx context.Context, payload []byte) error { return f.Invoke(ctx, c.Target, payload) },
-	}, nil
+	c.Endpoint, c.Sign = boot.Service("scheduler")
+	return &c, nil
 }

@@ -20,17 +20,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Variables of a function that Lambda, sam local (envSAMLocal) or the template
-// (envDomain) sets.
+// Variables of a function that Lambda, sam local (envSAMLocal), the template (envDomain) or
+// an emulator of AWS (envEndpoint) sets.
 const (
 	envRegion   = "AWS_REGION"
 	envKey      = "AWS_ACCESS_KEY_ID"
 	envSecret   = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // the name of a variable
 	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // as above
 	envFunction = "AWS_LAMBDA_FUNCTION_NAME"
+	envVersion  = "AWS_LAMBDA_FUNCTION_VERSION"
 	envMemory   = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE" // MiB
 	envSAMLocal = "AWS_SAM_LOCAL"                   // "true" under sam local
 	envDomain   = "AWS_URL_SUFFIX"                  // set by the template where it is not amazonaws.com
+	envEndpoint = "AWS_ENDPOINT_URL"                // all services of AWS, as AWS's own tools read it
 )
 
 // credentials returns the credentials of the function's role. They are never renewed in a
@@ -56,15 +58,19 @@ func endpoint(service string) string {
 	if local := os.Getenv(EnvLocal); local != "" {
 		return local + "/" + service
 	}
+	if one := os.Getenv(envEndpoint); one != "" {
+		return one
+	}
 	return "https://" + service + "." + os.Getenv(envRegion) + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
 }
 
-// InvokeSelf starts an invocation of this same function with a payload (JSON), and
-// does not wait for it. Lambda repeats a failed one.
+// InvokeSelf starts an invocation of this same version of this function with a payload
+// (JSON), and does not wait for it. Lambda repeats a failed one. While traffic is shifted, the
+// bare name would be that of code which few clients reach.
 //
 // Errors: Unavailable.
 func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
-	return f.Invoke(ctx, os.Getenv(envFunction), payload)
+	return f.Invoke(ctx, os.Getenv(envFunction)+":"+cmp.Or(os.Getenv(envVersion), "$LATEST"), payload)
 }
 
 // Invoke starts an invocation of a function, by its name or ARN, and does not wait
@@ -103,10 +109,10 @@ func sign(ctx context.Context, r *http.Request, payload []byte, service, region 
 	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
 }
 
-// Scheduler returns the address of EventBridge Scheduler, and a function that signs a
+// Service returns the address of an AWS service in this region, and a function that signs a
 // request with this body to it.
-func Scheduler() (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
-	return endpoint("scheduler"), func(ctx context.Context, r *http.Request, body []byte) error {
-		return sign(ctx, r, body, "scheduler", os.Getenv(envRegion))
+func Service(name string) (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
+	return endpoint(name), func(ctx context.Context, r *http.Request, body []byte) error {
+		return sign(ctx, r, body, name, os.Getenv(envRegion))
 	}
 }

@@ -42,6 +42,14 @@ const (
 	EnvBoxRuntime   = "DORMOUSE_BOX_RUNTIME"        // ARN of an AgentCore runtime for boxes on AWS; empty: none
 	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, agentcore, or fargate
 
+	// EnvDashboard is where the console sends its visitors for what the store does not know:
+	// the URL of the dashboard in CloudWatch.
+	EnvDashboard = "DORMOUSE_DASHBOARD"
+
+	// EnvCallLogs has the names of the log groups in which the console searches calls,
+	// separated by commas; empty: it searches none.
+	EnvCallLogs = "DORMOUSE_CALL_LOGS"
+
 	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
 	// sign-ins uses.
 	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
@@ -53,8 +61,8 @@ const (
 	// path, of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS.
 	EnvLocal = "DORMOUSE_LOCAL"
 
-	// EnvLocalSince is when the emulator of one machine began, as RFC 3339. Boxes end with
-	// it.
+	// EnvLocalSince is the time, as RFC 3339, at which the emulator of one machine began.
+	// When the emulator ends, its boxes end too, so older boxes are gone.
 	EnvLocalSince = "DORMOUSE_LOCAL_SINCE"
 )
 
@@ -127,7 +135,7 @@ func (o *opened) function(servers *catalog.Catalog) (*Function, error) {
 	return &Function{f}, nil
 }
 
-// parts opens the services that the environment names, but the fleet.
+// parts opens the services that the environment names, except the fleet.
 func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	p = wiring.Parts{
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
@@ -136,7 +144,7 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}
-	kept := bucket.Config{Place: bucket.Place{Region: os.Getenv(envRegion)}, Credentials: credentials(), Domain: os.Getenv(envDomain)}
+	kept := bucket.Config{Location: bucket.Location{Region: os.Getenv(envRegion), Endpoint: os.Getenv(envEndpoint)}, Credentials: credentials(), Domain: os.Getenv(envDomain)}
 	if err := p.KeepIn(os.Getenv(EnvSnapshots), keptFolder, kept); err != nil {
 		return p, fmt.Errorf("%s: %w", EnvSnapshots, err)
 	}

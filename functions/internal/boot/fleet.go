@@ -80,6 +80,7 @@ func openECS(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Endpoint = cmp.Or(c.Endpoint, endpoint("ecs"))
 	c.Credentials, c.Disabled = credentials(), boxesOff(os.Getenv(EnvBoxes))
 	c.Shape = func(t fleet.Task) ecs.Shape {
 		s, _ := servers.Server(t.Server)

@@ -22,7 +22,7 @@ type latest[H any] struct {
 
 	mu      sync.Mutex
 	now     H
-	version int64     // of the pushed file that now serves, 0 for the function's own
+	version int64     // version of the pushed servers file that is served; 0: the function's own file
 	looked  time.Time // zero until the first look has succeeded
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambda"
 
-	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 )
 
 // Serve takes invocations until the process is stopped. build makes the handler of a
@@ -29,7 +29,7 @@ func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error),
 	if os.Getenv(EnvCheck) != "" {
 		return
 	}
-	if err := profile.Serve(os.Getenv(profile.Environment), os.Getenv(envFunction)); err != nil {
+	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), os.Getenv(envFunction)); err != nil {
 		Fail(err)
 	}
 	lambda.Start(func(ctx context.Context, event E) (R, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 // storeForms lists the valid forms of DORMOUSE_STORE in this build.
-const storeForms = sqliteForm + "dynamodb:" + dynamostore.PlaceForm
+const storeForms = sqliteForm + "dynamodb:" + dynamostore.LocationForm
 
 // openStore opens the store that EnvStore names, with the event age of limits. spent
 // returns the use that DynamoDB reports; it is nil for SQLite.
@@ -37,15 +37,16 @@ func openStore(name string, limits host.Limits) (s session.Store, spent func() m
 	return s, spent, nil
 }
 
-// openTable returns a store on an existing table. It creates the client without the
-// SDK's config module, which would read files and profiles: a function has its region
-// and its credentials in the environment.
+// openTable returns a store on an existing table. It creates the client without the SDK's
+// config module, which would read files and profiles. A function has its region and its
+// credentials in the environment.
 func openTable(where string, limits host.Limits) (session.Store, func() meter.Stored, error) {
-	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
+	location, err := dynamostore.ParseLocation(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {
 		return nil, nil, err
 	}
-	table := dynamostore.New(place.Client(credentials(), nil), place.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life})
+	location.Endpoint = cmp.Or(location.Endpoint, os.Getenv(envEndpoint))
+	table := dynamostore.New(location.Client(credentials(), nil), location.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life})
 	return table, func() meter.Stored {
 		u := table.Usage()
 		return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}

@@ -92,12 +92,14 @@ func New(f *wiring.Function, change func(*broker.Config)) (*Pages, error) {
 	return p, err
 }
 
-// keepSignIn returns what keeps the tokens of users who sign in for a server that
-// exchanges them.
+// keepSignIn returns a function that keeps the tokens of users who sign in. It keeps them
+// only if the server, or a server of the group, exchanges them.
 func keepSignIn(f *wiring.Function) func(context.Context, session.Identity, string, broker.Token) error {
 	return func(ctx context.Context, who session.Identity, server string, t broker.Token) error {
-		s, _ := f.Server(server)
-		if !f.Vault.Exchanges(s.Providers) {
+		if !slices.ContainsFunc(f.Access.Members(server), func(name string) bool {
+			s, _ := f.Server(name)
+			return f.Vault.Exchanges(s.Providers)
+		}) {
 			return nil
 		}
 		return f.Vault.KeepSignIn(ctx, who.Tenant, who.Principal, t.Access, t.Refresh, t.Until)

@@ -25,6 +25,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
 // renamed renames a header, as API Gateway does with answers of functions.
@@ -41,7 +42,7 @@ func (w renamed) WriteHeader(status int) {
 func (w renamed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w renamed) Flush()                      { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// visit goes through the pages of a sign-in as ada, and returns the address that the
+// visit goes through the pages of a sign-in as ada of the group eng, and returns the address that the
 // client is called back at.
 func visit(ctx context.Context, target string) (*url.URL, error) {
 	jar, err := cookiejar.New(nil)
@@ -78,7 +79,7 @@ func visit(ctx context.Context, target string) (*url.URL, error) {
 		if action == nil {
 			return nil, errors.New(string(page))
 		}
-		form = url.Values{"answer": {"allow"}, "name": {"ada"}}
+		form = url.Values{"answer": {"allow"}, "name": {"ada"}, "groups": {"eng"}}
 		for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllSubmatch(page, -1) {
 			form.Set(string(m[1]), html.UnescapeString(string(m[2])))
 		}
@@ -92,7 +93,7 @@ func visit(ctx context.Context, target string) (*url.URL, error) {
 }
 
 // goClient connects go-sdk's client, which signs in by itself. logins counts.
-func (s *site) goClient(server string, logins *int) (*mcp.ClientSession, error) {
+func (s *site) goClient(address string, logins *int) (*mcp.ClientSession, error) {
 	s.t.Helper()
 	handler, err := sdkauth.NewAuthorizationCodeHandler(&sdkauth.AuthorizationCodeHandlerConfig{
 		DynamicClientRegistrationConfig: &sdkauth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
@@ -116,17 +117,20 @@ func (s *site) goClient(server string, logins *int) (*mcp.ClientSession, error) 
 		return nil, err
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil)
-	return client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + "/" + server + "/mcp", OAuthHandler: handler}, nil)
+	return client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + address, OAuthHandler: handler}, nil)
 }
 
 // Rows A-7, A-8 and A-23 for go-sdk.
-func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) {
+func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) { storetest.Each(t, goSDKSignsInCallsAndStepsUp) }
+
+func goSDKSignsInCallsAndStepsUp(t *testing.T, open storetest.Open) {
+	t.Helper()
 	for name, rename := range map[string]bool{"plain": false, "behind API Gateway": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			s := newSiteOn(t, open(t))
 			s.signIn, s.rename = true, rename
 			logins := 0
-			c, err := s.goClient("who", &logins)
+			c, err := s.goClient("/who/mcp", &logins)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +157,7 @@ func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) {
 }
 
 // brokered signs ada in and returns an access token of the site's own, with scopes.
-func (s *site) brokered(server, scope string) (client, access, refresh string) {
+func (s *site) brokered(address, scope string) (client, access, refresh string) {
 	s.t.Helper()
 	var doc, got map[string]any
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/register", strings.NewReader(`{"redirect_uris":["http://127.0.0.1/done"]}`))
@@ -167,7 +171,7 @@ func (s *site) brokered(server, scope string) (client, access, refresh string) {
 	hash := sha256.Sum256([]byte(verifier))
 	back, err := visit(s.t.Context(), s.url+"/authorize?"+url.Values{
 		"response_type": {"code"}, "client_id": {client}, "redirect_uri": {"http://127.0.0.1/done"}, "code_challenge": {base64.RawURLEncoding.EncodeToString(hash[:])}, "code_challenge_method": {"S256"},
-		"resource": {s.url + "/" + server + "/mcp"}, "scope": {scope},
+		"resource": {s.url + address}, "scope": {scope},
 	}.Encode())
 	if err != nil {
 		s.t.Fatal(err)
@@ -187,13 +191,18 @@ func (s *site) brokered(server, scope string) (client, access, refresh string) {
 // Row A-19: the same call costs what it costs without access control, and one read of
 // the revoked grants in each instance.
 func TestATokenCostsOneReadInEachInstance(t *testing.T) {
+	storetest.Each(t, aTokenCostsOneReadInEachInstance)
+}
+
+func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
+	t.Helper()
 	costs := map[string][][2]int{}
 	for _, access := range []string{"open", "oauth", "idp"} {
-		s := newSite(t)
+		s := newSiteOn(t, open(t))
 		s.open, s.signIn = access == "open", access == "oauth"
 		token := s.token("ada", "who")
 		if access == "oauth" {
-			_, token, _ = s.brokered("who", "who:write")
+			_, token, _ = s.brokered("/who/mcp", "who:write")
 		}
 		in := s.as(token, s.begin("who", token))
 		s.warm = s.handler()
@@ -217,9 +226,13 @@ func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 // and neither is a connection that is open. The functions have just started, so they know
 // at once what others know within 30 seconds.
 func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
-	s := newSite(t)
+	onEach(t, aRevokedGrantEndsTicketsAndConnections)
+}
+
+func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
+	t.Helper()
 	s.signIn = true
-	client, token, _ := s.brokered("who", "")
+	client, token, _ := s.brokered("/who/mcp", "")
 	ticket := func() string {
 		t.Helper()
 		var got struct{ Ticket string }
@@ -269,9 +282,13 @@ func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
 
 // Rows A-23 and A-24: before anything is woken or written, on every transport.
 func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
-	s := newSite(t)
+	onEach(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)
+}
+
+func aCallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T, s *site) {
+	t.Helper()
 	s.signIn = true
-	_, token, _ := s.brokered("who", "")
+	_, token, _ := s.brokered("/who/mcp", "")
 	in := s.as(token, s.begin("who", token))
 	s.cost()
 	const wanted = `"data":{"error":"insufficient_scope","resource_metadata":"`

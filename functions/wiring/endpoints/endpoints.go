@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/registry"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/remote"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -32,6 +33,7 @@ type Alarms struct {
 	Schedule native.Scheduler
 	// Invoke lets the HTTP function handle an event; see native.Config.
 	Invoke func(ctx context.Context, payload []byte) error
+	Here   bool // the process that calls Invoke handles the event
 }
 
 // HTTP is the endpoint for HTTP clients, and the handler of native servers' alarms.
@@ -66,14 +68,19 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	if place != nil {
 		place(&operators)
 	}
-	clients, forOperators := native.Handler(front.New(o)), api.New(operators)
+	endpoint := front.New(o)
+	published := registry.Registry{Records: f.Store, PublicURL: f.PublicURL, Keys: !f.Open && f.SignIn == nil}
+	clients, forOperators, listing := native.Handler(endpoint), api.New(operators), endpoint.Listing(published.Answer)
 	return HTTP{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasPrefix(r.URL.Path, api.Prefix) {
+			switch {
+			case strings.HasPrefix(r.URL.Path, api.Prefix):
 				forOperators.ServeHTTP(w, r)
-				return
+			case strings.HasPrefix(r.URL.Path, registry.Prefix):
+				listing.ServeHTTP(w, r)
+			default:
+				clients.ServeHTTP(w, r)
 			}
-			clients.ServeHTTP(w, r)
 		}),
 		Operators: operators,
 		Alarm: wiring.Event(f, func(a native.Alarm) session.Account {
@@ -96,25 +103,41 @@ func served(f *wiring.Function) func() []string {
 // groups returns the groups of servers that a function serves.
 func groups(f *wiring.Function) func(string) (front.Group, bool) {
 	return func(name string) (front.Group, bool) {
+		if name == catalog.AllServers {
+			return front.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
+		}
 		g, ok := f.Servers.Group(cmp.Or(name, catalog.AllServers))
 		return front.Group{Servers: g.Servers, Separator: g.Separator, Plain: g.Plain, Search: g.Search}, ok
 	}
 }
 
-// Operators returns what the API for operators works with in a function: callers have an
-// API key of role viewer or operator, and it knows what the store knows. b ends the calls
+// Operators returns what the API for operators works with in a function. Its callers have
+// an API key of role viewer or operator, or have signed in to the console. It knows what the store knows. b ends the calls
 // of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayhost.NewBackend(f.Relay)
+	var users api.Users // a nil f.Users would be no nil here
+	if f.Users != nil {
+		users = f.Users
+	}
 	return api.Options{
-		Info: api.Info{Place: api.PlaceStack}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
-		Caller: api.Holders(auth.NewKeys(f.Store)), End: host.New(f.Store, b, f.Limits).Terminate,
+		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
+		Caller: api.Holders(auth.NewKeys(f.Store), users), End: host.New(f.Store, b, f.Limits).Terminate,
 		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
 		},
 		NativeTools: b.Tools,
 		Pushed:      f.Pushed, Log: f.Log, Meter: f.Meter,
 	}
+}
+
+// signIn returns the name of the provider at which the users of a function sign in.
+func signIn(f *wiring.Function) string {
+	if f.Access == nil {
+		return ""
+	}
+	name, _ := f.Access.SignIn()
+	return name
 }
 
 // NewSocket returns the endpoint for WebSocket clients. push is as in
@@ -125,7 +148,7 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		return nil, err
 	}
 	o := front.Options{
-		Servers: f.Server, Names: served(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
 		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -197,7 +220,7 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 		}
 		h.Remote = remotes().Server(remote.Server{
 			Name: s.Name, URL: s.Remote.URL, Headers: s.Remote.Headers, Transport: remote.Transport(s.Remote.Transport), Private: s.Remote.Private,
-			Providers: s.Principal(), Startup: s.StartupTimeout, Secrets: f.Relay.Secrets, Answer: s.AnswerTimeout,
+			Providers: s.Principal(), Startup: s.StartupTimeout, Secrets: f.Relay.Secrets, Answer: s.AnswerTimeout, Here: alarms.Here,
 		})
 		return h
 	}

@@ -1,0 +1,35 @@
+// Command console is the Lambda function behind /console/ of the REST API: the console.
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
+)
+
+func main() {
+	boot.Serve(func(f *boot.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
+		schedule, err := alarms.Scheduler()
+		if err != nil {
+			return nil, err
+		}
+		return webconsole.Function(webconsole.Handler(f.Function, schedule, os.Getenv(boot.EnvDashboard), logs())), nil
+	})
+}
+
+// logs returns where calls are searched, nil if there is no such place.
+func logs() *webconsole.Logs {
+	groups := os.Getenv(boot.EnvCallLogs)
+	if groups == "" {
+		return nil
+	}
+	l := &webconsole.Logs{Groups: strings.Split(groups, ",")}
+	l.Endpoint, l.Sign = boot.Service("logs")
+	return l
+}

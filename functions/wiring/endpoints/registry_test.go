@@ -1,0 +1,111 @@
+package endpoints_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// listed returns the names in an answer of the registry.
+func listed(t *testing.T, a reply) (names []string) {
+	t.Helper()
+	var page struct {
+		Servers []struct{ Server struct{ Name string } }
+	}
+	if err := json.Unmarshal([]byte(a.body), &page); err != nil {
+		t.Errorf("%v: %s", err, a.body)
+	}
+	for _, s := range page.Servers {
+		names = append(names, s.Server.Name)
+	}
+	return names
+}
+
+func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
+	s := newSite(t)
+	key := func(servers ...string) string {
+		text, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "ada", Servers: servers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for name, tt := range map[string]struct {
+		credential string
+		want       []string
+	}{
+		"a key for all":               {key(session.EveryServer), []string{"local/closed", "local/counter", "local/files", "local/who"}},
+		"a key for one":               {key("who"), []string{"local/who"}},
+		"a key for none that is here": {key("elsewhere"), nil},
+		"a token":                     {s.token("bob", "who"), []string{"local/who"}},
+	} {
+		a := s.do("GET", "/registry/v0.1/servers", "", bearer(tt.credential))
+		got := slices.DeleteFunc(listed(t, a), func(name string) bool { return name == "local/booking" || name == "local/job" })
+		if a.status != http.StatusOK || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %d %q, want %q", name, a.status, got, tt.want)
+		}
+		status := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}
+		for _, server := range []string{"who", "files", "gone", "none"} {
+			a := s.do("GET", "/registry/v0.1/servers/local%2F"+server+"/versions/latest", "", bearer(tt.credential))
+			if want := status[slices.Contains(tt.want, "local/"+server)]; a.status != want {
+				t.Errorf("%s: %s: got %d %s", name, server, a.status, a.body)
+			}
+		}
+	}
+}
+
+func TestRegistryRefusesAsTheOfficialOneDoes(t *testing.T) {
+	s := newSite(t)
+	for _, tt := range []struct {
+		method, header, want string
+		status               int
+	}{
+		{"GET", "Authorization: none", "Authorization", http.StatusUnauthorized},
+		{"GET", "Authorization: Bearer dmk_wrong", "", http.StatusUnauthorized},
+		{"GET", "Origin: https://elsewhere.example", "Origin", http.StatusForbidden},
+		{"POST", bearer(s.token("bob", "who")), "use GET", http.StatusMethodNotAllowed},
+	} {
+		a := s.do(tt.method, "/registry/v0.1/servers", "", tt.header)
+		var refused struct{ Error string }
+		if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != tt.status || refused.Error == "" || !strings.Contains(refused.Error, tt.want) {
+			t.Errorf("%s with %s: got %d %s", tt.method, tt.header, a.status, a.body)
+		}
+		if (a.header.Get("WWW-Authenticate") == "Bearer") != (tt.status == http.StatusUnauthorized) {
+			t.Errorf("%s with %s: the challenge is %q", tt.method, tt.header, a.header.Get("WWW-Authenticate"))
+		}
+	}
+	if n := strings.Count(s.log.String(), `"msg":"request"`); n != 4 {
+		t.Errorf("%d requests are logged: %s", n, s.log)
+	}
+}
+
+func TestRegistryOfAnOpenEndpointAsksForNoKey(t *testing.T) {
+	s := newSite(t)
+	s.open = true
+	a := s.do("GET", "/registry/v0.1/servers/local%2Fwho/versions/latest", "")
+	if a.status != http.StatusOK || strings.Contains(a.body, "headers") || !strings.Contains(a.body, `"url":"`+s.url+`/who/mcp"`) {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+}
+
+// A request without a good key costs the same at the registry as at one server.
+func TestRegistryReadsAKeyOnce(t *testing.T) {
+	s := newSite(t)
+	text, k, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "ada", Servers: []string{session.EveryServer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	invented := strings.Replace(text, k.ID, strings.Repeat("2", len(k.ID)), 1)
+	s.store.Reset()
+	if a := s.do("GET", "/registry/v0.1/servers", "", bearer(invented)); a.status != http.StatusUnauthorized {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if n := s.store.Counts().Reads; n != 1 {
+		t.Errorf("a key that is not known costs %v reads", n)
+	}
+}

@@ -1,0 +1,220 @@
+package webconsole
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// PerGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
+const PerGB = 0.005
+
+// Logs searches the log lines of calls by CloudWatch Logs Insights. Each search costs what
+// it reads, so only people begin one.
+type Logs struct {
+	Endpoint string   // https://logs.REGION.amazonaws.com
+	Groups   []string // names of the log groups of the functions for clients
+	// Sign signs a request with this body.
+	Sign func(ctx context.Context, r *http.Request, body []byte) error
+}
+
+const (
+	searchWithin = 22 * time.Second // less than the time of the function
+	searchAgain  = 500 * time.Millisecond
+	searchSince  = 24 * time.Hour // if nobody says
+	searchMost   = 31 * 24 * time.Hour
+	answerWithin = 10 * time.Second
+	maxAnswer    = 8 << 20
+)
+
+// Calls returns the newest calls that ended within their request. There is no further page.
+// Errors: Invalid for a name that cannot stand in a query and for a time of more than
+// searchMost, Unavailable.
+func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+	ctx, cancel := context.WithTimeout(ctx, searchWithin)
+	defer cancel()
+	text, err := queryOf(q)
+	if err != nil {
+		return api.Calls{}, err
+	}
+	now := time.Now()
+	if q.Since.IsZero() {
+		q.Since = now.Add(-searchSince)
+	}
+	if now.Sub(q.Since) > searchMost {
+		return api.Calls{}, session.Errorf(session.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
+	}
+	id, err := l.start(ctx, map[string]any{
+		"logGroupNames": l.Groups, "startTime": q.Since.Unix(), "endTime": now.Unix(), "limit": cmp.Or(q.Limit, 100), "queryString": text,
+	})
+	if err != nil {
+		return api.Calls{}, err
+	}
+	over := false
+	defer func() {
+		if !over {
+			l.stop(ctx, id)
+		}
+	}()
+	for {
+		found, err := l.results(ctx, id)
+		over = err == nil && found.Status != "Scheduled" && found.Status != "Running"
+		switch {
+		case err != nil:
+			return api.Calls{}, err
+		case found.Status == "Complete":
+			return found.calls(q), nil
+		case found.Status != "Scheduled" && found.Status != "Running":
+			return api.Calls{}, session.Errorf(session.Unavailable, "CloudWatch has not finished the search: %s", found.Status)
+		}
+		select {
+		case <-time.After(searchAgain):
+		case <-ctx.Done():
+			return api.Calls{}, session.Errorf(session.Unavailable, "the search takes longer than %v; ask for a shorter time", searchWithin)
+		}
+	}
+}
+
+// queryOf returns a query for the lines of calls.
+func queryOf(q api.CallQuery) (string, error) {
+	where := []string{`ispresent(tool)`, `(outcome = "done" or outcome = "failed")`}
+	if q.Failed {
+		where[1] = `outcome = "failed"`
+	}
+	for _, field := range [][2]string{{"tenant", q.Tenant}, {"server", q.Server}, {"principal", q.Principal}, {"tool", q.Tool}} {
+		if field[1] == "" {
+			continue
+		}
+		text, err := quoted(field[1])
+		if err != nil {
+			return "", err
+		}
+		where = append(where, field[0]+" = "+text)
+	}
+	if q.Servers != nil {
+		names := make([]string, len(q.Servers))
+		for i, name := range q.Servers {
+			var err error
+			if names[i], err = quoted(name); err != nil {
+				return "", err
+			}
+		}
+		where = append(where, "server in ["+strings.Join(names, ", ")+"]")
+	}
+	return "fields @timestamp, tenant, principal, server, tool, client, session_id, trace, duration_ms, outcome, code, why, wakes, bytes_in, bytes_out\n| filter " +
+		strings.Join(where, " and ") + "\n| sort @timestamp desc", nil
+}
+
+// quoted returns a text of a query. A name that could end it is refused.
+func quoted(name string) (string, error) {
+	if strings.ContainsAny(name, "\"'`\\") || strings.ContainsFunc(name, unicode.IsControl) {
+		return "", session.Errorf(session.Invalid, "%q cannot be searched for in CloudWatch, because it has a quote, a backslash or a control character", name)
+	}
+	return `"` + name + `"`, nil
+}
+
+// found is an answer of GetQueryResults.
+type found struct {
+	Status  string
+	Results [][]struct{ Field, Value string }
+	// Statistics are those of the search so far.
+	Statistics struct {
+		BytesScanned float64
+	}
+}
+
+// lineTime is how Insights writes @timestamp, in UTC.
+const lineTime = "2006-01-02 15:04:05.000"
+
+// calls returns the calls that were found and that q asks for.
+func (f found) calls(q api.CallQuery) api.Calls {
+	out := api.Calls{Calls: []api.Call{}, Search: &api.Search{Bytes: int64(f.Statistics.BytesScanned), USD: f.Statistics.BytesScanned / 1e9 * PerGB}}
+	for _, row := range f.Results {
+		of := map[string]string{}
+		for _, cell := range row {
+			of[cell.Field] = cell.Value
+		}
+		at, err := time.Parse(lineTime, of["@timestamp"])
+		// The query asks for this tenant and these servers. The caller must not see others
+		// even if CloudWatch reads it in another way.
+		if err != nil || q.Tenant != "" && of["tenant"] != q.Tenant || q.Servers != nil && !slices.Contains(q.Servers, of["server"]) {
+			continue
+		}
+		number := func(field string) float64 {
+			n, _ := strconv.ParseFloat(of[field], 64) // 0 where a line has none
+			return n
+		}
+		out.Calls = append(out.Calls, api.Call{
+			Time: at, Tenant: of["tenant"], Principal: of["principal"], Server: of["server"], Tool: of["tool"], Client: of["client"],
+			Session: of["session_id"], Trace: of["trace"], MS: number("duration_ms"), Failed: of["outcome"] == "failed", Code: of["code"], Reason: of["why"],
+			Woke: number("wakes") > 0, In: int(number("bytes_in")), Out: int(number("bytes_out")),
+		})
+	}
+	return out
+}
+
+// start begins a search and returns its id.
+func (l *Logs) start(ctx context.Context, query map[string]any) (string, error) {
+	var begun struct{ QueryID string }
+	err := l.ask(ctx, "Logs_20140328.StartQuery", query, &begun)
+	return begun.QueryID, err
+}
+
+// results returns what a search has found so far.
+func (l *Logs) results(ctx context.Context, id string) (found, error) {
+	var f found
+	err := l.ask(ctx, "Logs_20140328.GetQueryResults", map[string]any{"queryId": id}, &f)
+	return f, err
+}
+
+// stop ends a search that nobody waits for, because it would read on and cost more. If this
+// fails, CloudWatch ends the search after an hour.
+func (l *Logs) stop(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	var stopped struct{ Success bool }
+	_ = l.ask(ctx, "Logs_20140328.StopQuery", map[string]any{"queryId": id}, &stopped)
+}
+
+// ask sends a request to CloudWatch Logs. Errors: Unavailable.
+func (l *Logs) ask(ctx context.Context, target string, request map[string]any, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.Endpoint+"/", bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("ask CloudWatch Logs: %w", err)
+	}
+	r.Header.Set("Content-Type", "application/x-amz-json-1.1")
+	r.Header.Set("X-Amz-Target", target)
+	if err := l.Sign(ctx, r, body); err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: answerWithin}
+	res, err := client.Do(r)
+	if err != nil {
+		return session.Errorf(session.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
+	}
+	defer func() { _ = res.Body.Close() }() // it has been read
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case err != nil:
+		return session.Errorf(session.Unavailable, "CloudWatch Logs broke its answer off; try again").Because(err)
+	case res.StatusCode != http.StatusOK:
+		return session.Errorf(session.Unavailable, "CloudWatch Logs refused the search with status %d; the log has the reason", res.StatusCode).Because(fmt.Errorf("%.300s", text))
+	}
+	return json.Unmarshal(text, answer)
+}

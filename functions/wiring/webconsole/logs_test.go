@@ -1,0 +1,175 @@
+package webconsole_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// cloudWatch answers as CloudWatch Logs does, and keeps what it was asked.
+type cloudWatch struct {
+	mu      sync.Mutex
+	queries []map[string]any
+	looks   int
+	end     string // status of a search; "" for Complete
+	looked  func() // called at each look at results; may be nil
+	stopped []any  // searches that were ended
+}
+
+func (c *cloudWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var asked map[string]any
+	if json.NewDecoder(r.Body).Decode(&asked) != nil || r.Header.Get("Authorization") != "signed" || r.Header.Get("Content-Type") != "application/x-amz-json-1.1" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	switch r.Header.Get("X-Amz-Target") {
+	case "Logs_20140328.StartQuery":
+		c.queries = append(c.queries, asked)
+		_, _ = w.Write([]byte(`{"queryId":"q-1"}`))
+	case "Logs_20140328.StopQuery":
+		c.stopped = append(c.stopped, asked["queryId"])
+		_, _ = w.Write([]byte(`{"success":true}`))
+	case "Logs_20140328.GetQueryResults":
+		if c.looked != nil {
+			c.looked()
+		}
+		if c.looks++; asked["queryId"] != "q-1" || c.looks < 2 {
+			_, _ = w.Write([]byte(`{"status":"Running","results":[]}`))
+			return
+		}
+		if c.end != "" {
+			_, _ = w.Write([]byte(`{"status":"` + c.end + `"}`))
+			return
+		}
+		row := func(tenant, why string) string {
+			return `[{"field":"@timestamp","value":"2026-11-23 10:11:12.345"},{"field":"tenant","value":"` + tenant + `"},{"field":"principal","value":"ada"},{"field":"server","value":"one"},
+				{"field":"tool","value":"echo"},{"field":"duration_ms","value":"51"},{"field":"outcome","value":"failed"},{"field":"why","value":"` + why + `"},{"field":"wakes","value":"1"},{"field":"bytes_out","value":"410"},{"field":"@ptr","value":"x"}]`
+		}
+		_, _ = w.Write([]byte(`{"status":"Complete","statistics":{"bytesScanned":2000000000.0,"recordsMatched":2.0},"results":[` + row("acme", "TOP SECRET") + `,` + row("globex", "other") + `]}`))
+	}
+}
+
+// searching returns a stack whose calls are searched, and what it asks.
+func searching(t *testing.T) (*stack, *cloudWatch) {
+	t.Helper()
+	c := &cloudWatch{}
+	logs := httptest.NewServer(c)
+	t.Cleanup(logs.Close)
+	s := newStack(t, sessiontest.NewMemory(), nil)
+	s.logs = &webconsole.Logs{
+		Endpoint: logs.URL, Groups: []string{"/dormouse/stack/http", "/dormouse/stack/socket"},
+		Sign: func(_ context.Context, r *http.Request, _ []byte) error {
+			r.Header.Set("Authorization", "signed")
+			return nil
+		},
+	}
+	return s, c
+}
+
+func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
+	s, c := searching(t)
+	s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"search_usd_per_gb":0.005`) {
+		t.Errorf("the page is not told what a search costs: %s", text)
+	}
+	for _, path := range []string{"servers", "sessions", "processes", "keys"} {
+		s.do("GET", "/console/api/v1/"+path, "")
+	}
+	if len(c.queries) != 0 {
+		t.Fatalf("CloudWatch was asked %v by views that nobody asked to search", c.queries)
+	}
+	var got api.Calls
+	res, text := s.do("GET", "/console/api/v1/calls?server=one&principal=ada&tool=echo&failed=true&since=1h&limit=50", "")
+	if err := json.Unmarshal([]byte(text), &got); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s, %v", res.StatusCode, text, err)
+	}
+	q := c.queries[0]
+	text, _ = q["queryString"].(string)
+	for _, want := range []string{`tenant = "acme"`, `server = "one"`, `principal = "ada"`, `tool = "echo"`, `outcome = "failed"`, "sort @timestamp desc"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the query has no %s: %s", want, text)
+		}
+	}
+	from, _ := q["startTime"].(float64)
+	to, _ := q["endTime"].(float64)
+	if to-from != 3600 || q["limit"] != 50.0 || len(q["logGroupNames"].([]any)) != 2 {
+		t.Errorf("asked is %v", q)
+	}
+	// The console drops rows of other tenants, even if CloudWatch finds some.
+	want := api.Call{Time: time.Date(2026, 11, 23, 10, 11, 12, 345e6, time.UTC), Tenant: "acme", Principal: "ada", Server: "one", Tool: "echo", MS: 51, Failed: true, Reason: "TOP SECRET", Woke: true, Out: 410}
+	if len(got.Calls) != 1 || got.Calls[0] != want {
+		t.Errorf("found is %+v, want %+v", got.Calls, want)
+	}
+	if got.Search == nil || got.Search.Bytes != 2e9 || got.Search.USD != 0.01 {
+		t.Errorf("it cost %+v", got.Search)
+	}
+	s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+	if _, text := s.do("GET", "/console/api/v1/calls", ""); strings.Contains(text, "TOP SECRET") || !strings.Contains(text, `"tool":"echo"`) {
+		t.Errorf("a viewer sees %s", text)
+	}
+}
+
+// A name that ended its text in the query could ask for the calls of others.
+func TestNamesDoNotLeaveTheirPlaceInAQuery(t *testing.T) {
+	s, c := searching(t)
+	s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+	for _, name := range []string{`a" or tenant = "globex`, `a\`, "a'", "a`", "a\n| fields @message"} {
+		r := func(req *http.Request) {
+			q := req.URL.Query()
+			q.Set("principal", name)
+			req.URL.RawQuery = q.Encode()
+		}
+		if res, text := s.do("GET", "/console/api/v1/calls", "", r); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%q: %d %s", name, res.StatusCode, text)
+		}
+	}
+	if len(c.queries) != 0 {
+		t.Errorf("asked is %v", c.queries)
+	}
+}
+
+func TestASearchThatFailsSaysSo(t *testing.T) {
+	for _, end := range []string{"Failed", "Timeout", "Cancelled"} {
+		s, c := searching(t)
+		c.end = end
+		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		if res, text := s.do("GET", "/console/api/v1/calls", ""); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, end) {
+			t.Errorf("%s: %d %s", end, res.StatusCode, text)
+		}
+	}
+}
+
+// A search costs what it reads.
+func TestASearchThatNobodyWaitsForIsEnded(t *testing.T) {
+	s, c := searching(t)
+	ctx, gone := context.WithCancel(t.Context())
+	c.looked = gone
+	if _, err := s.logs.Calls(ctx, api.CallQuery{}); session.CodeOf(err) != session.Unavailable {
+		t.Errorf("a search whose visitor is gone: %v", err)
+	}
+	if len(c.stopped) != 1 || c.stopped[0] != "q-1" {
+		t.Errorf("ended are %v", c.stopped)
+	}
+	c.looked, c.stopped = nil, nil
+	if _, err := s.logs.Calls(t.Context(), api.CallQuery{}); err != nil || len(c.stopped) != 0 {
+		t.Errorf("a whole search: %v; ended are %v", err, c.stopped)
+	}
+	s.signIn(s.key(session.RoleViewer, "acme", "vera"))
+	for _, since := range []string{"800h", "2000000h"} {
+		if res, text := s.do("GET", "/console/api/v1/calls?since="+since, ""); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "31 days") {
+			t.Errorf("since %s: %d %s", since, res.StatusCode, text)
+		}
+	}
+}

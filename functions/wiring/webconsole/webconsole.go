@@ -1,0 +1,72 @@
+// Package webconsole builds the console of a stack from the parts that all functions share.
+// It is separate from package endpoints because only one function serves the console.
+package webconsole
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/console"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
+
+// Handler returns the console of a Function. schedule has the alarms of native servers,
+// nil if there are none. dashboard is where the page sends its visitors for what the
+// store does not know. logs searches calls; it is nil if they cannot be searched. The
+// page calls servers itself, so the console needs no right to start anything.
+func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
+	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
+	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
+	own.NativeTools = nil // they are in the function for HTTP clients
+	if logs != nil {
+		own.Calls, own.Info.SearchUSD = logs.Calls, PerGB
+	}
+	if f.Open {
+		own.Info.Access = "open"
+	}
+	var signIn func() (name, endpoint string)
+	if f.Access != nil && f.Broker {
+		signIn = f.Access.SignIn
+	}
+	return console.New(console.Options{
+		SignIn: signIn,
+		Secret: f.Secret, Tickets: auth.NewTickets(f.Store),
+		Hosts: func(host string) bool { return front.ServesHost(f.Hosts, host) },
+		API: func(owner bool) http.Handler {
+			o := own
+			if owner {
+				o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
+					return api.Machine("the operator of this machine"), nil
+				}
+			}
+			return api.New(o)
+		},
+	})
+}
+
+// Function returns the function of a console behind a REST API.
+func Function(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+	serve := lambdafront.HTTP(h)
+	return func(ctx context.Context, e events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+		return serve(console.Under(ctx, prefix(e)), e)
+	}
+}
+
+// prefix returns the part of a visitor's path that the path of an event lacks. That is
+// the stage of the API, or nothing if the owner has a domain name of their own.
+func prefix(e events.APIGatewayProxyRequest) string {
+	whole, found := strings.CutSuffix(strings.TrimSuffix(e.RequestContext.Path, "/"), strings.TrimSuffix(e.Path, "/"))
+	if !found {
+		return ""
+	}
+	return whole
+}

@@ -1,0 +1,491 @@
+package webconsole_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/console"
+	"github.com/dormouse-mcp/dormouse/shared/console/consoletest"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
+
+// stack is a console behind the stage of an API. Each event meets a function that has just
+// started.
+type stack struct {
+	t       *testing.T
+	store   session.Store
+	spent   func() meter.Stored // nil: the meter estimates it
+	servers string              // the servers file
+	log     commontest.Lines
+	posted  commontest.Lines // what boxes were told
+	logs    *webconsole.Logs // nil: there are none
+	access  *oauth.Settings  // nil: callers have keys
+	stage   string
+	cookies map[string]string
+}
+
+const host = "abc123.execute-api.eu-test-1.amazonaws.com"
+
+// onStores runs a test on a new stack over each store.
+func onStores(t *testing.T, test func(t *testing.T, s *stack)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { test(t, newStack(t, storetest.SQLite(t), nil)) })
+	t.Run("dynamodb", func(t *testing.T) {
+		store := storetest.Table(t)(dynamostore.Options{})
+		test(t, newStack(t, store, func() meter.Stored {
+			u := store.Usage()
+			return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}
+		}))
+	})
+}
+
+func newStack(t *testing.T, store session.Store, spent func() meter.Stored) *stack {
+	return &stack{t: t, store: store, spent: spent, stage: "/v1", cookies: map[string]string{}, servers: `{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"}}}`}
+}
+
+// key makes a key for all servers.
+func (s *stack) key(role session.Role, tenant, who string) string {
+	s.t.Helper()
+	key, _, err := auth.Create(s.t.Context(), s.store, auth.Grant{Tenant: tenant, Principal: who, Servers: []string{"*"}, Role: role})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return key
+}
+
+// has puts a session of a tenant into the store, whose box is up.
+func (s *stack) has(id session.ID, tenant, server string) {
+	s.t.Helper()
+	now := time.Now()
+	err := s.store.Create(s.t.Context(), session.Session{
+		ID: id, Server: server, Tenant: tenant, Principal: "user-of-" + tenant, State: session.Ready, Transport: session.HTTP,
+		Created: now, Used: now, Expires: now.Add(time.Hour), Init: []byte(`{"clientInfo":{"name":"cursor"}}`),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	box, err := s.store.Box(s.t.Context(), session.BoxFor(tenant, server))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if box.State == session.Awake {
+		return
+	}
+	box.ID, box.Tenant, box.Server, box.Gen, box.State, box.Conn, box.Changed = session.BoxFor(tenant, server), tenant, server, box.Gen+1, session.Awake, "conn", now
+	if err := s.store.SaveBox(s.t.Context(), box); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// boxes are the connections of boxes.
+type boxes struct{ said *commontest.Lines }
+
+// Post implements session.Poster.
+func (b boxes) Post(_ context.Context, conn string, frame []byte) error {
+	_, err := b.said.Write([]byte(conn + " " + string(frame) + "\n"))
+	return err
+}
+
+// Close implements session.Clients.
+func (boxes) Close(context.Context, string) error { return errors.New("no client is connected") }
+
+// function returns the function as it is after its start.
+func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+	s.t.Helper()
+	c, _, err := catalog.Parse([]byte(s.servers), "servers.json", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, Broker: s.access != nil}, wiring.Parts{
+		Store: s.store, Spent: s.spent, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
+		Runners: boxes{&s.posted}, Clients: boxes{&s.posted}, Place: func(places.Needs) string { return "" },
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return webconsole.Function(webconsole.Handler(f, nil, "https://dashboard.example", s.logs))
+}
+
+// do is a [consoletest.Do].
+func (s *stack) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, "https://"+host+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set(console.Header, "1")
+	if method != http.MethodGet {
+		r.Header.Set("Origin", "https://"+host)
+	}
+	for name, value := range s.cookies {
+		r.AddCookie(&http.Cookie{Name: name, Value: value})
+	}
+	for _, c := range change {
+		c(r)
+	}
+	e := events.APIGatewayProxyRequest{
+		Path: r.URL.Path, HTTPMethod: r.Method, MultiValueHeaders: r.Header, Headers: map[string]string{},
+		MultiValueQueryStringParameters: r.URL.Query(), Body: base64.StdEncoding.EncodeToString([]byte(body)), IsBase64Encoded: true,
+	}
+	r.Header.Set("Host", r.Host)
+	r.Header.Set("X-Forwarded-Proto", "https")
+	for name, values := range r.Header {
+		e.Headers[name] = values[len(values)-1]
+	}
+	e.RequestContext.Path, e.RequestContext.DomainName, e.RequestContext.Stage = s.stage+r.URL.Path, host, "v1"
+	res, err := s.function()(s.t.Context(), e)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	head := http.Header(res.MultiValueHeaders)
+	if head == nil {
+		head = http.Header{}
+	}
+	for name, value := range res.Headers {
+		head[name] = []string{value}
+	}
+	for _, c := range (&http.Response{Header: head}).Cookies() {
+		if s.cookies[c.Name] = c.Value; c.MaxAge < 0 {
+			delete(s.cookies, c.Name)
+		}
+	}
+	return consoletest.Reply{StatusCode: res.StatusCode, Header: head}, string(text)
+}
+
+// signIn enters as the holder of a key.
+func (s *stack) signIn(key string) {
+	s.t.Helper()
+	clear(s.cookies)
+	body, err := json.Marshal(map[string]string{"key": key})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if res, text := s.do("POST", "/console/session", string(body)); res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Set-Cookie"), "Secure") {
+		s.t.Fatalf("signing in: %d %s %v", res.StatusCode, text, res.Header)
+	}
+}
+
+func TestAStackLetsInByALinkOnce(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		consoletest.LinkWorksOnce(t, s.do, s.key(session.RoleViewer, "acme", "vic"), "/v1/console/home")
+		s.stage = "" // behind a name of the owner's
+		consoletest.LinkWorksOnce(t, s.do, s.key(session.RoleOperator, "acme", "olga"), "/console/home")
+		user := s.key(session.RoleUser, "acme", "ada")
+		if res, text := s.do("POST", "/console/session", `{"key":"`+user+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
+			t.Errorf("a key of role user signs in: %d %s", res.StatusCode, text)
+		}
+	})
+}
+
+func TestAStackRefusesPagesOfOthers(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		consoletest.PagesOfOthersAreRefused(t, s.do)
+	})
+}
+
+func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		consoletest.PageLoadsNothingOfOthers(t, s.do)
+		// Some gateways take the slash from the end of a path. Then this must be no circle.
+		res, _ := s.do("GET", "/console", "")
+		to, err := url.Parse(res.Header.Get("Location"))
+		if err != nil || to.Path != "/v1/console/home" {
+			t.Fatalf("/console leads to %v, %v", res.Header, err)
+		}
+		if res, text := s.do("GET", strings.TrimPrefix(to.Path, s.stage), ""); res.StatusCode != http.StatusOK || !strings.Contains(text, "<title>Dormouse</title>") {
+			t.Errorf("%d %s", res.StatusCode, text)
+		}
+	})
+}
+
+// The page says which views have no data on a stack, and where the data is.
+func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"place":"stack"`) || !strings.Contains(text, `"dashboard":"https://dashboard.example"`) {
+			t.Errorf("the page is told %s", text)
+		}
+		for _, path := range []string{"series", "people", "bill", "calls", "changes", "servers/one/starts", "logs"} {
+			if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotImplemented || !strings.Contains(text, "not_here") {
+				t.Errorf("%s: %d %s", path, res.StatusCode, text)
+			}
+		}
+		// The page calls servers itself, at the endpoint.
+		if res, text := s.do("POST", "/console/mcp/one", "{}"); res.StatusCode != http.StatusNotImplemented {
+			t.Errorf("a server is called through the console: %d %s", res.StatusCode, text)
+		}
+	})
+}
+
+func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		s.has("aaaa1", "acme", "one")
+		s.has("bbbb2", "globex", "one")
+		sees := func(want, not string) {
+			t.Helper()
+			for _, path := range []string{"sessions", "processes", "keys"} {
+				if res, text := s.do("GET", "/console/api/v1/"+path, ""); res.StatusCode != http.StatusOK || !strings.Contains(text, want) || strings.Contains(text, not) {
+					t.Errorf("%s: %d %s; want %s and not %s", path, res.StatusCode, text, want, not)
+				}
+			}
+		}
+		s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+		sees("acme", "globex")
+		for _, act := range [][3]string{
+			{"POST", "servers/one/stop", "{}"},
+			{"POST", "stop", "{}"},
+			{"DELETE", "sessions/aaaa1", ""},
+			{"POST", "sessions/aaaa1/stop", "{}"},
+			{"POST", "keys", `{"principal":"x","servers":["*"]}`},
+			{"GET", "servers/one/settings", ""},
+			{"PUT", "servers", `{"name":"x","text":"{}"}`},
+		} {
+			if res, text := s.do(act[0], "/console/api/v1/"+act[1], act[2]); res.StatusCode != http.StatusForbidden {
+				t.Errorf("a viewer asks %v: %d %s", act, res.StatusCode, text)
+			}
+		}
+		s.signIn(s.key(session.RoleOperator, "globex", "olga"))
+		sees("globex", "acme")
+		for _, path := range []string{"sessions/aaaa1", "sessions/aaaa1/stop"} {
+			method := map[bool]string{true: "POST", false: "DELETE"}[strings.HasSuffix(path, "stop")]
+			if res, text := s.do(method, "/console/api/v1/"+path, ""); res.StatusCode != http.StatusNotFound {
+				t.Errorf("%s of another tenant: %d %s", path, res.StatusCode, text)
+			}
+		}
+		if said := s.posted.Take(); said != "" {
+			t.Errorf("boxes were told %s", said)
+		}
+		// Its own box is told, and its own session ends.
+		if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
+			t.Errorf("stop: %d %s", res.StatusCode, text)
+		}
+		if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "halt") {
+			t.Errorf("boxes were told %s", said)
+		}
+		if res, text := s.do("DELETE", "/console/api/v1/sessions/bbbb2", ""); res.StatusCode != http.StatusOK {
+			t.Errorf("end: %d %s", res.StatusCode, text)
+		}
+		if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != session.Ended {
+			t.Errorf("the session is %s, %v", got.State, err)
+		}
+		// A key for a try ends soon, and is for its tenant.
+		if res, text := s.do("POST", "/console/api/v1/keys", `{"principal":"olga","servers":["one"],"life_seconds":900}`); res.StatusCode != http.StatusOK || !strings.Contains(text, `"tenant":"globex"`) {
+			t.Errorf("a key: %d %s", res.StatusCode, text)
+		}
+	})
+}
+
+// user makes a token, as the authorization server does for a user of groups.
+func (s *stack) user(tenant, who string, groups ...string) string {
+	s.t.Helper()
+	sealer, err := oauth.NewTokenSealer([]byte(strings.Repeat("s", 32)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	claims, err := json.Marshal(map[string][]string{"groups": groups})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return oauth.SealToken(sealer, oauth.Token{
+		Grant: "grant-of-" + who, Tenant: tenant, Principal: who, Server: oauth.Console, Claims: claims, Expires: time.Now().Add(time.Hour).Unix(),
+	})
+}
+
+func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		s.access = &oauth.Settings{PublicURL: "https://" + host, Issuer: "https://login.example.com", Brokered: oauth.Brokered{
+			Roles: map[string]oauth.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
+		}}
+		s.has("aaaa1", "acme", "one")
+		s.has("bbbb2", "globex", "one")
+		if _, page := s.do("GET", "/console/home", ""); !strings.Contains(page, `data-provider="login.example.com" data-endpoint="https://`+host+`"`) {
+			t.Error("the page does not say where people sign in")
+		}
+		stop := func() int {
+			res, _ := s.do("POST", "/console/api/v1/servers/one/stop", "{}")
+			return res.StatusCode
+		}
+		s.signIn(s.user("acme", "okta:1", "sre"))
+		if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"role":"operator"`) || !strings.Contains(text, `"user":true`) || !strings.Contains(text, `"sign_in":"login.example.com"`) {
+			t.Errorf("an operator is told %s", text)
+		}
+		if _, text := s.do("GET", "/console/api/v1/sessions", ""); !strings.Contains(text, "aaaa1") || strings.Contains(text, "bbbb2") {
+			t.Errorf("an operator of acme sees %s", text)
+		}
+		if got := stop(); got != http.StatusOK {
+			t.Errorf("an operator stops: %d", got)
+		}
+		if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "okta:1") {
+			t.Errorf("boxes were told %s", said)
+		}
+		s.signIn(s.user("acme", "okta:2", "eng"))
+		if _, text := s.do("GET", "/console/api/v1/servers", ""); !strings.Contains(text, `"name":"two"`) {
+			t.Errorf("a viewer sees %s", text)
+		}
+		if got := stop(); got != http.StatusForbidden {
+			t.Errorf("a viewer stops: %d", got)
+		}
+		clear(s.cookies)
+		other := s.user("acme", "okta:3", "others")
+		if res, text := s.do("POST", "/console/session", `{"key":"`+other+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
+			t.Errorf("a user without a role signs in: %d %s", res.StatusCode, text)
+		}
+		if log := s.log.String(); strings.Contains(log, "da_") || !strings.Contains(log, `"principal":"okta:1"`) {
+			t.Errorf("the log is %s", log)
+		}
+		s.access = nil // Access is now keys
+		s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+		clear(s.cookies)
+		if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
+		}
+	})
+}
+
+// A key that was revoked opens nothing any more, whatever the cookie says.
+func TestACookieEndsWithItsKey(t *testing.T) {
+	onStores(t, func(t *testing.T, s *stack) {
+		key := s.key(session.RoleOperator, "acme", "olga")
+		s.signIn(key)
+		keys, err := auth.List(t.Context(), s.store, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(keys, func(k session.Key) bool { return k.Principal == "olga" })
+		if _, err := auth.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
+			t.Fatal(err)
+		}
+		if res, text := s.do("GET", "/console/api/v1/servers", ""); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%d %s", res.StatusCode, text)
+		}
+		if log := s.log.String(); strings.Contains(log, key) || !strings.Contains(log, `"principal":"olga"`) {
+			t.Errorf("the log is %s", log)
+		}
+	})
+}
+
+// fifty puts fifty sessions over twenty servers into the store, whose boxes are up.
+func (s *stack) fifty() {
+	file := []string{}
+	for i := range 20 {
+		file = append(file, fmt.Sprintf(`"server-%02d":{"command":"a"}`, i))
+	}
+	s.servers = `{"mcpServers":{` + strings.Join(file, ",") + `}}`
+	for i := range 50 {
+		s.has(session.ID(fmt.Sprintf("session-%02d", i)), "acme", fmt.Sprintf("server-%02d", i%20))
+	}
+}
+
+// views returns the requests that the views of the page make again and again on a stack.
+func views() map[string][]string {
+	const one = "servers/server-01/tools"
+	return map[string][]string{
+		"Servers": {"servers"}, "one server, tools": {"servers", one}, "Keys": {"keys", "servers"},
+		"one server, sessions": {"servers", "sessions?limit=1000&server=server-01", "processes"},
+	}
+}
+
+// invocation is how long we assume that a request takes in a function with 256 MB. Here it
+// takes a few milliseconds.
+const invocation = 150 * time.Millisecond
+
+// TestAnHourOfLookingCostsLessThanACent counts what the requests of each view use, with
+// fifty sessions over twenty servers, and multiplies it by how often the page asks while
+// somebody touches it all the time.
+func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "console", "page", "live.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`const often = (\d+), seldom = (\d+)`).FindSubmatch(page)
+	if found == nil {
+		t.Fatal("the page does not say how often it asks")
+	}
+	often, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	onStores(t, func(t *testing.T, s *stack) {
+		s.fifty()
+		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		for name, paths := range views() {
+			var all meter.Units
+			for _, path := range paths {
+				s.log.Take()
+				res, text := s.do("GET", "/console/api/v1/"+path, "")
+				if res.StatusCode != http.StatusOK && !strings.Contains(text, "nobody has asked") {
+					t.Fatalf("%s: %d %s", path, res.StatusCode, text)
+				}
+				var line struct{ Units meter.Units }
+				if err := json.Unmarshal([]byte(s.log.Take()), &line); err != nil || line.Units.ReadUnits == 0 {
+					t.Fatalf("%s: %+v, %v", path, line, err)
+				}
+				line.Units.GBSeconds, line.Units.OutGB = invocation.Seconds()/4, meter.GB(int64(len(text)+500))
+				all = all.Plus(line.Units)
+			}
+			hour := 3_600_000 / float64(often) * meter.Published().Cost(all)
+			t.Logf("%s: %d requests and $%.4f in an hour, %.0f units to read each time", name, 3_600_000/often*len(paths), hour, all.ReadUnits)
+			if hour >= 0.01 {
+				t.Errorf("%s: an hour costs $%.4f", name, hour)
+			}
+		}
+	})
+}
+
+// While nobody looks, the console asks the store for nothing: it keeps nothing running and
+// nothing that is due. A link that nobody used is gone after its minute.
+func TestAConsoleThatNobodyLooksAtCostsNothing(t *testing.T) {
+	counted := sessiontest.NewCounting(sessiontest.NewMemory())
+	s := newStack(t, counted, nil)
+	key := s.key(session.RoleViewer, "acme", "vic")
+	counted.Reset()
+	s.function()
+	if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {
+		t.Errorf("a function that starts asks the store: %+v", c)
+	}
+	if res, _ := s.do("GET", "/console/home", ""); res.StatusCode != http.StatusOK {
+		t.Error(res)
+	}
+	if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {
+		t.Errorf("the page alone asks the store: %+v", c)
+	}
+	consoletest.Link(t, s.do, key)
+	if due, err := counted.Due(t.Context()); err != nil || len(due) != 0 {
+		t.Errorf("a link leaves work for a sweep: %v, %v", due, err)
+	}
+}
