@@ -18,7 +18,7 @@ import (
 )
 
 type addCommand struct {
-	Name      string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the MCP registry, such as io.github.ada/weather."`
+	Name      string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the registry, such as io.github.ada/weather."`
 	Command   []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
 	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
 	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
@@ -27,18 +27,22 @@ type addCommand struct {
 	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url: find out where, register this endpoint there, and send each user's own token."`
 	ClientID  string   `name:"client-id" placeholder:"ID" help:"With --oauth: the id of this endpoint there, if it was registered by hand."`
 	PublicURL string   `name:"public-url" default:"http://127.0.0.1:8787" placeholder:"URL" help:"With --oauth: where browsers reach this endpoint."`
-	Private   bool     `help:"--url may lead to this machine or to a private network."`
+	Private   bool     `help:"--url, or the URL in the registry, may lead to this machine or to a private network."`
 	Entry     string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
 	NoPin     bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
 	NoStart   bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
-	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry."`
-	Data      string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	Registry  string   `env:"DORMOUSE_REGISTRY" default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry. Another Dormouse is one, at https://HOST/registry."`
+	Key       string   `name:"registry-key" env:"DORMOUSE_REGISTRY_KEY" placeholder:"KEY" help:"API key for a registry that asks for one. A server at the address of the registry gets it too, unless -e has another."`
+	Data      string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
 	serversFile
 }
 
-// published reports whether Name is that of a server in the MCP registry.
+// officialRegistry has names of two parts only.
+const officialRegistry = "https://registry.modelcontextprotocol.io"
+
+// published reports whether Name is that of a server in the registry.
 func (c *addCommand) published() bool {
-	return c.Entry == "" && c.URL == "" && len(c.Command) == 0 && strings.Contains(c.Name, "/")
+	return c.Entry == "" && c.URL == "" && len(c.Command) == 0 && c.Name != "" && (strings.Contains(c.Name, "/") || c.Registry != officialRegistry)
 }
 
 // Validate checks the command line as a whole.
@@ -48,7 +52,7 @@ func (c *addCommand) Validate() error {
 		return errors.New("say which server: dormouse add NAME -- COMMAND ARGS…")
 	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || len(c.Env) > 0):
 		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd and -e")
-	case c.URL == "" && (len(c.Header) > 0 || c.Private || c.OAuth || c.ClientID != ""):
+	case c.URL == "" && (len(c.Header) > 0 || c.Private && !c.published() || c.OAuth || c.ClientID != ""):
 		return errors.New("--header, --private and --oauth are for a remote server: give its --url")
 	case c.URL != "":
 		for _, h := range c.Header {
@@ -219,7 +223,7 @@ func notHosted(c *catalog.Catalog, name string) string {
 
 // checked says why a server of the file cannot be hosted, whatever variables are set.
 func (e *edited) checked(name string) (why string, err error) {
-	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // a value that can also be a URL
+	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
 	if err != nil {
 		return "", err
 	}
@@ -244,9 +248,8 @@ func exists(path string) bool {
 const askTime = 30 * time.Second
 
 // pin adds the newest version of a package of npm or PyPI that is started without one, and
-// returns it. It
-// asks the registry that the machine's own client is configured for. If there is no
-// answer, the version stays open; the lock of the installation keeps it then.
+// returns it. It asks the registry that the machine's own client is configured for. If
+// there is no answer, the version stays open; the lock of the installation keeps it then.
 func (t *terminal) pin(ctx context.Context, e *serversfile.Entry, folder string) (version string) {
 	u, ok := e.Unpinned()
 	if !ok {

@@ -92,8 +92,9 @@ func (c *addCommand) register(ctx context.Context, client *http.Client, f *edite
 	return err
 }
 
-// protection returns what a server says of the authorization servers whose tokens it takes
-// (RFC 9728): where its answer without a token says, else at the well-known places.
+// protection returns what a server says about the authorization servers whose tokens it
+// takes (RFC 9728). It asks where the server's answer to a request without a token says,
+// or else at the well-known places.
 func protection(ctx context.Context, client *http.Client, server string) (*oauthex.ProtectedResourceMetadata, error) {
 	probe := wire.NewRequest(json.RawMessage("1"), wire.MethodInitialize, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader(probe))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -194,7 +195,7 @@ func aOrAn(kind string) string {
 
 // endpoint returns the URL of a server, and the key to show there. On a machine whose
 // callers need a key, it makes one that lives for a few minutes.
-func (c *client) endpoint(ctx context.Context, server string) (url, key string, err error) {
+func (c *client) endpoint(ctx context.Context, server string) (address, key string, err error) {
 	base, key := c.base, c.key
 	if c.base == "http://local" {
 		info, err := c.info(ctx)
@@ -212,13 +213,13 @@ func (c *client) endpoint(ctx context.Context, server string) (url, key string, 
 
 // connect opens an MCP session with a server.
 func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession, error) {
-	url, key, err := c.endpoint(ctx, server)
+	address, key, err := c.endpoint(ctx, server)
 	if err != nil {
 		return nil, err
 	}
 	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, nil)
 	s, err := caller.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{key}}, DisableStandaloneSSE: true,
+		Endpoint: address, HTTPClient: &http.Client{Transport: bearer{key}}, DisableStandaloneSSE: true,
 	}, nil)
 	switch {
 	case err == nil:
@@ -233,6 +234,10 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 // plainly returns the error of a server as the terminal of dormouse run has it: without the
 // name of the server and of the method.
 func plainly(server string, err error) error {
+	var lost *url.Error // the SDK puts an answer of its own before it
+	if errors.As(err, &lost) {
+		return fmt.Errorf("nothing answers at %s: %w", lost.URL, lost.Err)
+	}
 	var answer *jsonrpc.Error
 	if !errors.As(err, &answer) {
 		return err
@@ -260,7 +265,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// info returns what the API says of itself.
+// info returns what the API says about itself.
 func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	err = c.call(ctx, http.MethodGet, "", nil, &info)
 	return info, err

@@ -25,7 +25,7 @@ type client struct {
 	base  string // what the path of a route follows
 	key   string
 	where string // in words, for errors
-	up    bool   // something is up; else the API is that of a store, inside this program
+	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
 	end   func()
 }
 

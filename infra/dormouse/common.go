@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -36,19 +37,23 @@ func notUp(data string) error {
 // target says which machine or stack a command is about. Data wins over URL, because URL
 // may come from the environment.
 type target struct {
-	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run. Without --data and --url it is .dormouse."`
+	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run. Without --data and --url it is .dormouse, or what DORMOUSE_DATA names."`
 	URL  string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com, instead of a data folder."`
 	Key  string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
 }
 
-// defaultData is the data folder of commands that get neither --data nor --url.
-const defaultData = ".dormouse"
+// defaultData is the data folder of commands that get neither --data nor --url, unless
+// dataEnv names another one. An image of a container does.
+const (
+	defaultData = ".dormouse"
+	dataEnv     = "DORMOUSE_DATA"
+)
 
 // remote reports whether the target is an endpoint and not a folder.
 func (t target) remote() bool { return t.Data == "" && t.URL != "" }
 
 // folder returns the data folder of a target that is not remote.
-func (t target) folder() string { return cmp.Or(t.Data, defaultData) }
+func (t target) folder() string { return cmp.Or(t.Data, os.Getenv(dataEnv), defaultData) }
 
 // printing is the flag of every command that prints something.
 type printing struct {

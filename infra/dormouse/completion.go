@@ -146,7 +146,7 @@ func valuesFor(v *kong.Value, servers []string) []string {
 	switch v.Name {
 	case "server", "server|session":
 		return servers
-	case "name": // of servers to remove and the like; add takes a new one
+	case "name": // a list of names, as for remove, is of servers; add takes one new name
 		if v.IsCumulative() {
 			return servers
 		}

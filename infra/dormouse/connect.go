@@ -25,8 +25,8 @@ type connectCommand struct {
 	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
 	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write, if it is not in the usual place."`
 	Key    string   `placeholder:"KEY" help:"API key that the client sends. It is printed, or written into the client's file."`
-	URL    string   `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com. With it you must name the servers."`
-	Data   string   `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	URL    string   `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com. With it you must name the servers, or take --one."`
+	Data   string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
 	serversFile
 	printing
 }
@@ -59,12 +59,17 @@ func (c *connectCommand) Run(t *terminal) error {
 		}
 		return unknown("client", c.Client, names)
 	}
-	servers, needsKey, err := c.servers(t)
+	servers, access, err := c.servers(t)
 	if err != nil {
 		return err
 	}
-	if needsKey && c.Key == "" {
-		_, _ = fmt.Fprintln(t.err, "callers need an API key: dormouse keys create WHO --server NAME makes one, and --key KEY puts it in")
+	if c.Key == "" {
+		switch access {
+		case local.AccessKeys:
+			_, _ = fmt.Fprintln(t.err, "callers need an API key: dormouse keys create WHO --server NAME makes one, and --key KEY puts it in")
+		case local.AccessOAuth, local.AccessIDP:
+			_, _ = fmt.Fprintln(t.err, "the client opens a page in the browser, where its user signs in; for a client without a browser, dormouse keys create WHO --server NAME makes an API key, and --key KEY puts it in")
+		}
 	}
 	if c.Write {
 		return c.write(t, client, servers)
@@ -72,21 +77,21 @@ func (c *connectCommand) Run(t *terminal) error {
 	return c.paste(t, client, servers)
 }
 
-// servers returns the servers to connect, and whether their callers need a key.
-func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, needsKey bool, err error) {
+// servers returns the servers to connect, and who may call them, "" if that is not known.
+func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, access string, err error) {
 	base, names := c.URL, c.Server
 	if base == "" {
-		if base, names, needsKey, err = c.here(t); err != nil {
-			return nil, false, err
+		if base, names, access, err = c.here(t); err != nil {
+			return nil, "", err
 		}
 	}
 	if c.One {
-		return []clientfile.Server{{Name: "dormouse", URL: strings.TrimSuffix(base, "/") + "/mcp", Key: c.Key}}, needsKey, nil
+		return []clientfile.Server{{Name: "dormouse", URL: strings.TrimSuffix(base, "/") + "/mcp", Key: c.Key}}, access, nil
 	}
 	for _, name := range names {
 		servers = append(servers, clientfile.Server{Name: name, URL: strings.TrimSuffix(base, "/") + "/" + name + "/mcp", Key: c.Key})
 	}
-	return servers, needsKey, nil
+	return servers, access, nil
 }
 
 // usualURL is the address of a machine with the default settings.
@@ -94,14 +99,14 @@ const usualURL = "http://127.0.0.1:8787"
 
 // here returns the endpoint and the servers of this machine: of the run that uses the data
 // folder, or else of the servers file.
-func (c *connectCommand) here(t *terminal) (base string, names []string, needsKey bool, err error) {
+func (c *connectCommand) here(t *terminal) (base string, names []string, access string, err error) {
 	var all []string
 	err = use(context.Background(), target{Data: c.Data}, patience, func(ctx context.Context, to *client) error {
 		info, err := to.info(ctx)
 		if err != nil {
 			return err
 		}
-		base, needsKey = info.URL, info.Access != local.AccessOpen
+		base, access = info.URL, info.Access
 		servers, err := to.servers(ctx)
 		for _, s := range servers {
 			if all = append(all, s.Name); s.Path != "" {
@@ -116,20 +121,20 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, needsKe
 		all, names, err = c.inFile()
 	}
 	if err != nil {
-		return "", nil, false, err
+		return "", nil, "", err
 	}
 	for _, name := range c.Server {
 		if !slices.Contains(all, name) {
-			return "", nil, false, unknown("server", name, all)
+			return "", nil, "", unknown("server", name, all)
 		}
 	}
 	switch {
 	case len(c.Server) > 0:
 		names = c.Server
 	case len(names) == 0:
-		return "", nil, false, errors.New("there is no server to connect: dormouse add NAME -- COMMAND ARGS… adds one")
+		return "", nil, "", errors.New("there is no server to connect: dormouse add NAME -- COMMAND ARGS… adds one")
 	}
-	return base, names, needsKey, nil
+	return base, names, access, nil
 }
 
 // inFile returns the names of all servers of the file, and of those that it can host.

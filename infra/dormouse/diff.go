@@ -5,9 +5,9 @@ import "strings"
 // around is how many equal lines a difference shows around each change.
 const around = 2
 
-// lineDiff returns the lines that differ between two texts: "- " before removed ones,
-// "+ " before added ones, with a few equal lines around them. "  ⋮" stands for lines that
-// are left out.
+// lineDiff returns the lines that differ between two texts, with a few equal lines around
+// them. It puts "- " before removed lines and "+ " before added ones. "  ⋮" stands for
+// lines that are left out.
 func lineDiff(before, after string) string {
 	a, b := strings.Split(strings.TrimSuffix(before, "\n"), "\n"), strings.Split(strings.TrimSuffix(after, "\n"), "\n")
 	if before == "" {

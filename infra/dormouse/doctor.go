@@ -49,7 +49,8 @@ type finding struct {
 	Output []string `json:"output,omitempty"`      // the last lines that the server wrote
 }
 
-// good returns the finding of a check that is passed, and bad that of one that is not.
+// good returns the finding of a check that has passed. bad returns the finding of a check
+// that has failed.
 func good(check, format string, args ...any) finding {
 	return finding{Check: check, OK: true, Says: fmt.Sprintf(format, args...)}
 }
@@ -151,7 +152,8 @@ func (d *doctor) served(use func(catalog.Server)) {
 	}
 }
 
-// about reports whether the checks are about a server: all, or the one that was named.
+// about reports whether the checks are about a server: all servers, or the one that was
+// named.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
 // programs looks for the programs that install and start servers, and for those that the

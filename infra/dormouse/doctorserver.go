@@ -140,12 +140,12 @@ func lastLines(ctx context.Context, data, server string) (lines []string) {
 				lines = append(lines, strings.TrimRight(line, "\n"))
 			}
 		}
-	}) // without them, the reason of the failure is all there is
+	}) // if the lines cannot be read, doctor shows only the reason of the failure
 	return lines[max(0, len(lines)-shown):]
 }
 
-// greet opens a session, asks for the tools and ends the session. seen has what the machine
-// tells of the start; nil for another machine.
+// greet opens a session, asks for the tools and ends the session. seen has what this
+// machine says about the start; nil for another machine.
 func greet(ctx context.Context, p *peer, seen *starts) (all []finding) {
 	begun := time.Now()
 	init, err := p.initialize(ctx, wire.V20251125, "{}")
@@ -204,7 +204,7 @@ func (s *starts) wait(ctx context.Context) {
 	}
 }
 
-// event is what starts knows of a [journal.Event].
+// event has the fields of a [journal.Event] that [starts] reads.
 type event struct {
 	Time      time.Time
 	Kind      string
@@ -235,7 +235,7 @@ func (s *starts) Write(p []byte) (int, error) {
 		if s.last == nil {
 			s.last = map[string]event{}
 		}
-		if _, twice := s.last[e.Kind]; twice { // the first start is the one that is asked about
+		if _, twice := s.last[e.Kind]; twice { // doctor asks about the first start only
 			continue
 		}
 		s.last[e.Kind] = e

@@ -3,13 +3,14 @@
 package main_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"html"
 	"io"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -123,12 +124,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	rule := `, "x-dormouse": {"access": {"allow": {"one": {"everyone": true, "tools": {"HIDDEN": {"groups": ["admins"]}}}}}}}`
 	rule = strings.Replace(rule, "HIDDEN", hiddenTool, 1)
 	write(t, m.servers, strings.TrimSuffix(strings.TrimSpace(string(text)), "}")+rule)
-	free, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it only finds a port
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close() // the machine listens there
+	address := freePort(t)
 	m.start("--listen", address, "--access", "oauth")
 	base := "http://" + address
 	for _, round := range []string{"at first", "again"} {
@@ -153,6 +149,36 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 			if refused := called.status == http.StatusForbidden && strings.Contains(called.text, "ask its operator"); refused != (name == "ada") {
 				t.Errorf("%s, %s calls it: %d %s", round, name, called.status, called.text)
 			}
+		}
+	}
+}
+
+// Row A-18: the token of a call is in no file of the data folder and of the temporary folder, in no log line,
+// and in the environment and the arguments of no process. Functions and boxes are programs here.
+func TestE2ETokenIsNowhere(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}}).asPrograms()
+	address := freePort(t)
+	m.start("--listen", address, "--access", "oauth")
+	if out, err := m.command("connect", "claude-code", "one").CombinedOutput(); err != nil || !strings.Contains(string(out), "opens a page in the browser") || !strings.Contains(string(out), m.urls["one"]) {
+		t.Errorf("%v: %s", err, out)
+	}
+	token := signedIn(t, "http://"+address, "one", "ada", "eng")
+	c := m.as(token, "one")
+	c.text("count", `{}`)
+	m.nowhere(token[3:43])
+	m.nowhere(token[len(token)-40:])
+	if len(m.those("stdio")) != 1 {
+		t.Errorf("the process of the server is not among %v", m.processes())
+	}
+	for _, p := range m.processes() {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+		if err == nil && bytes.Contains(env, []byte(token)) {
+			t.Errorf("process %d has it in its environment", p.pid)
 		}
 	}
 }

@@ -126,11 +126,14 @@ func (*client) request(id, tool, arguments string) string {
 		id, tool, cmp.Or(arguments, "{}"), strings.Trim(id, `"`))
 }
 
-// follow reads a stream, and the streams that continue it, up to the response.
+// follow reads a stream, and the streams that continue it, up to the response or until ctx
+// is done.
 func (c *client) follow(ctx context.Context, s *stream, id string) ([]wire.Message, error) {
 	var all []wire.Message
 	for {
+		stop := context.AfterFunc(ctx, s.close)
 		more, err := s.messages()
+		stop()
 		s.close()
 		all = append(all, more...)
 		if n := len(all); n > 0 && all[n-1].Kind == wire.Response && string(all[n-1].ID) == id {

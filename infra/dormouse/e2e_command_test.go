@@ -5,7 +5,6 @@ package main_test
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -214,13 +213,7 @@ func TestE2EDormouseAloneHosts(t *testing.T) {
 func TestE2EBehindAReverseProxy(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
-	var lc net.ListenConfig
-	free, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	address := freePort(t)
 	m.start("--listen", address, "--sockets", "127.0.0.1:0", "--public-url", "https://mcp.example.com", "--access", "open")
 	if m.urls["one"] != "https://mcp.example.com/one/mcp" {
 		t.Errorf("clients are told to use %s", m.urls["one"])
@@ -251,4 +244,15 @@ func TestE2EBehindAReverseProxy(t *testing.T) {
 	m.await(patience, "the terminal says what to do", func(e event) bool {
 		return e.Kind == "refused" && strings.Contains(e.Reason, "other.example.com is not served: start with --public-url https://other.example.com")
 	})
+}
+
+// dormouse call takes the way of clients. If the proxy in front is not up, the command says so.
+func TestE2ECallSaysThatThePublicAddressDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start("--public-url", "http://127.0.0.1:1")
+	out, err := m.command("call", "one", "echo", "text=hi").CombinedOutput()
+	if want := "one does not answer: nothing answers at http://127.0.0.1:1/one/mcp: "; err == nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "refused") {
+		t.Errorf("it says %s (%v), want %s", out, err, want)
+	}
 }

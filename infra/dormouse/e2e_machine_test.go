@@ -84,6 +84,8 @@ type machine struct {
 	flags    []string // of the last start
 	program  string   // instead of the built one
 	terminal *os.File // its controlling terminal, nil for none
+	// prepare changes dormouse run before it starts; nil for nothing.
+	prepare func(*exec.Cmd)
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the program has ended; cmd.ProcessState is set then
@@ -137,6 +139,9 @@ func (m *machine) asPrograms() *machine {
 	return m
 }
 
+// invokes reports whether the machine's boxes run as invocations.
+func (m *machine) invokes() bool { return m.programs && os.Getenv(boxesVariable) == "lambda" }
+
 // in returns the machine for a subtest.
 func (m *machine) in(t *testing.T) *machine {
 	part := *m
@@ -183,6 +188,9 @@ func (m *machine) run(flags ...string) {
 	m.cmd.WaitDelay = 5 * time.Second
 	if m.terminal != nil {
 		m.cmd.Stdin, m.cmd.SysProcAttr = m.terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	}
+	if m.prepare != nil {
+		m.prepare(m.cmd)
 	}
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatalf("%v; run make build first", err)

@@ -115,3 +115,50 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 		t.Errorf("a call woke %d boxes", n)
 	}
 }
+
+// A WebSocket to all servers: a tool asks its client, the program is killed and started again in
+// the middle of a call, and the client comes back for the answer and goes on in its session.
+func TestE2EOneWebSocketForAllServers(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start(sleepy()...)
+	group := func() {
+		m.ws["/mcp"] = strings.Replace(m.ws["one"], "?server=one", "?group=all", 1)
+	}
+	group()
+	s := m.talk("/mcp")
+	s.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if got := namesIn(t, s.end("1").Result); !slices.Contains(got, "one__echo") || !slices.Contains(got, "two__echo") {
+		t.Errorf("the tools are %q", got)
+	}
+	s.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"one__ask","arguments":{"method":"elicitation/create"}}}`)
+	question, err := s.hear()
+	if err != nil || !strings.HasPrefix(string(question.ID), `"one~`) {
+		t.Fatalf("the question is %s, %v", question.Raw, err)
+	}
+	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID))
+	if end := s.end("2"); end.Result == nil {
+		t.Errorf("the call that asked ended with %s", end.Raw)
+	}
+	s.say(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"two__count","arguments":{}}}`)
+	if end := s.end("3"); textOf(end) != "1" {
+		t.Errorf("the counter says %s", end.Raw)
+	}
+	gate := filepath.Join(t.TempDir(), "gate")
+	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"two__stubborn","arguments":{"gate":%q},"_meta":{"progressToken":9}}}`, gate))
+	if m, err := s.hear(); err != nil {
+		t.Fatalf("%s, %v", m.Raw, err)
+	}
+	s.named(func() bool { return strings.HasPrefix(s.last, "1/") && strings.HasSuffix(s.last, "~two") })
+	_ = s.conn.CloseNow()
+	m.restart()
+	group()
+	again := m.resume("/mcp", s)
+	if end := again.end("4"); end.Error == nil && end.Result == nil {
+		t.Errorf("the call over the kill ended with %s", end.Raw)
+	}
+	again.say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"one__echo","arguments":{"text":"hi"}}}`)
+	if end := again.end("5"); textOf(end) != "hi" {
+		t.Errorf("after the kill echo says %s", end.Raw)
+	}
+}

@@ -30,8 +30,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	place := dynamostore.Place{Table: "stack-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
-	table := "dynamodb:" + place.Table + "?endpoint=" + endpoint
+	location := dynamostore.Location{Table: "stack-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
+	table := "dynamodb:" + location.Table + "?endpoint=" + endpoint
 	m := newMachine(t, servers{"one": nil}).asPrograms()
 	m.start("--access", "keys", "--store", table)
 
@@ -44,8 +44,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 
 	// A machine's functions have their file from its disk, so push goes to the API as a
 	// stack has it, over the same table.
-	store := dynamostore.New(place.Client(dynamostore.Keys{ID: "local", Secret: "local"}, nil), place.Table, dynamostore.Options{})
-	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store))}))
+	store := dynamostore.New(location.Client(dynamostore.Keys{ID: "local", Secret: "local"}, nil), location.Table, dynamostore.Options{})
+	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store), nil)}))
 	t.Cleanup(stack.Close)
 	file := filepath.Join(t.TempDir(), "servers.json")
 	write(t, file, `{"mcpServers":{"one":{"command":"a"}}}`)

@@ -15,12 +15,13 @@ import (
 	"time"
 )
 
-// collector is an OpenTelemetry collector that keeps spans by their name, and the text of
-// everything.
+// collector is an OpenTelemetry collector that keeps all spans, the newest of each name, and
+// the text of everything.
 type collector struct {
 	*httptest.Server
 	mu    sync.Mutex
 	spans map[string]collected
+	list  []collected
 	all   string
 }
 
@@ -48,6 +49,7 @@ func newCollector(t *testing.T) *collector {
 		for _, rs := range body.ResourceSpans {
 			for _, s := range rs.ScopeSpans[0].Spans {
 				c.spans[s.Name] = s
+				c.list = append(c.list, s)
 			}
 		}
 	}))

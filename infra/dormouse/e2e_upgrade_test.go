@@ -48,7 +48,7 @@ func TestUpgradeOnOneTable(t *testing.T) {
 				l := m.live(way[0])
 				// make deploy pushes the image of the boxes first. CloudFormation then
 				// replaces the functions in any order.
-				for _, next := range [][]string{{"runner"}, {"relay"}, {"http", "oauth"}, {"socket", "sweep"}} {
+				for _, next := range [][]string{{"runner"}, {"relay"}, {"http", "oauth", "console"}, {"socket", "sweep"}} {
 					m.exchange(way[1], next...)
 					l.goOn(way[1], next)
 				}
@@ -190,7 +190,7 @@ func rollingMachine(t *testing.T, folder string) *rolling {
 	if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(programs, "dormouse"), r.program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, name := range []string{"http", "socket", "relay", "sweep", "oauth", "runner"} {
+	for _, name := range []string{"http", "socket", "relay", "sweep", "oauth", "console", "runner"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec \"$(cat '%s')\" \"$@\"\n", r.chosen(name))
 		if err := os.WriteFile(filepath.Join(r.bin, name), []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
@@ -403,7 +403,8 @@ func (l *living) goOn(folder string, exchanged []string) {
 	}
 	l.waits.wakes(step, func() {
 		// Nobody has signed in, and the sweep comes every five minutes.
-		for _, name := range slices.DeleteFunc(exchanged, func(name string) bool { return name == "oauth" || name == "sweep" }) {
+		seldom := []string{"oauth", "console", "sweep"}
+		for _, name := range slices.DeleteFunc(exchanged, func(name string) bool { return slices.Contains(seldom, name) }) {
 			if !l.runsFrom(folder, name) {
 				l.t.Errorf("%s does not run from %s", name, folder)
 			}

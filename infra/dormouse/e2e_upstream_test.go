@@ -9,7 +9,6 @@ import (
 	"html"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -17,19 +16,29 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
-// freePort returns a port of loopback that nobody listens on.
+// ports counts the ports that freePort has returned.
+var ports atomic.Int32
+
+// freePort returns an address of loopback that nobody listens on, with a port after which
+// one more is free. Programs that ask the kernel for any port get none of these, and neither
+// do two tests that run at once.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it listens at once
-	if err != nil {
-		t.Fatal(err)
+	for range 1_000 {
+		port := 20_000 + (os.Getpid()*16+int(ports.Add(2)))%12_000&^1
+		address := "127.0.0.1:" + strconv.Itoa(port)
+		if free(t, address) && free(t, "127.0.0.1:"+strconv.Itoa(port+1)) {
+			return address
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // acts returns what the server says that it acts with: the hash of a token.

@@ -49,9 +49,9 @@ func ownPlatform() string {
 // bakedServer is one line of the result.
 type bakedServer struct {
 	Server string `json:"server"`
-	Digest string `json:"digest,omitempty"` // of the request, the name of its folder
-	// CPU is in seconds, up to the list of tools; Memory in MB is the most its process
-	// held; Class in MB is the smallest box in which Start, in seconds, is at most 1.5.
+	Digest string `json:"digest,omitempty"` // hash of the install request; it also names the folder of the install
+	// CPU is in seconds, up to the list of tools. Memory is the most that its process held,
+	// in MB. Class is the smallest box, in MB, in which Start is at most 1.5 seconds.
 	CPU    float64 `json:"cpuSeconds,omitempty"`
 	Memory int     `json:"memoryMB,omitempty"`
 	Class  int     `json:"classMB,omitempty"`

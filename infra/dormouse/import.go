@@ -198,7 +198,7 @@ func sourceOf(path string) (serversfile.Source, error) {
 
 // source reads the text of a client's file. A path that is not absolute is only a name.
 func source(text []byte, path string) (serversfile.Source, error) {
-	set := func(string) (string, bool) { return "http://set", true } // a value that can also be a URL
+	set := func(string) (string, bool) { return "http://set", true } // this value stands for every variable; it is valid where the file needs a URL, too
 	raw, err := catalog.ReadRaw(text, path, nil)
 	if err != nil {
 		return serversfile.Source{}, err

@@ -44,7 +44,7 @@ func (m managed) use(do func(context.Context, *client) error) error {
 
 // keyStore says which store a command opens itself, and how it prints.
 type keyStore struct {
-	Data  string `default:".dormouse" type:"path" help:"The data folder of dormouse run."`
+	Data  string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
 	Store string `placeholder:"STORE" help:"The store of dormouse run, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
 	printing
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/slack"
+	"github.com/dormouse-mcp/dormouse/shared/timerslack"
 )
 
 // operating has the commands that see and act; see package api.
@@ -89,7 +89,7 @@ func (runnerCommand) Run() error {
 func main() {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == "run" {
-		slack.Take(os.Args, os.Environ())
+		timerslack.Take(os.Args, os.Environ())
 	}
 	os.Exit(execute(os.Args[1:], &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: prepare}))
 }

@@ -48,7 +48,7 @@ func (c *openCommand) entry(ctx context.Context, to *client) (e api.Entry, err e
 	err = to.ask(ctx, http.MethodPost, console.EntryPath, nil, &e)
 	var s stranger
 	if errors.As(err, &s) || isCode(err, string(session.NotFound)) {
-		return e, fmt.Errorf("%s has no console: dormouse run serves one, and a stack on AWS has none yet", to.where)
+		return e, fmt.Errorf("%s has no console: dormouse run serves one, and a stack on AWS has one unless its parameter Console is off", to.where)
 	}
 	e.URL = to.base + e.URL
 	return e, err

@@ -45,8 +45,8 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// prepare prepares a server on the machine that uses the data folder. If none does, it
-// becomes one for that time, at an address of its own.
+// prepare prepares a server on the machine that uses the data folder. If none does, this
+// program hosts the server itself for that time, at an address of its own.
 func prepare(ctx context.Context, p preparation) (ready readiness, err error) {
 	err = use(ctx, target{Data: p.data}, 0, func(ctx context.Context, to *client) error {
 		ready, err = prepareThere(ctx, to, p)
@@ -94,7 +94,7 @@ const sleepWithin = 3 * time.Second
 
 // putToSleep stops what the handshakes have started, and waits until it has ended. Only
 // the lists of a server that sleeps come from the record, unless the server announces
-// changes. A failure only costs the first client a process.
+// changes. After a failure the first client asks a process instead.
 func (c *client) putToSleep(ctx context.Context, server string) {
 	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
 	defer cancel()
@@ -217,7 +217,7 @@ func handshakes(ctx context.Context, url string, keys []string) (readiness, erro
 		for j, key := range keys {
 			if ctx.Err() == nil && i+j > 0 {
 				rest.Go(func() error {
-					_, _ = shake(ctx, key, kind) // without it, such a client starts a process
+					_, _ = shake(ctx, key, kind) // if this fails, the first client of this kind starts a process
 					return nil
 				})
 			}

@@ -275,8 +275,8 @@ func short(name string) string {
 	return name[:min(12, len(name))]
 }
 
-// clip cuts a text to at most most characters.
-// clipReason is clip for a reason. It keeps the place in the servers file at its end.
+// clipReason cuts a reason to at most most characters, as clip does. It keeps the place
+// in the servers file at its end.
 func clipReason(why string, most int) string {
 	place := ""
 	if at := strings.LastIndex(why, " ("); at > 0 && strings.HasSuffix(why, ")") && len(why)-at < most/2 {

@@ -18,7 +18,7 @@ func TestPushPutsTheFileIntoTheStoreOfAStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store))}))
+	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store), nil)}))
 	defer stack.Close()
 	s := newShell(t)
 	file := `{"mcpServers":{"one":{"command":"a"}}}`

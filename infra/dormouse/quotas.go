@@ -20,7 +20,7 @@ type quotasCommand struct {
 	Set  setQuotasCommand  `cmd:"" help:"Change limits of a tenant, everywhere within 30 seconds."`
 }
 
-// tenantQuotas is the JSON form of a tenant. Limits are those in force.
+// tenantQuotas is the JSON form of a tenant. Limits are the ones that apply now.
 type tenantQuotas struct {
 	quota.Report
 	Limits quota.Settings `json:"limits"`

@@ -7,16 +7,18 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// putPublished puts a server of the MCP registry into the file, under the last part of its
+// putPublished puts a server of the registry into the file, under the last part of its
 // name. Values of -e are those for which its server.json asks.
 func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (version string, err error) {
-	text, err := fetchServer(ctx, c.Registry, c.Name)
+	text, err := c.fetch(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -46,6 +48,18 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 	if err != nil {
 		return "", err
 	}
+	if entry.URL != "" {
+		c.URL = entry.URL // errors are about a remote server from here on
+		if c.Private {
+			entry.Ours = map[string]any{"remote": map[string]bool{"private": true}}
+		}
+		if err := c.guardVariables(entry, f); err != nil {
+			return "", err
+		}
+		if err := c.shareKey(entry, f); err != nil {
+			return "", err
+		}
+	}
 	entry.Cwd = c.Cwd
 	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
 		return "", err
@@ -53,14 +67,77 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 	return "", f.Set(c.Name, entry)
 }
 
-// fetchServer asks the registry for the newest version of a server.
-func fetchServer(ctx context.Context, registry, name string) ([]byte, error) {
+// guardVariables refuses a remote server whose entry takes a variable that is set here and
+// that nobody has given for it. Whoever has written the entry has chosen the name, and the
+// server gets the value with the first request.
+func (c *addCommand) guardVariables(e serversfile.Entry, f *edited) error {
+	texts := []string{e.URL}
+	for _, h := range e.Headers {
+		texts = append(texts, h.Value)
+	}
+	for _, name := range variablesIn(texts) {
+		value, set := f.env.Lookup(name)
+		given := slices.ContainsFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		if set && value != "" && !given && (value != c.Key || origin(e.URL) != origin(c.Registry)) {
+			return fmt.Errorf("the registry's entry would send %s, which is set here, to %s: if you mean that, give the value with -e", name, e.URL)
+		}
+	}
+	return nil
+}
+
+// variablesIn returns the variables in texts of a servers file.
+func variablesIn(texts []string) (names []string) {
+	for _, text := range texts {
+		for _, rest := range strings.Split(text, "${")[1:] {
+			name, _, _ := strings.Cut(rest, "}")
+			name, _, _ = strings.Cut(strings.TrimPrefix(name, "env:"), ":-")
+			if id, input := strings.CutPrefix(name, "input:"); input {
+				name = catalog.InputVariable(id)
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// shareKey gives the key of the registry to a server at the same address. It does so if
+// the server's server.json asks for one key and nobody has given it.
+func (c *addCommand) shareKey(e serversfile.Entry, f *edited) error {
+	i := slices.IndexFunc(e.Headers, func(h serversfile.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
+	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {
+		return nil
+	}
+	m := regexp.MustCompile(`^Bearer \$\{([A-Za-z0-9_]+)\}$`).FindStringSubmatch(e.Headers[i].Value)
+	if m == nil {
+		return nil
+	}
+	if _, set := f.env.Lookup(m[1]); set {
+		return nil
+	}
+	_, err := f.env.Keep(c.Name, m[1], c.Key)
+	return err
+}
+
+// origin returns the scheme, host and port of a URL.
+func origin(of string) string {
+	u, err := url.Parse(of)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Scheme + "://" + u.Host)
+}
+
+// fetch asks the registry for the newest version of the server.
+func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	at := strings.TrimSuffix(registry, "/") + "/v0.1/servers/" + url.PathEscape(name) + "/versions/latest"
+	at := strings.TrimSuffix(c.Registry, "/") + "/v0.1/servers/" + url.PathEscape(c.Name) + "/versions/latest"
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("--registry is no URL")
+	}
+	if c.Key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.Key)
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -71,7 +148,9 @@ func fetchServer(ctx context.Context, registry, name string) ([]byte, error) {
 	case http.StatusOK:
 		return io.ReadAll(io.LimitReader(res.Body, catalog.MaxFile+1))
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("the MCP registry has no server %s", name)
+		return nil, fmt.Errorf("the MCP registry %s has no server %s", c.Registry, c.Name)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, fmt.Errorf("the MCP registry %s answers %s: give a valid key with --registry-key or DORMOUSE_REGISTRY_KEY", c.Registry, res.Status)
 	}
 	return nil, fmt.Errorf("the MCP registry answers %s to %s", res.Status, at)
 }

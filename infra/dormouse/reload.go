@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
 // hangups returns a channel that gets SIGHUP from people and service managers. The system
@@ -87,7 +88,7 @@ type checkCommand struct {
 // checked is what check prints as JSON.
 type checked struct {
 	Servers  []string `json:"servers"`  // that can be hosted
-	Mistakes []remark `json:"mistakes"` // each costs its server, or the whole file
+	Mistakes []remark `json:"mistakes"` // because of each one, its server or the whole file is not served
 	Warnings []remark `json:"warnings"`
 }
 
@@ -168,6 +169,9 @@ func readServers(file string, envFiles []string) (c *catalog.Catalog, warnings [
 		for _, e := range rejected.Errors {
 			mistakes = append(mistakes, e)
 		}
+	}
+	if _, err := upstream.ReadProviders(c.Connect(), nil); err != nil {
+		mistakes = append(mistakes, err)
 	}
 	return c, warnings, mistakes
 }

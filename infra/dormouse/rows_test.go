@@ -16,6 +16,7 @@ func rows() map[string][]string {
 		catalog = "shared/catalog:"
 		clients = "infra/internal/clientfile:"
 		console = "infra/proof/console:TestConsoleInARealBrowser"
+		stack   = "functions/wiring/webconsole:"
 		api     = "shared/api:"
 		file    = "infra/internal/serversfile:"
 		history = "infra/local/history:"
@@ -43,10 +44,14 @@ func rows() map[string][]string {
 		"U-18": {"TestE2EStopEndsAHangingCallAndTheSessionGoesOn"},
 		"U-19": {clients + "TestMergeKeepsAllElseOfEveryClientsFile", clients + "TestDeepLinksDecodeToTheServer", clients + "TestPastes"},
 		"U-20": {console},
-		"U-21": {console}, // the part of one machine
-		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestKeyMakesALinkThatSignsInOnceWithItsRights", "shared/console:TestPagesOfOthersAreRefused", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
-		"U-23": {history + "TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost", history + "TestADayIsCountedByMinutes", history + "TestOldCallsAndCountsAreDeleted", history + "TestHistoryKeepsTheNewestCalls", history + "TestARecordDoesNotWaitForASave", costs + "TestCostOnSQLite", costs + "TestCostOnDynamoDB", costs + "TestCostsInTheDocumentsAreThose"},
+		"U-21": {console, "infra/proof/console:TestConsoleOfAStackInARealBrowser", stack + "TestAnHourOfLookingCostsLessThanACent", stack + "TestAConsoleThatNobodyLooksAtCostsNothing"},
+		"U-22": {console, "shared/console:TestLinkWorksOnceAndBecomesACookie", "shared/console:TestKeyMakesALinkThatSignsInOnceWithItsRights", "shared/console:TestPagesOfOthersAreRefused", stack + "TestAStackLetsInByALinkOnce", stack + "TestVisitorsOfAStackSeeAndTouchTheirTenantOnly", stack + "TestAStackRefusesPagesOfOthers", stack + "TestUsersOfAProviderHaveTheirRoleAtTheConsole", "infra/proof/console:TestConsoleSignInInARealBrowser", "shared/broker:TestUsersSignInToTheConsoleWithTheRoleThatTheRulesGive", "shared/broker:TestOnlyTheConsoleGetsTokensForTheConsole", "shared/broker:TestTheRoleOfAUserEndsWithItsGrantAndWithTheRule", api + "TestViewerSeesNothingThatAServerWrote", api + "TestCallerSeesAndTouchesNothingOfOthers"},
+		"U-23": {history + "TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost", history + "TestADayIsCountedByMinutes", history + "TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened", history + "TestOldCallsAndCountsAreDeleted", history + "TestHistoryKeepsTheNewestCalls", history + "TestARecordDoesNotWaitForASave", costs + "TestCostOnSQLite", costs + "TestCostOnDynamoDB", costs + "TestCostsInTheDocumentsAreThose"},
 		"U-25": {"TestE2ECallsAreListedAndCounted", "TestE2EMetricsNeedAKeyThatMaySee", history + "TestMetricsCountCallsByPrincipalAndTool", "TestE2EACollectorShowsTheCallsOfATestRun"},
+		"U-26": {"TestE2EBlocksOfTheDocumentsRun", "TestTheCLIPageHasEveryCommandAndFlag", "shared:TestServersFilesInTheDocumentsAreRead", "shared:TestEveryErrorHasItsRow", "shared:TestEveryCodeHasItsAnchor", "shared:TestLinksInTheDocumentsLeadSomewhere", "shared:TestPagesThatAreReadAsAWholeAreShort", "shared:TestPagesOfTheDocumentsAreShort", "shared:TestBlocksOfCommandsAreRunOrSayWhyNot"},
+		"U-27": {"shared:TestCIVetsAndBuildsForMacOS"},
+		"U-28": {"TestE2EServiceWithoutAHomeKeepsItsSessions", "infra/image:TestAContainerHostsAServerAndItsSessionsSurvive", "infra/image:TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome", "TestE2EIdleServiceEndsAndTheNextConnectionStartsIt"},
+		"U-29": {"shared:TestUnitTestsBeginBeforeTheLinterIsBuilt", "shared:TestTheChangelogNamesCommitsOfTheHistory", "TestVersionIsThatOfTheBuild"},
 		"U-30": {"TestE2EStrangerFindsTheBrokenServerAndCallsATool"},
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,11 +14,33 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/otlp"
-	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 )
+
+// secure are the flags for an endpoint that speaks HTTPS itself.
+type secure struct {
+	TLS      string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS with a certificate for this domain, which Let's Encrypt gives to the machine that the domain leads to. --listen is then :443, and --public-url https://DOMAIN."`
+	Cert     string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file. Files that have changed are read again."`
+	Key      string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
+	CA       string `name:"tls-ca" placeholder:"URL" help:"The ACME directory of another certificate authority for --tls."`
+	Redirect string `name:"tls-redirect" placeholder:"ADDRESS" help:"Send HTTP callers of this address to HTTPS. By default :80 with --tls; off sends nobody."`
+}
+
+// settings returns the flags for the machine.
+func (s secure) settings() certs.Settings {
+	all := certs.Settings{Domain: s.TLS, Directory: s.CA, Cert: s.Cert, Key: s.Key, Redirect: s.Redirect}
+	switch {
+	case s.Redirect == "off":
+		all.Redirect = ""
+	case s.Redirect == "" && s.TLS != "":
+		all.Redirect = ":80"
+	}
+	return all
+}
 
 // says are the flags for what dormouse run prints.
 type says struct {
@@ -28,12 +51,12 @@ type says struct {
 }
 
 type runCommand struct {
-	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
+	Listen     string        `placeholder:"ADDRESS" help:"Address of the endpoint. By default 127.0.0.1:8787, and :443 with --tls."`
 	Sockets    string        `placeholder:"ADDRESS" help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
 	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
 	Strict     bool          `help:"Exit with an error if a server of the file cannot be hosted."`
-	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
+	Data       string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
 	Store      string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
 	PublicURL  string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
 	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
@@ -43,6 +66,8 @@ type runCommand struct {
 	Audit      string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
 	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
 	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
+	ExitIdle   time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long and nothing runs. A service manager has to hold the sockets and start it at the next connection, as systemd does; see docs/vps.md."`
+	Secure     secure        `embed:""`
 	Says       says          `embed:""`
 	Trials     trials        `embed:""`
 }
@@ -59,8 +84,11 @@ type trials struct {
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
 }
 
-// Validate checks that a folder in --functions exists.
+// Validate checks that flags fit together, and that a folder in --functions exists.
 func (c *runCommand) Validate() error {
+	if err := c.Secure.settings().Check(); err != nil {
+		return err
+	}
 	if c.Trials.Boxes == local.BoxesLambda && c.Functions == local.FunctionsInside {
 		return errors.New("--boxes is lambda, but the functions are in this process; add --functions process")
 	}
@@ -83,7 +111,7 @@ func (c *runCommand) Run(t *terminal) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	reload := hangups(stop)
-	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
+	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), "dormouse"); err != nil {
 		return err
 	}
 	bin, err := os.Executable()
@@ -103,12 +131,15 @@ func (c *runCommand) Run(t *terminal) error {
 		functions, own = local.FunctionsProcess, functions
 	}
 	cfg := local.Config{
-		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
+		Listen: c.listen(), TLS: c.Secure.settings(), Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
 		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
 	}
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
+		return err
+	}
+	if err := serviceOf(&cfg, c.ExitIdle); err != nil {
 		return err
 	}
 	ctx, leave := context.WithCancel(ctx)
@@ -133,6 +164,14 @@ func (c *runCommand) Run(t *terminal) error {
 		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Trials.Disorder}
 	}
 	return local.Run(ctx, cfg)
+}
+
+// listen returns the address of the endpoint.
+func (c *runCommand) listen() string {
+	if c.Listen == "" && c.Secure.TLS != "" {
+		return ":443"
+	}
+	return cmp.Or(c.Listen, "127.0.0.1:8787")
 }
 
 // telemetryOf reads where telemetry goes; nil is nowhere.

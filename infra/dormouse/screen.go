@@ -39,8 +39,9 @@ func (s screen) Close() {
 	}
 }
 
-// display returns how to write to out. On a terminal the lines at the bottom are rewritten,
-// but not in CI, whose logs may come from a terminal, and not if TERM is dumb.
+// display returns how to write to out. On a terminal the lines at the bottom are
+// rewritten. They are not in CI, whose logs may come from a terminal, and not if TERM is
+// dumb.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
 	f, ok := out.(*os.File)

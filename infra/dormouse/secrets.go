@@ -61,7 +61,7 @@ func (c *setSecretCommand) Run(t *terminal) error {
 }
 
 // readSecret reads a value, without an echo from a terminal. A value among the arguments
-// would stand in ps.
+// would be visible in ps.
 func readSecret(t *terminal) (string, error) {
 	if in, ok := t.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
 		if _, err := fmt.Fprint(t.err, "Value: "); err != nil {
@@ -95,7 +95,8 @@ func (k keyStore) sealing() ([]byte, error) {
 // secretEnv is the variable of functions with the secret that seals, in hexadecimal.
 const secretEnv = "DORMOUSE_SECRET" //nolint:gosec // the name of a variable
 
-// secretLine is what a principal has, in the JSON output. Times are RFC 3339, UTC.
+// secretLine is one key or token of a principal in the JSON output. Times are RFC 3339,
+// UTC.
 type secretLine struct {
 	Name      string     `json:"name"`
 	Tenant    string     `json:"tenant"`

@@ -22,21 +22,22 @@ func useTable(ctx context.Context, store string) (name string, more []string, er
 	if !ok {
 		return store, nil, nil
 	}
-	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")))
+	location, err := dynamostore.ParseLocation(where, cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {
 		return "", nil, fmt.Errorf("--store %s: %w", store, err)
 	}
+	location.Endpoint = cmp.Or(location.Endpoint, os.Getenv("AWS_ENDPOINT_URL"))
 	keys := dynamostore.Keys{
 		ID: os.Getenv("AWS_ACCESS_KEY_ID"), Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN"),
 	}
-	if place.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any key
+	if location.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any key
 		keys = dynamostore.Keys{ID: "local", Secret: "local"}
 		more = []string{"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if err := place.EnsureTable(ctx, keys); err != nil {
+	if err := location.EnsureTable(ctx, keys); err != nil {
 		return "", nil, fmt.Errorf("--store %s: %w", store, err)
 	}
-	return dynamodb + place.String(), more, nil
+	return dynamodb + location.String(), more, nil
 }

@@ -40,7 +40,7 @@ func (l *listeners) publicURL() string {
 	case l.PublicURL != "":
 		return l.PublicURL
 	case err == nil && port != "0" && front.NamesLoopback(l.Listen):
-		return "http://" + l.Listen
+		return l.scheme() + l.Listen
 	}
 	return ""
 }

@@ -65,7 +65,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 		s.Servers = append(s.Servers, display.Server{Name: r.Name, Why: r.Cause(), Place: r.Place()})
 	}
 	if served := m.served(); len(served) > 0 {
-		s.Clients = []string{"dormouse connect claude-code", "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
+		s.Console, s.Clients = "dormouse open", []string{"dormouse connect claude-code", "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
 	}
 	for _, w := range warnings {
 		if !listed[w] {

@@ -35,7 +35,7 @@ type callers struct {
 	of map[string]*share // by tenant and principal
 }
 
-// share is what one principal uses of this machine.
+// share counts what one principal uses on this machine.
 type share struct {
 	n    int
 	room *semaphore.Weighted // for its bodies
@@ -175,7 +175,7 @@ func (b *guardedBody) give(n int64) {
 }
 
 // release returns the room. If the handler did not read the body to its end, net/http
-// reads some of the rest before it answers; release limits the time for that.
+// reads some of the rest before it answers. release limits the time for that.
 func (b *guardedBody) release() {
 	if b.taken {
 		b.taken = false

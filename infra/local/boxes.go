@@ -29,7 +29,10 @@ func (m *machine) startFleet(context.Context) error {
 		}
 	}
 	// If only this machine's user can call, errors may show the logs too.
-	env := m.environ.boxes(m.folder.File(LogFolder), m.public.private())
+	env, err := withHome(m.environ.boxes(m.folder.File(LogFolder), m.public.private()), m.folder.File("home"))
+	if err != nil {
+		return err
+	}
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes,
 		Env:      env,

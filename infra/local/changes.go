@@ -18,7 +18,8 @@ type changes struct {
 	news chan struct{}      // closed by the next change
 }
 
-// changed is what has changed. The tenant is "" where an event has none.
+// changed names the tenant and the server that an event was about. The tenant is "" if
+// the event has none.
 type changed struct{ tenant, server string }
 
 // maxChanged bounds the memory for changes. When it is full, all are forgotten.

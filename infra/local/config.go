@@ -2,9 +2,11 @@ package local
 
 import (
 	"io"
+	"net"
 	"os"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
@@ -48,14 +50,18 @@ const (
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
 // Log are required.
 type Config struct {
-	Listen    string   // HOST:PORT of the HTTP endpoint; port 0 takes a free one
-	Sockets   string   // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
-	PublicURL string   // URL of the HTTP endpoint for clients behind a proxy; "" for none
-	Origins   []string // further origins of web pages that may call, beside the endpoint's own
-	Store     string   // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
-	Servers   string   // path of the servers file
-	EnvFiles  []string // files of variables for the servers file; earlier ones win, and .env beside it comes last
-	Strict    bool     // Run fails if a server cannot be hosted, and takes no change with one
+	Listen  string // HOST:PORT of the HTTP endpoint; port 0 takes a free one
+	Sockets string // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
+	// Opened are the endpoints that the caller has opened: none, the one for HTTP, or that and
+	// the one for WebSockets. They replace Listen and Sockets.
+	Opened    []net.Listener
+	PublicURL string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
+	TLS       certs.Settings // the certificate of both endpoints
+	Origins   []string       // further origins of web pages that may call, beside the endpoint's own
+	Store     string         // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
+	Servers   string         // path of the servers file
+	EnvFiles  []string       // files of variables for the servers file; earlier ones win, and .env beside it comes last
+	Strict    bool           // Run fails if a server cannot be hosted, and takes no change with one
 	// Reload makes Run read the servers file at once; nil for nobody. Run also does so
 	// when the file has changed.
 	Reload <-chan os.Signal
@@ -81,6 +87,11 @@ type Config struct {
 	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
 	Own        string        // folder with the user's own http and socket programs, which replace those of Programs; "" for none
 	SleepAfter time.Duration // how long a function process may be idle until it is stopped
+
+	// ExitWhenIdle ends Run when nobody has asked for so long, no connection is open, no box
+	// is awake, and no alarm waits; 0 never does.
+	ExitWhenIdle time.Duration
+	Stopping     func() // is called when the stop begins; nil for none
 
 	Environ []string         // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
 	Ready   func(url string) // is called when clients can call, with the URL of the HTTP endpoint; nil for none

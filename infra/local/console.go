@@ -1,9 +1,7 @@
 package local
 
 import (
-	"net"
 	"net/http"
-	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
@@ -12,10 +10,12 @@ import (
 )
 
 // consoleOf returns the console of a machine. What it asks for is in no bill: a machine
-// costs the same whether somebody looks at it or not.
+// costs the same whether somebody looks at it or not. Where functions are programs, it only
+// makes links, and a function serves the page, as on AWS.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{
-		Secret: m.folder.Secret, Hosts: m.public.serves, MCP: m.functions.web(),
+		Secret: m.folder.Secret, Tickets: auth.NewTickets(m.functions.records()), Hosts: m.public.serves, MCP: m.functions.web(),
+		SignIn: func() (name, endpoint string) { return signInOf(m) },
 		API: func(owner bool) http.Handler {
 			o := m.functions.operators()
 			o.Info.URL, o.Meter = m.public.address(0), nil
@@ -29,15 +29,20 @@ func consoleOf(m *machine) *console.Console {
 	})
 }
 
+// signInOf returns the name of the provider at which people sign in to the console of a
+// machine, and where they are sent there; see [console.Options].
+func signInOf(m *machine) (name, endpoint string) {
+	if m.public.access() != AccessOAuth {
+		return "", ""
+	}
+	s, err := m.tokens(m.servers.Load())
+	if err != nil { // the file is as it was served
+		return "", ""
+	}
+	return s.SignIn()
+}
+
 // serves reports whether the endpoint for HTTP serves this Host.
 func (l *listeners) serves(host string) bool {
-	served := l.servedHosts(l.Listen)
-	if served == nil {
-		return front.NamesLoopback(host)
-	}
-	name := host
-	if without, _, err := net.SplitHostPort(host); err == nil {
-		name = without
-	}
-	return slices.Contains(served, "*") || slices.Contains(served, name) || slices.Contains(served, "["+name+"]")
+	return front.ServesHost(l.servedHosts(l.Listen), host)
 }

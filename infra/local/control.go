@@ -24,13 +24,14 @@ type control struct {
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o := c.operators()
 	o.Caller, o.Info.URL = api.Owner(c.key), c.public.address(0)
-	o.Entry = func() (api.Entry, error) { return c.console.Entry(c.public.address(0)), nil }
+	o.Entry = func(ctx context.Context) (api.Entry, error) { return c.console.Entry(ctx, c.public.address(0)) }
 	o.Meter = nil // there is no such socket on AWS, so the bill is without it
 	api.New(o).ServeHTTP(w, r)
 }
 
 // Control returns a transport to the control socket of the Run that uses a data folder,
-// for URLs of any host, and the key to show. up is false if no Run uses the folder.
+// and the key to show. The transport takes URLs of any host. up is false if no Run uses
+// the folder.
 func Control(ctx context.Context, data string) (to *http.Transport, key string, up bool, err error) {
 	socket, key, err := datafolder.Control(data)
 	if errors.Is(err, os.ErrNotExist) {

@@ -29,6 +29,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/console"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -42,7 +43,7 @@ type emulated struct {
 	rest  *apigw.RESTAPI
 	alarm *scheduler.API
 	store session.Store
-	own   atomic.Pointer[api.Options] // of the API for operators on the control socket
+	own   atomic.Pointer[api.Options] // options of the API for operators on the control socket
 	local string                      // base URL of the stand-ins for AWS's services, with a secret path
 }
 
@@ -112,7 +113,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 		_ = l.Close()
 		return err
 	}
-	m.serve(l, http.StripPrefix(secret, e.services()))
+	m.serve(l, http.StripPrefix(secret, e.services()), nil)
 	e.alarm.Start()
 	return nil
 }
@@ -146,13 +147,15 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 		{Name: "relay", Path: e.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
 		{Name: "sweep", Path: e.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
 		{Name: "oauth", Path: e.program("oauth"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
+		{Name: "console", Path: e.program("console"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
 	}
 	return all
 }
 
-// paths returns the functions of paths that have one of their own, as template.yaml does.
+// paths returns the paths that have a function of their own, with its name. They are
+// those of template.yaml.
 func (e *emulated) paths() map[string]string {
-	of := map[string]string{}
+	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
 	for _, path := range authserver.Paths(e.m.public.access() == AccessOAuth) {
 		of[path] = "oauth"
 	}
@@ -222,6 +225,8 @@ func scheduleSettings() string {
 func (e *emulated) web() http.Handler { return e.rest }
 
 func (e *emulated) sockets() http.Handler { return e.m.socket }
+
+func (e *emulated) waitingAlarms() int { return e.alarm.Len() }
 
 func (e *emulated) processes() []api.Function {
 	all := []api.Function{}

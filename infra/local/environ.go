@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 )
@@ -43,7 +45,7 @@ func (e environ) lookup(name string) (string, bool) {
 // of sessions and boxes, which the functions read themselves, and credentials for a store
 // or a bucket on AWS. If both are on this machine, functions get no credentials.
 func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
+	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
 		return env
 	}
@@ -62,10 +64,11 @@ func (e environ) inherited() []string {
 	return env
 }
 
-// boxes returns the variables that runners get from this machine: the places of programs
-// and the user's files, settings of the runner, and how to reach package registries. Of
-// these, servers get only PATH, HOME, TMPDIR and LANG. Runners keep the output of servers
-// in the folder logs. If show is set, they show that output to clients in errors.
+// boxes returns the variables that runners get from this machine. They say where programs
+// and the user's files are, how to reach package registries, and what the runner's
+// settings are. Of these, servers get only PATH, HOME, TMPDIR and LANG. Runners keep the
+// output of servers in the folder logs. If show is set, they show that output to clients
+// in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
@@ -74,7 +77,8 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[locksEnv] = path
 		}
 	}
-	// The runner needs one, and the start of a process blocks another one.
+	// The runner needs one processor of the Go runtime. The start of a process blocks
+	// another one for a moment.
 	env["GOMAXPROCS"] = "2"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -94,6 +98,17 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 		}
 	}
 	return env
+}
+
+// withHome returns env with a home in which this user can write: own, which it then makes, if
+// HOME is none. A service of systemd and a user of a container often have no home. npm does
+// not start without one, and keeps its cache there.
+func withHome(env map[string]string, own string) (map[string]string, error) {
+	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
+		return env, nil
+	}
+	env["HOME"] = own
+	return env, os.MkdirAll(own, 0o700)
 }
 
 // locksEnv is the variable with a folder of locks from another machine. They fix the
@@ -126,7 +141,7 @@ func (e environ) boxesOff(log *slog.Logger) bool {
 
 const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
 
-// snapshots returns the place where boxes keep workspaces: the value of the variable, or
+// snapshots returns the location where boxes keep workspaces: the value of the variable, or
 // folder if it is not set.
 func (e environ) snapshots(folder string) string {
 	return cmp.Or(e.get(snapshotsEnv), "folder:"+folder)
@@ -135,7 +150,7 @@ func (e environ) snapshots(folder string) string {
 // bucket returns the region and the credentials for a bucket of workspaces.
 func (e environ) bucket() bucket.Config {
 	keys := dynamostore.Keys{ID: e.get("AWS_ACCESS_KEY_ID"), Secret: e.get("AWS_SECRET_ACCESS_KEY"), Token: e.get("AWS_SESSION_TOKEN")}
-	return bucket.Config{Place: bucket.Place{Region: cmp.Or(e.get("AWS_REGION"), e.get("AWS_DEFAULT_REGION"))}, Credentials: keys}
+	return bucket.Config{Location: bucket.Location{Region: cmp.Or(e.get("AWS_REGION"), e.get("AWS_DEFAULT_REGION"))}, Credentials: keys}
 }
 
 // These variables have the settings for tokens that are not in the servers file. The

@@ -22,7 +22,7 @@ func (f *failures) Record(e journal.Event) {
 	defer f.mu.Unlock()
 	switch e.Kind {
 	case journal.ServerFailed:
-		if e.Phase != string(box.PhaseRuntime) { // one that was ready starts again with the next message
+		if e.Phase != string(box.PhaseRuntime) { // a server that was ready before is no failure: it starts again with the next message
 			f.why[e.Name] = e.Reason
 		}
 	case journal.ServerReady:

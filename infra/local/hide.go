@@ -9,7 +9,7 @@ import (
 
 // hider hides the secrets of all servers of a catalog. It is safe for concurrent use.
 type hider struct {
-	servers func() *catalog.Catalog // those of now; nil before they were read
+	servers func() *catalog.Catalog // the servers that are served now; it returns nil before the file was read
 	known   atomic.Pointer[hidden]
 }
 

@@ -2,5 +2,6 @@
 
 package local
 
-// holder says which program listens at an address.
+// holder names the program that listens at an address. This system does not say which it
+// is.
 func holder(string) string { return "another program" }

@@ -45,9 +45,11 @@ type inside struct {
 
 	callers callers
 	bodies  bodies
+	visits  *visits
 }
 
-// handlers are the handlers of the four functions.
+// handlers has what the functions http, socket, relay and sweep run on AWS; here it runs
+// in this process.
 type handlers struct {
 	http    endpoints.HTTP
 	pages   *authserver.Pages
@@ -70,7 +72,7 @@ func (h *handlers) flush(ctx context.Context) (err error) {
 
 // startInside builds the handlers, as the functions' main packages do.
 func (m *machine) startInside(context.Context) error {
-	in := &inside{m: m, bodies: newBodies()}
+	in := &inside{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
@@ -185,7 +187,7 @@ func (in *inside) atHome(o *front.Options) {
 // process.
 func (in *inside) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
-		Schedule: schedules{in.alarm},
+		Schedule: schedules{in.alarm}, Here: true,
 		Invoke: func(_ context.Context, payload []byte) error {
 			_, err := in.send("http", payload)
 			return err
@@ -252,14 +254,14 @@ func (in *inside) web() http.Handler {
 		defer in.work.Done()
 		r, release := in.bodies.guard(w, r)
 		defer release()
-		in.use().web(r.URL.Path).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+		in.use().web(r.URL.Path, in.visits).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
 	})
 }
 
 // web returns the handler of a path, as the gateway chooses between functions.
-func (h *handlers) web(path string) http.Handler {
+func (h *handlers) web(path string, v *visits) http.Handler {
 	if h.pages.Serves(path) {
-		return h.pages
+		return v.limit(h.pages)
 	}
 	return h.http.Handler
 }
@@ -290,6 +292,8 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 }
 
 func (in *inside) processes() []api.Function { return []api.Function{} }
+
+func (in *inside) waitingAlarms() int { return in.alarm.Len() }
 
 func (in *inside) records() session.Store { return in.store }
 

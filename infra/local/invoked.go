@@ -95,8 +95,8 @@ func (b *invokedBoxes) room() int {
 	return maxBoxes
 }
 
-// environment returns the variables that tell functions of the function for boxes, as
-// template.yaml sets them.
+// environment returns the variables that name the function for boxes to all other
+// functions. template.yaml sets the same ones.
 func (b *invokedBoxes) environment() []string {
 	return []string{
 		fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction),

@@ -1,7 +1,9 @@
 package local
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,18 +15,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 )
 
-// listeners are the two endpoints for clients: HTTP and WebSocket. All fields but open
-// are as in [Config].
+// listeners are the two endpoints for clients: HTTP and WebSocket. The fields with capital
+// letters are as in [Config].
 type listeners struct {
 	Listen, Sockets, PublicURL, Access string
 
-	open []net.Listener // HTTP, then WebSocket
+	secure bool           // the endpoints have a certificate
+	tls    *tls.Config    // of that certificate, from start on
+	open   []net.Listener // HTTP, then WebSocket; before start those of Config.Opened
+	use    use
 }
 
-// start opens both endpoints. It does not serve them yet.
+// listenersOf returns the endpoints of a configuration. If the caller has opened an
+// endpoint already (Config.Opened), that socket gives its address.
+func listenersOf(cfg Config) *listeners {
+	l := &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access, open: cfg.Opened, secure: cfg.TLS.Secure()}
+	for i, opened := range cfg.Opened {
+		*[]*string{&l.Listen, &l.Sockets}[i] = opened.Addr().String()
+	}
+	l.PublicURL = cmp.Or(l.PublicURL, publicFor(cfg.TLS.Domain, l.Listen))
+	return l
+}
+
+// start opens the endpoints that are not open. It does not serve them yet.
 func (l *listeners) start(ctx context.Context) error {
 	var lc net.ListenConfig
-	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}} {
+	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}}[len(l.open):] {
 		opened, err := lc.Listen(ctx, "tcp", at.address)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return fmt.Errorf("%s is used by %s: stop that one, or take a free port with %s 127.0.0.1:0: %w", at.address, holder(at.address), at.flag, err)
@@ -33,6 +49,13 @@ func (l *listeners) start(ctx context.Context) error {
 			return fmt.Errorf("an endpoint cannot be opened; name another address with %s: %w", at.flag, err)
 		}
 		l.open = append(l.open, opened)
+	}
+	if l.tls != nil {
+		plain := l.open
+		l.open = nil
+		for _, opened := range plain {
+			l.open = append(l.open, tls.NewListener(opened, l.tls))
+		}
 	}
 	return nil
 }
@@ -76,10 +99,37 @@ func (l *listeners) address(endpoint int) string {
 	}
 	address := l.open[endpoint].Addr().String()
 	host, port, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
-		address = net.JoinHostPort(outside(), port)
+	if err != nil {
+		return l.scheme() + address
 	}
-	return "http://" + address
+	if u, err := url.Parse(l.PublicURL); l.secure && err == nil && u.Hostname() != "" {
+		host = u.Hostname() // the certificate is for this name
+	} else if ip := net.ParseIP(host); ip.IsUnspecified() {
+		host = outside()
+	}
+	return l.scheme() + net.JoinHostPort(host, port)
+}
+
+// scheme returns how URLs of the endpoints begin.
+func (l *listeners) scheme() string {
+	if l.secure {
+		return "https://"
+	}
+	return "http://"
+}
+
+// publicFor returns the public URL of an endpoint that listens at an address and has a
+// certificate for a domain. "" is that of no domain.
+func publicFor(domain, listen string) string {
+	_, port, err := net.SplitHostPort(listen)
+	switch {
+	case domain == "" || err == nil && port == "0":
+		return ""
+	case err == nil && cmp.Or(port, "443") != "443":
+		return "https://" + net.JoinHostPort(domain, port)
+	default:
+		return "https://" + domain
+	}
 }
 
 // outside returns an address of this machine that is not loopback, if there is one.

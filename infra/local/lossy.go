@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// logLost returns what reports that log lines of a folder are lost.
+// logLost returns a function that reports that log lines of a folder are lost.
 func logLost(to *journal.Recorder, folder string) func(error) {
 	return func(err error) {
 		why := "log lines are lost: " + err.Error()

@@ -34,7 +34,7 @@ type machine struct {
 	public  *listeners
 	log     *slog.Logger
 	reports
-	stopping atomic.Bool // the end of boxes is not sleep any more
+	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
 
 	servers   atomic.Pointer[catalog.Catalog] // that are served
 	file      *serversFile
@@ -69,13 +69,15 @@ type reports struct {
 type functions interface {
 	web() http.Handler     // serves HTTP clients
 	sockets() http.Handler // serves WebSocket clients
-	// serve makes messages from now on find these servers. What is in work goes on with
-	// those before. An error changes nothing.
+	// serve makes new messages find these servers. Messages that are being handled go on
+	// with the previous servers. An error changes nothing.
 	serve(*catalog.Catalog) error
 	// sweep starts a sweep in the background: for one task that has stopped, or, with nil,
 	// of all boxes. It closes the channel when the sweep has ended.
 	sweep(stopped *fleet.Status) <-chan struct{}
 	processes() []api.Function
+	// waitingAlarms returns how many alarms of native servers wait.
+	waitingAlarms() int
 	// records returns the store without a meter: nobody is billed for what this program
 	// reads for itself.
 	records() session.Store
@@ -98,20 +100,24 @@ const schedulesFolder = "schedules"
 // snapshots returns the place where boxes keep workspaces.
 func (m *machine) snapshots() string { return m.environ.snapshots(m.folder.File("snapshots")) }
 
-func (m *machine) serveUnix(name string, h http.Handler) error {
+func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "unix", m.folder.Socket(name))
 	if err != nil {
 		return fmt.Errorf("open the %s socket: %w", name, err)
 	}
-	m.serve(l, h)
+	m.serve(l, h, u)
 	return nil
 }
 
-// serve runs an HTTP server until stop.
-func (m *machine) serve(l net.Listener, h http.Handler) {
+// serve runs an HTTP server until stop. Its requests and connections count as use, unless u
+// is nil.
+func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	open := &openConnections{since: map[net.Conn]time.Time{}}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	if u != nil {
+		u.count(s)
+	}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			m.log.Error("a server has stopped", "address", l.Addr().String(), "error", err)

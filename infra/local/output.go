@@ -114,7 +114,7 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 		return "", err
 	}
 	older := []byte(nil)
-	if !known || int64(len(text)) < seen { // the file that seen is about is the older one now
+	if !known || int64(len(text)) < seen { // the runner has renamed the file, so seen counts bytes of the .old file
 		if older, err = os.ReadFile(k.path + ".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
@@ -133,7 +133,7 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	return fresh, nil
 }
 
-// only returns the lines of a text that are asked for.
+// only selects the lines of a text that of asks for.
 func (k keptLog) only(text string, of api.Outputs, first bool) string {
 	lines := strings.SplitAfter(text, "\n")
 	lines = lines[:len(lines)-1]

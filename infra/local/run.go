@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
@@ -36,7 +37,10 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Ready(m.public.address(0))
 	}
 	announce(m)
-	<-ctx.Done()
+	awaitEnd(ctx, m)
+	if cfg.Stopping != nil {
+		cfg.Stopping()
+	}
 	return nil
 }
 
@@ -61,7 +65,7 @@ func newMachine(cfg Config) *machine {
 	m = &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
 		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
-		public:  &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access},
+		public:  listenersOf(cfg),
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
@@ -122,24 +126,32 @@ func (m *machine) startFunctions(ctx context.Context) error {
 
 // startRelay lets runners connect. Call it after the start of all parts that a runner's
 // message may reach.
-func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay) }
+func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay, nil) }
 
 // startControl lets commands call this run. Call it last, because the answers contain the
 // address of the endpoint.
 func (m *machine) startControl(context.Context) error {
-	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.operators})
+	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.operators}, &m.public.use)
 }
 
 // startEndpoints opens the endpoints for clients. Call it after the start of all parts
 // that a client's request may reach.
 func (m *machine) startEndpoints(ctx context.Context) error {
+	certificates, err := secure(m)
+	if err != nil {
+		return err
+	}
 	if err := m.public.start(ctx); err != nil {
 		return err
 	}
 	m.console = consoleOf(m)
-	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, m.console, m.functions.operators, m.log})
-	m.serve(m.public.open[1], m.functions.sockets())
-	return nil
+	page := http.Handler(m.console)
+	if m.cfg.Functions == FunctionsProcess {
+		page = m.functions.web() // the console function serves the page; it accepts the links that m.console makes
+	}
+	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, page, m.functions.operators, m.log}, &m.public.use)
+	m.serve(m.public.open[1], m.functions.sockets(), &m.public.use)
+	return certificates.start(ctx)
 }
 
 // stopTime is the longest time for the whole stop. The boxes get most of it, so that they

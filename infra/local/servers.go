@@ -17,8 +17,8 @@ type serversFile struct {
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that were given
-	fresh  []string        // those that have yet to be shown to people
-	now    []string        // those about the file as it was last read, short
+	fresh  []string        // warnings that were not shown to people yet
+	now    []string        // short warnings about the file as it was last read
 	broken string          // why the file as it is now is not served, "" if it is
 }
 

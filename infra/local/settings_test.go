@@ -2,6 +2,7 @@ package local
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -178,6 +179,27 @@ func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
 	for _, name := range read {
 		if got := (environ{name + "=7"}).passedOn("sqlite:/x", "")[name]; got != "7" && name != wiring.EnvIdle && name != wiring.EnvShowOutput { // which follow from Config
 			t.Errorf("%s is %q", name, got)
+		}
+	}
+}
+
+func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
+	mine, own := t.TempDir(), filepath.Join(t.TempDir(), "home")
+	for name, c := range map[string]struct {
+		e    environ
+		want string
+	}{
+		"a home":              {environ{"HOME=" + mine}, mine},
+		"none":                {nil, own},
+		"an empty name":       {environ{"HOME="}, own},
+		"a folder that lacks": {environ{"HOME=" + filepath.Join(mine, "nonexistent")}, own},
+	} {
+		env, err := withHome(c.e.boxes("", false), own)
+		if err != nil || env["HOME"] != c.want {
+			t.Errorf("%s: HOME is %s, %v; want %s", name, env["HOME"], err, c.want)
+		}
+		if info, err := os.Stat(c.want); err != nil || info.Mode().Perm()&0o700 != 0o700 {
+			t.Errorf("%s: the home is %v, %v", name, info, err)
 		}
 	}
 }

@@ -48,9 +48,10 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	return path, ok, nil
 }
 
-// LookAtStore returns an error if Run could not use the store of this name: its file is no
-// store, or is of a newer version, or cannot be written. It changes nothing. made is false if
-// there is no such file yet. LookAtStore does not look at stores on DynamoDB.
+// LookAtStore returns an error if Run could not use the store of this name. Its file may
+// be no store, be of a newer version, or not be writable. LookAtStore changes nothing.
+// made is false if there is no such file yet. LookAtStore does not look at stores on
+// DynamoDB.
 func LookAtStore(name string) (made bool, err error) {
 	path, ok := strings.CutPrefix(name, sqlite)
 	if !ok {
@@ -75,14 +76,15 @@ func OpenStore(name string, getenv func(string) string, limits host.Limits) (ses
 	}
 	where, ok := strings.CutPrefix(name, dynamodb)
 	if !ok {
-		return nil, fmt.Errorf("the store is %q; want sqlite:PATH or dynamodb:%s", name, dynamostore.PlaceForm)
+		return nil, fmt.Errorf("the store is %q; want sqlite:PATH or dynamodb:%s", name, dynamostore.LocationForm)
 	}
-	place, err := dynamostore.ParsePlace(where, cmp.Or(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")))
+	location, err := dynamostore.ParseLocation(where, cmp.Or(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")))
 	if err != nil {
 		return nil, err
 	}
+	location.Endpoint = cmp.Or(location.Endpoint, getenv("AWS_ENDPOINT_URL")) // as AWS's own tools
 	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
-	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
+	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
 }
 
 // isNew reports whether a store is new, so that no earlier run has left anything in it.

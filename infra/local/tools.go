@@ -52,7 +52,8 @@ func (r recorded) tools(s catalog.Server) (n int, started bool) {
 	return n, started || n > 0 || s.InPlace()
 }
 
-// text returns the column of the first block: "11 tools", "never started", or "".
+// text returns what the list of servers shows about a server at the start: "11 tools",
+// "never started", or "".
 func (r recorded) text(s catalog.Server) string {
 	if !s.InPlace() && !s.Record {
 		return ""

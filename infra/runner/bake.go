@@ -70,7 +70,7 @@ func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, 
 	}
 	on := sandbox.Probe()
 	env := map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}
-	places := workshops(s, c.Work, env, on)
+	sandboxes := workshops(s, c.Work, env, on)
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
 		if name, value, ok := strings.Cut(pair, "="); ok {
@@ -81,17 +81,17 @@ func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, 
 		environ[name] = value
 	}
 	baked, err := provision.New(provision.Config{
-		Base: c.Work, Cache: c.Cache, Confine: places, Compile: c.Measure, Environ: environ, Log: c.Log,
+		Base: c.Work, Cache: c.Cache, Confine: sandboxes, Compile: c.Measure, Environ: environ, Log: c.Log,
 	}, provision.Server{Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd, Scripts: s.Box.InstallScripts}).Bake(ctx, c.Image)
 	if err != nil || !c.Measure {
 		return baked, Measured{}, err
 	}
-	m, err := measure(ctx, s, baked.Launch, c.Work, places)
+	m, err := measure(ctx, s, baked.Launch, c.Work, sandboxes)
 	return baked, m, err
 }
 
 // measure starts a server in a sandbox, asks for its tools, and ends it.
-func measure(ctx context.Context, s catalog.Server, l provision.Launch, work string, places func(provision.Workshop) (provision.Place, error)) (m Measured, err error) {
+func measure(ctx context.Context, s catalog.Server, l provision.Launch, work string, sandboxes func(provision.Workshop) (provision.Sandbox, error)) (m Measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	folder, err := os.MkdirTemp(work, "measure-")
@@ -110,15 +110,15 @@ func measure(ctx context.Context, s catalog.Server, l provision.Launch, work str
 			}
 		}
 	}
-	place, err := places(provision.Workshop{Folder: folder, Read: l.Reads, Programs: programs})
+	inside, err := sandboxes(provision.Workshop{Folder: folder, Read: l.Reads, Programs: programs})
 	if err != nil {
 		return m, err
 	}
-	defer func() { err = errors.Join(err, place.End()) }()
+	defer func() { err = errors.Join(err, inside.End()) }()
 	cmd := exec.CommandContext(ctx, l.Command, l.Args...)
 	cmd.Dir = folder
 	env := map[string]string{"PATH": strings.Join(append(l.Path, os.Getenv("PATH")), ":"), "LANG": os.Getenv("LANG")}
-	for _, more := range []map[string]string{place.Environment(), l.Env, s.Env} {
+	for _, more := range []map[string]string{inside.Environment(), l.Env, s.Env} {
 		for name, value := range more {
 			env[name] = value
 		}
@@ -131,7 +131,7 @@ func measure(ctx context.Context, s catalog.Server, l provision.Launch, work str
 	if err := errors.Join(err1, err2); err != nil {
 		return m, err
 	}
-	if err := place.Start(cmd); err != nil {
+	if err := inside.Start(cmd); err != nil {
 		return m, err
 	}
 	asked := listTools(in, out)

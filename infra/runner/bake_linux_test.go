@@ -70,6 +70,9 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			}
 			from.http.Close()
 			before := from.asked.Load()
+			if b := newBox(parsed(t, server), i.at, slog.New(slog.DiscardHandler)); !b.baked {
+				t.Error("the runner does not say that its image has the install")
+			}
 			l, err := i.stage(server)
 			if err != nil || !strings.HasPrefix(l.Command, filepath.Join(i.at.baked, baked.Name)) || len(l.Reads) != 1 {
 				t.Fatalf("%+v, %v", l, err)

@@ -30,11 +30,12 @@ type boxed struct {
 	era  string // the era that the host knows
 
 	installs *keptInstalls
+	baked    bool // the image has the install of the server
 	log      *slog.Logger
 }
 
-// place has the folders and settings of a box.
-type place struct {
+// setup has the folders and settings of a box.
+type setup struct {
 	work  string // folder of this runner only, for workspaces and temporary files
 	cache string // folder of installs, shared
 	locks string // folder of locks that win over those of the cache, "" for none
@@ -52,7 +53,7 @@ type place struct {
 }
 
 // newBox makes the box of a server.
-func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
+func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 	s, unresolved := s.Resolve(at.env.lookup)
 	b := &boxed{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
@@ -67,13 +68,15 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	own.Provisioner, own.Keeper, own.Kept = provisionerFor(s, at, log), at.keep, box.Scope(s.Kept())
+	provisioner := provisionerFor(s, at, log)
+	b.baked = provisioner.Baked()
+	own.Provisioner, own.Keeper, own.Kept = provisioner, at.keep, box.Scope(s.Kept())
 	if s.Box.Confined() {
 		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
 		if c, err := newConfiner(s, at.work, env, at.on); err != nil {
 			own.Provisioner = refused{whyRefused(err)}
 		} else {
-			own.Sandbox = c.place
+			own.Sandbox = c.sandboxFor
 		}
 	}
 	if unresolved != nil {
@@ -92,7 +95,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 }
 
 // provisionerFor returns the provisioner for a server's processes.
-func provisionerFor(s catalog.Server, at place, log *slog.Logger) box.Provisioner {
+func provisionerFor(s catalog.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
 		if name, value, ok := strings.Cut(pair, "="); ok {

@@ -39,8 +39,8 @@ func newConfiner(s catalog.Server, work string, env map[string]string, on sandbo
 	return c, nil
 }
 
-// place makes the sandbox of one process.
-func (c *confiner) place(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
+// sandboxFor makes the sandbox of one process.
+func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
@@ -95,8 +95,8 @@ func (c *confiner) sockets() sandbox.Sockets {
 }
 
 // demand returns the guards without which the server must not run: those that keep it
-// inside. A profile also demands its limits, except the limit of processes: no system has
-// that one without root, and the box logs that it is missing.
+// inside. A profile also demands its limits, except the limit of processes. No system has
+// that one without root, so the box only logs that it is missing.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {

@@ -234,7 +234,7 @@ func escapeRunner(text string) error {
 		workspace = at("host")
 	}
 	launch := provision.Launch{Command: job.Program, Cwd: workspace, Workspace: workspace}
-	place, err := c.place("hostile", launch)
+	inside, err := c.sandboxFor("hostile", launch)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func escapeRunner(text string) error {
 			told = append(told, "search="+root)
 		}
 	}
-	if r.Room, err = job.run(place, workspace, told...); err != nil {
+	if r.Room, err = job.run(inside, workspace, told...); err != nil {
 		return fmt.Errorf("in the sandbox: %w", err)
 	}
 	left, err := os.ReadFile(prey.file("secret"))
@@ -276,15 +276,15 @@ func (j escapeJob) confiner(work, host string) (*confiner, error) {
 }
 
 // run runs the hostile program to its end, in a sandbox or without one.
-func (j escapeJob) run(place *sandbox.Sandbox, own string, told ...string) (string, error) {
+func (j escapeJob) run(inside *sandbox.Sandbox, own string, told ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := &exec.Cmd{
 		Path: j.Program, Args: append([]string{"escape", j.Length, own}, told...), Env: []string{}, Dir: own, Stdout: &out, Stderr: &out,
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	start := cmd.Start
-	if place != nil {
-		start = func() error { return place.Start(cmd) }
+	if inside != nil {
+		start = func() error { return inside.Start(cmd) }
 	}
 	if err := start(); err != nil {
 		return "", err
@@ -303,7 +303,7 @@ type neighbour struct {
 }
 
 func (j escapeJob) neighbour(c *confiner, workspace string) (*neighbour, error) {
-	place, err := c.place("neighbour", provision.Launch{Command: j.Program, Workspace: workspace})
+	inside, err := c.sandboxFor("neighbour", provision.Launch{Command: j.Program, Workspace: workspace})
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +324,7 @@ func (j escapeJob) neighbour(c *confiner, workspace string) (*neighbour, error) 
 		Path: j.Program, Args: []string{"escape", "hold"}, Env: []string{"SECRET=" + os.Getenv("SECRET")}, Dir: workspace,
 		Stdin: in, Stdout: out, SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
-	if err := place.Start(cmd); err != nil {
+	if err := inside.Start(cmd); err != nil {
 		return nil, err
 	}
 	_, _ = in.Close(), out.Close()

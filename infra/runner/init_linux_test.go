@@ -30,8 +30,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if os.Getenv(invitedRole) == "server" {
+	switch os.Getenv(invitedRole) {
+	case "server":
 		hostileServer()
+		os.Exit(0)
+	case "counting":
+		countingServer()
 		os.Exit(0)
 	}
 	if onLambda() || os.Getenv(listenAt) != "" {

@@ -89,7 +89,7 @@ func (t *tampering) RoundTrip(r *http.Request) (*http.Response, error) {
 // keeping has the boxes of a test keep their installs in S3. Each call is a runner.
 func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *tampering) *keptInstalls {
 	b := bucket.New(bucket.Config{
-		Place: bucket.Place{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
+		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: buckettest.KeyID, SecretAccessKey: buckettest.Secret, SessionToken: buckettest.Token}, nil
 		}),

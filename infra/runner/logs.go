@@ -50,7 +50,8 @@ func (l logFiles) open(session string) io.WriteCloser {
 // sessions share: PROCESS.sessions, with a line for each session.
 const sharedEnding = ".sessions"
 
-// maxShared limits such a file, in bytes. A longer file loses its older half.
+// maxShared limits a file with sharedEnding, in bytes. A longer file loses its older
+// half.
 const maxShared = 64 << 10
 
 // sharing records which sessions share a process, so that dormouse logs finds the logs

@@ -31,16 +31,16 @@
 //	DORMOUSE_INSTALLS       where installs of npx and uvx are kept: "host" or folder:PATH
 //	                        as above, or "off"; by default "host" if that is where
 //	                        workspaces are kept and the cache does not outlast the box
-//	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/profile
+//	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/pprofsock
 //
 // In a Lambda function the runner is the runtime, and is invited: each invocation has the
 // variables that the relay sets and DORMOUSE_RELAY_URL. All others come from the host with
 // its welcome. The runner reads DORMOUSE_CACHE there, and removes AWS's variables from its
 // environment before it starts a server.
 //
-// With DORMOUSE_LISTEN, an address such as :8080, the runner is invited too, as the container
-// of an AgentCore runtime: POST /invocations has the invitation, GET /ping says whether there
-// was one.
+// With DORMOUSE_LISTEN, an address such as :8080, the runner is invited too, as the
+// container of an AgentCore runtime. POST /invocations brings the invitation. GET /ping
+// says whether there was one.
 //
 // A server that configures no sandbox runs with the rights of the runner. A server with
 // a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
@@ -49,8 +49,9 @@
 // runner logs missing kernel features once. If a missing feature is one that confines
 // the server, the runner refuses to start it.
 //
-// The runner exits with 0 after it fell asleep, 3 if a newer runner of the same box
-// fenced it, 4 if it could not reach the relay, and 1 after any other failure.
+// The runner exits with 0 after it fell asleep, and with 3 if a newer runner of the same
+// box fenced it. It exits with 4 if it could not reach the relay, and with 1 after any
+// other failure.
 package runner
 
 import (
@@ -67,7 +68,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -127,7 +128,7 @@ func exitCode(err error) int {
 func run(log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := profile.Serve(os.Getenv(profile.Environment), "runner"); err != nil {
+	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), "runner"); err != nil {
 		return err
 	}
 	env := ownEnvironment()
@@ -149,6 +150,7 @@ func run(log *slog.Logger) error {
 	defer retire()
 	c := a.config(log)
 	c.Idle, c.Linger, c.Executor, c.Digest, c.Retire = p.server.Idle, linger, p.box, p.server.Definition(), retire
+	c.Baked = p.box.baked
 	link := runner.New(c)
 	p.connect(link)
 	err = live(ctx, link, func() *prepared { return p })
@@ -168,8 +170,8 @@ func maxProcesses(text string) (int, error) {
 	return n, err
 }
 
-// endLeftovers ends the processes of a runner that was killed: those that carry the mark
-// of its folder, and all processes of the users of its workspaces.
+// endLeftovers ends the processes of a runner that was killed. They are those that carry
+// the mark of its folder, and all processes of the users of its workspaces.
 func endLeftovers(folder string, on sandbox.Support) error {
 	err := proc.EndMarked(folder)
 	if on.Users == 0 {

@@ -106,7 +106,7 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 	if p.installs, err = newKeep(env["DORMOUSE_CACHE_AGE"], env["DORMOUSE_CACHE_MB"]); err != nil {
 		return nil, err
 	}
-	at := place{
+	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
 		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, baked: env["DORMOUSE_BAKED"],
 	}

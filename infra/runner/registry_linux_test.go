@@ -211,7 +211,7 @@ type installs struct {
 	from *registry
 	root string // open to all
 	on   sandbox.Support
-	at   place
+	at   setup
 }
 
 func newInstalls(t *testing.T, from *registry) *installs {
@@ -223,7 +223,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 		}
 	}
 	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
-	i.at = place{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
+	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
 	for _, dir := range []string{i.at.work, i.at.cache, filepath.Join(root, "home")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)

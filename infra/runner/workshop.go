@@ -33,10 +33,10 @@ func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.San
 
 // workshops makes the workshops of a server. If the server itself is confined, each
 // workshop must keep code inside too; if it cannot, workshops makes none.
-func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Place, error) {
+func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
-	return func(w provision.Workshop) (provision.Place, error) {
+	return func(w provision.Workshop) (provision.Sandbox, error) {
 		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp")}
 		if w.Offline {
 			p.Sockets, p.Demand = sandbox.NoSockets, []sandbox.Guard{sandbox.GuardNetwork}

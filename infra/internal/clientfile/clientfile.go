@@ -1,6 +1,6 @@
-// Package clientfile connects MCP clients to hosted servers. For each client it knows
-// three things: the text to paste or the deep link to open, the path of the client's file,
-// and how to put servers into that file without other changes. It is pure: callers read
+// Package clientfile connects MCP clients to hosted servers. For each client it knows the
+// text to paste or the deep link to open, and the path of the client's file. It also
+// knows how to put servers into that file without other changes. It is pure: callers read
 // and write the files.
 package clientfile
 
@@ -63,8 +63,8 @@ func (m Machine) Path(file string) string {
 	return filepath.Join(m.Project, file)
 }
 
-// Short returns the path of a file as a person writes it: "~" for the home folder, and
-// a path in the project without the project.
+// Short returns the path of a file as a person writes it. "~" stands for the home folder,
+// and a path in the project is relative to the project.
 func (m Machine) Short(file string) string {
 	path := m.Path(file)
 	if rest, ok := strings.CutPrefix(path, m.Project+"/"); ok && m.Project != "" && !strings.HasPrefix(file, "~/") && !strings.HasPrefix(file, "CONFIG/") {

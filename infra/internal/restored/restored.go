@@ -14,8 +14,8 @@ const Jump session.Generation = 1_000_000
 
 // Advance raises the generations of the boxes of all sessions, and returns how many boxes
 // there are. A box of an older backup would otherwise have a lower generation than the
-// workspaces that it saved since then, and could not save one again. Advance is for a store
-// that nothing else uses yet. After an error it may be called again.
+// workspaces that it saved since then. It could not save a workspace again. Advance is
+// for a store that nothing else uses yet. After an error it may be called again.
 func Advance(ctx context.Context, store session.Store) (boxes int, err error) {
 	const page = 1000
 	seen := map[session.BoxID]bool{}

@@ -10,7 +10,7 @@ import (
 // Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
 type Entry struct {
 	URL      string          `json:"url,omitempty"`  // of a remote server, which has no Command
-	Type     string          `json:"type,omitempty"` // of a remote server: "http" or "sse"; "" to find out
+	Type     string          `json:"type,omitempty"` // transport of a remote server: "http" or "sse"; "" if Dormouse is to find it out
 	Headers  Variables       `json:"headers,omitempty"`
 	Command  string          `json:"command,omitempty"`
 	Args     []string        `json:"args,omitempty"`
@@ -21,7 +21,7 @@ type Entry struct {
 	Disabled *bool           `json:"disabled,omitempty"`
 	Enabled  *bool           `json:"enabled,omitempty"`
 	Ours     map[string]any  `json:"x-dormouse,omitempty"`
-	Ignored  []string        `json:"-"` // keys of other clients, which the entry does not have
+	Ignored  []string        `json:"-"` // keys of other clients that are not imported
 }
 
 // Variables are the variables of a process, in the order of the file.
@@ -56,9 +56,9 @@ func plainJSON(v any) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// ParseEntry reads an entry of any client: the form of mcpServers, an entry of VS Code,
-// Zed or Codex, or the form that `code --add-mcp` takes. name is "" if the entry has none.
-// It leaves out a variable that is null. The error quotes no value.
+// ParseEntry reads an entry of any client. It knows mcpServers, the entries of VS Code,
+// Zed and Codex, and the form that `code --add-mcp` takes. name is "" if the entry has
+// none. It leaves out a variable that is null. The error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	err = members(dec, func(key string, value json.RawMessage) error {

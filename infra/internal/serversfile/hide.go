@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Hide replaces what may be a secret in one line of a client's file by "***", to show the
-// line: values of members that are not plainly harmless, and strings that look like a
-// secret. It knows the members of JSON, TOML and YAML.
+// Hide replaces by "***" what may be a secret in one line of a client's file, so that the
+// line can be shown. That is the value of each member that is not plainly harmless, and
+// each string that looks like a secret. It knows the members of JSON, TOML and YAML.
 func Hide(line string) string {
 	quoted := regexp.MustCompile(`("(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_.-]+)?(\s*[:=]\s*)?("(?:[^"\\]|\\.)*"|'[^']*')`)
 	hidden := quoted.ReplaceAllStringFunc(line, func(s string) string {

@@ -37,8 +37,8 @@ func (e *Entry) KeepSecrets(server string, env *Env) error {
 	return k.args(e.Args)
 }
 
-// remote moves the secrets of a remote server: in its headers, where a word such as Bearer
-// in front stays, and in the query of its URL.
+// remote moves the secrets in the headers of a remote server and in the query of its URL.
+// A word such as Bearer in front of a secret stays.
 func (k keeper) remote(e *Entry) error {
 	for i, h := range e.Headers {
 		name := catalog.InputVariable(k.server + "_" + h.Name)

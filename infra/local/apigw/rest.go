@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,8 @@ const (
 // RESTConfig describes one REST API. Function and Invoker are required.
 type RESTConfig struct {
 	Function string
-	// Paths are the functions of paths that have one of their own.
+	// Paths are the functions of paths that have one of their own. A path that ends with a
+	// slash stands for all paths below it, as /path/{proxy+} does.
 	Paths   map[string]string
 	Invoker lambda.Invoker
 	Stage   string // only in requestContext, not in the path; "" means "local"
@@ -122,10 +124,23 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.integrate(w, r, event.RequestContext.RequestID, payload, began)
 }
 
+// function returns the function of a path.
+func (a *RESTAPI) function(path string) string {
+	if f := a.cfg.Paths[path]; f != "" {
+		return f
+	}
+	for at, f := range a.cfg.Paths {
+		if strings.HasSuffix(at, "/") && strings.HasPrefix(path, at) {
+			return f
+		}
+	}
+	return a.cfg.Function
+}
+
 // integrate runs the function and passes its answer on.
 func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, payload []byte, began time.Time) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.Context()), began.Add(a.cfg.Timeout))
-	inv, err := a.cfg.Invoker.Invoke(ctx, cmp.Or(a.cfg.Paths[r.URL.Path], a.cfg.Function), payload)
+	inv, err := a.cfg.Invoker.Invoke(ctx, a.function(r.URL.Path), payload)
 	cancel()
 	if err != nil {
 		a.fail(w, id, err)

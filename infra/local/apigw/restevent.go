@@ -36,10 +36,10 @@ const (
 // request through a custom domain. The path has no stage, and the domain name is the
 // request's host, here with its port.
 //
-// The body is base64, as for an API with "*/*" among its binary media types: a text in
-// JSON may take twice its length, and Lambda limits an event. Besides values, the event
-// differs from the real one in one way: header names are in canonical form rather than in
-// the client's spelling. restJSON encodes it.
+// The body is base64, as for an API with "*/*" among its binary media types. As a JSON
+// string a text may take twice its length, and Lambda limits an event. Besides values,
+// the event differs from the real one in one way: header names are in canonical form
+// rather than in the client's spelling. restJSON encodes it.
 func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
 	path := r.URL.EscapedPath()
 	headers := requestHeaders(r, now)
@@ -205,8 +205,8 @@ func readBuffered(from io.Reader) (*responseHead, []byte, error) {
 	return head, body, nil
 }
 
-// apply sets the function's headers in h, by the rules of API Gateway: multiple values of
-// a name win over the single one, and a body without a type gets the JSON type.
+// apply sets the function's headers in h, by the rules of API Gateway. Multiple values of
+// a name win over the single one. A body without a type gets the JSON type.
 func (head *responseHead) apply(h http.Header) {
 	several := make(map[string]bool, len(head.MultiValueHeaders))
 	for name, values := range head.MultiValueHeaders {

@@ -154,9 +154,9 @@ func readSecret(path string) ([]byte, error) {
 // names. The path of a unix socket has at most 104 bytes on macOS and 108 on Linux.
 const maxSocketPath = 80
 
-// socketsOf returns the folder for the sockets of a data folder: the folder run in it. If
-// that path is too long for a socket, it is the user's own folder below the system's
-// temporary folder.
+// socketsOf returns the folder for the sockets of a data folder: its folder run. If that
+// path is too long for a socket, socketsOf returns the user's own folder below the
+// system's temporary folder.
 func socketsOf(data string) (string, error) {
 	data, err := filepath.Abs(data)
 	if err != nil {

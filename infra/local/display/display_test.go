@@ -128,8 +128,8 @@ func start() display.Start {
 			{Name: "old", Off: true},
 			{Name: "weather", Why: "WEATHER_KEY is not set: set it in the environment, in .env beside the file, or with --env-file", Place: "servers.json:14:32"},
 		},
-		Clients: []string{"dormouse connect claude-code", "claude mcp add --transport http everything http://127.0.0.1:8787/everything/mcp"},
-		Notes:   []string{"Callers need an API key: dormouse keys create NAME --server SERVER"},
+		Console: "dormouse open", Clients: []string{"dormouse connect claude-code", "claude mcp add --transport http everything http://127.0.0.1:8787/everything/mcp"},
+		Notes: []string{"Callers need an API key: dormouse keys create NAME --server SERVER"},
 	}
 }
 
@@ -261,7 +261,7 @@ func TestCallsThatAreTooFastAreSummed(t *testing.T) {
 
 func TestTwentyServersStartWithAtMostThirtyLines(t *testing.T) {
 	for _, form := range []display.Form{display.Screen, display.Records} {
-		s := display.Start{File: "servers.json", Every: "http://127.0.0.1:8787/NAME/mcp", Clients: []string{"dormouse connect claude-code"}}
+		s := display.Start{File: "servers.json", Every: "http://127.0.0.1:8787/NAME/mcp", Console: "dormouse open", Clients: []string{"dormouse connect claude-code"}}
 		for i := range 20 {
 			s.Servers = append(s.Servers, display.Server{Name: fmt.Sprintf("server-%d", i), Address: fmt.Sprintf("http://127.0.0.1:8787/server-%d/mcp", i)})
 			if i > 12 {

@@ -26,7 +26,7 @@ func (t *Terminal) take(e journal.Event) {
 
 // held reports whether a call comes too fast to be printed.
 func (t *Terminal) held(e journal.Event) bool {
-	t.rush.settle(&t.printer, e.Time)
+	t.rush.printSum(&t.printer, e.Time)
 	return !t.rush.admit(e)
 }
 
@@ -84,7 +84,7 @@ func (t *Terminal) people(e journal.Event) {
 	case journal.Refused:
 		t.line(e.Time, e.Name, t.red("refused")+": "+e.Reason)
 		t.hint(e.Hint)
-	case journal.LogLost:
+	case journal.LogLost, journal.CertificateFailed:
 		t.line(e.Time, "", t.red("failed")+": "+e.Reason)
 		t.hint(e.Hint)
 	default:

@@ -7,7 +7,7 @@ type Form int
 
 // The forms.
 const (
-	Records Form = iota // a line an event with names and values, for the log of another program
+	Records Form = iota // one line for each event, with names and values, for the log of another program
 	Lines               // lines for people; nothing is rewritten
 	Screen              // as Lines, and the lines at the bottom are rewritten
 )
@@ -34,6 +34,7 @@ type Start struct {
 	Who     string   // who may call, such as "open to this machine only"
 	Notes   []string // warnings, each one line
 	Clients []string // lines that say how to connect clients
+	Console string   // the command that opens the console, "" to leave it out
 	// Cost returns what AWS would have billed since the start, in USD; nil: the status line
 	// does not say. It is called at most once a second.
 	Cost func() float64

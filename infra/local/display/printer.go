@@ -18,8 +18,8 @@ type printer struct {
 	columns
 }
 
-// columns are the widths of columns. That of names is set by the first block; the others
-// grow with what comes.
+// columns has the widths of columns. The list of servers at the start sets the width of
+// name. The others grow with longer texts.
 type columns struct{ name, who, tool int }
 
 // line prints a line about a server, or about nothing in particular.
@@ -38,8 +38,8 @@ func (p *printer) hint(text string) {
 	}
 }
 
-// wrapped prints a text behind the beginning of a line, and goes on below it where the
-// screen ends.
+// wrapped prints a text after the beginning of a line. Where the screen ends, it
+// continues the text below.
 func (p *printer) wrapped(begin, text string) {
 	width := p.opts.Width() - length(begin)
 	if p.opts.Form == Records || width < 20 {

@@ -49,8 +49,8 @@ func (r *rush) due() time.Time {
 	return r.since.Add(time.Second)
 }
 
-// settle prints the sum if its second is over.
-func (r *rush) settle(p *printer, now time.Time) {
+// printSum prints the sum if its second is over.
+func (r *rush) printSum(p *printer, now time.Time) {
 	if due := r.due(); !due.IsZero() && !now.Before(due) {
 		r.flush(p, now)
 	}

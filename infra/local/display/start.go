@@ -31,8 +31,14 @@ func (t *Terminal) first(s Start) {
 		t.say("  all at one address: %s", s.One)
 	}
 	t.say("")
+	hint := func(what, command string) {
+		if command != "" {
+			t.say("  %s  %s", pad(what, t.name), command)
+		}
+	}
 	if len(s.Clients) > 0 {
-		t.say("  %s  %s", pad("clients", t.name), s.Clients[0])
+		hint("console", s.Console)
+		hint("clients", s.Clients[0])
 		t.say("")
 	}
 	for _, note := range s.Notes {

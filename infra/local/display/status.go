@@ -41,7 +41,7 @@ func (s *seen) status(now time.Time, cost func() float64) string {
 	return "─ " + strings.Join(parts, " · ")
 }
 
-// dollars formats a sum with four digits of a small one.
+// dollars formats a sum: with two decimals from one dollar on, and with four below.
 func dollars(usd float64) string {
 	if usd >= 1 {
 		return fmt.Sprintf("$%.2f", usd)

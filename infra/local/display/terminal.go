@@ -1,7 +1,8 @@
 // Package display tells people what happens on this machine: a line for each thing that a
-// person did or must do. It writes for a screen, where it rewrites the lines at the bottom;
-// for a screen on which nothing can be rewritten; or for a log of another program, one line
-// an event. It does no input and output but to the writer it is given.
+// person did or must do. It writes in one of three forms. On a screen it rewrites the
+// lines at the bottom. On a screen where nothing can be rewritten it only adds lines. For
+// the log of another program it writes one line for each event. It does no input and
+// output but to the writer it is given.
 package display
 
 import (
@@ -91,7 +92,7 @@ func (t *Terminal) run() {
 			return
 		}
 		now := time.Now()
-		t.rush.settle(&t.printer, now)
+		t.rush.printSum(&t.printer, now)
 		t.left(now)
 		t.flush(now)
 		timer.Reset(t.next(now))

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,7 +35,8 @@ const schema = `
 CREATE TABLE IF NOT EXISTS calls (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, principal TEXT NOT NULL, server TEXT NOT NULL,
 	tool TEXT NOT NULL, client TEXT NOT NULL, session TEXT NOT NULL, trace TEXT NOT NULL, ms REAL NOT NULL, failed INTEGER NOT NULL,
-	code TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
+	code TEXT NOT NULL, reason TEXT NOT NULL, woke INTEGER NOT NULL DEFAULT 0, bytes_in INTEGER NOT NULL DEFAULT 0,
+	bytes_out INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE INDEX IF NOT EXISTS calls_at ON calls (at);
 CREATE TABLE IF NOT EXISTS starts (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, principal TEXT NOT NULL,
@@ -48,6 +51,9 @@ func openFile(path string) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the history of calls: %w", err)
 	}
+	if err := keepPrivate(path); err != nil {
+		return nil, fmt.Errorf("open the history of calls: %w", err)
+	}
 	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
 		"_txlock": {"immediate"}, "_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
 	}.Encode()}
@@ -56,10 +62,47 @@ func openFile(path string) (*file, error) {
 		db.SetMaxOpenConns(1)
 		_, err = db.ExecContext(context.Background(), schema)
 	}
+	if err == nil {
+		err = addColumns(context.Background(), db)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the history of calls: %w; move %s away to begin a new one", err, path)
 	}
 	return &file{db}, nil
+}
+
+// addColumns adds to calls the columns that files of 0.1.0-alpha.2 lack.
+func addColumns(ctx context.Context, db *sql.DB) error {
+	for _, name := range []string{"woke", "bytes_in", "bytes_out"} {
+		var there bool
+		if err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM pragma_table_info('calls') WHERE name = ?`, name).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			continue
+		}
+		if _, err := db.ExecContext(ctx, `ALTER TABLE calls ADD COLUMN `+name+` INTEGER NOT NULL DEFAULT 0`); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepPrivate makes the file if there is none, because SQLite would let all users read it,
+// and the file says who called what. Its journal gets the same mode. Earlier releases made
+// files that all could read.
+func keepPrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Chmod(path+"-wal", 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // add writes calls, starts and counts in one transaction.
@@ -69,15 +112,15 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // without effect after Commit
-	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?)`)
+	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = insert.Close() }()
 	for _, c := range calls {
 		if _, err := insert.ExecContext(ctx, c.Time.UnixMilli(), c.Tenant, c.Principal, c.Server, c.Tool, c.Client, c.Session, c.Trace,
-			c.MS, c.Failed, c.Code, c.Reason); err != nil {
+			c.MS, c.Failed, c.Code, c.Reason, c.Woke, c.In, c.Out); err != nil {
 			return err
 		}
 	}
@@ -194,7 +237,7 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	if !q.Since.IsZero() {
 		w.and("at >= ?", q.Since.UnixMilli())
 	}
-	rows, err := f.db.QueryContext(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason FROM calls`+
+	rows, err := f.db.QueryContext(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out FROM calls`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1)...)
 	if err != nil {
 		return page, unavailable(err)
@@ -208,7 +251,8 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		}
 		var c api.Call
 		var at int64
-		if err := rows.Scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed, &c.Code, &c.Reason); err != nil {
+		if err := rows.Scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed,
+			&c.Code, &c.Reason, &c.Woke, &c.In, &c.Out); err != nil {
 			return page, unavailable(err)
 		}
 		c.Time = time.UnixMilli(at).UTC()
@@ -297,12 +341,7 @@ func (f *file) starts(ctx context.Context, q api.StartQuery) ([]api.Start, error
 const mostPeople = 1_000
 
 func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
-	var w where
-	w.equal("tenant", q.Tenant)
-	w.among(q.Servers)
-	if !q.Since.IsZero() {
-		w.and("at >= ?", q.Since.UnixMilli())
-	}
+	w := callsOf(q)
 	rows, err := f.db.QueryContext(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
 		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople)...)
 	if err != nil {
@@ -323,6 +362,38 @@ func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, err
 		p.Clients = slices.DeleteFunc(p.Clients, func(name string) bool { return name == "" })
 		p.LastCall = time.UnixMilli(at).UTC()
 		all = append(all, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	return all, nil
+}
+
+// callsOf returns the condition for the calls that a query is about.
+func callsOf(q api.PeopleQuery) (w where) {
+	w.equal("tenant", q.Tenant)
+	w.among(q.Servers)
+	if !q.Since.IsZero() {
+		w.and("at >= ?", q.Since.UnixMilli())
+	}
+	return w
+}
+
+func (f *file) busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
+	w := callsOf(q)
+	rows, err := f.db.QueryContext(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args...)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var b api.Busy
+		var from, to int64
+		if err := rows.Scan(&b.Tenant, &b.Server, &from, &to); err != nil {
+			return nil, unavailable(err)
+		}
+		b.From, b.To = time.UnixMilli(from), time.UnixMilli(to)
+		all = append(all, b)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, unavailable(err)

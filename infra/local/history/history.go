@@ -1,7 +1,7 @@
-// Package history keeps what clients have called on this machine: each of the last calls,
-// and counts by server for each minute of a day and each hour of three months. It reads
-// events, so a call costs no operation of the store. It has names, times and outcomes,
-// and neither arguments nor results.
+// Package history keeps what clients have called on this machine. It has each of the last
+// calls, and counts by server for each minute of a day and each hour of three months. It
+// reads events, so a call costs no operation of the store. It has names, times and
+// outcomes, and neither arguments nor results.
 package history
 
 import (
@@ -98,7 +98,7 @@ func (h *History) called(e journal.Event) {
 	c := api.Call{
 		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool,
 		Client: e.Client, Session: e.Session, Trace: e.Trace, Failed: e.Reason != "", Code: e.Code, Reason: e.Reason,
-		MS: inMS(e.Duration),
+		MS: inMS(e.Duration), Woke: e.Wakes > 0, In: e.In, Out: e.Out,
 	}
 	n := counts{took: e.Duration}
 	n.durations[bin(c.MS)]++
@@ -108,7 +108,7 @@ func (h *History) called(e journal.Event) {
 	h.count(e.Time, labels{c.Tenant, c.Server, c.Principal, c.Tool}, n)
 	h.mu.Lock()
 	h.calls = append(h.calls, c)
-	full := len(h.calls) == maxUnsaved // once: a save that fails must not be tried for each call
+	full := len(h.calls) == maxUnsaved // true for one call only, so that a save that fails is not tried again for each call
 	h.mu.Unlock()
 	if full {
 		select {
@@ -139,7 +139,7 @@ func (h *History) started(e journal.Event) {
 // inMS returns milliseconds with one digit after the point.
 func inMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())/100) / 10 }
 
-// bin returns the index of the durations that ms is counted with.
+// bin returns the index in Bounds of the range of durations that ms is in.
 func bin(ms float64) int {
 	i := 0
 	for i < len(Bounds) && ms > Bounds[i] {
@@ -254,7 +254,7 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 // Unavailable.
 func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
 	s := api.Series{Step: int64(time.Minute.Seconds()), Bounds: Bounds[:], Buckets: []api.Bucket{}}
-	if time.Since(q.Since) > keptMinutes+time.Minute { // a day that was asked for a moment ago is still a day
+	if time.Since(q.Since) > keptMinutes+time.Minute { // a minute more: the client computed its Since of one day some moments ago
 		s.Step = int64(time.Hour.Seconds())
 	}
 	f, err := h.saved()
@@ -273,6 +273,15 @@ func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, 
 		return []api.Person{}, err
 	}
 	return f.people(ctx, q)
+}
+
+// Busy returns when calls were executed; see api.History. Errors: Unavailable.
+func (h *History) Busy(ctx context.Context, q api.PeopleQuery) ([]api.Busy, error) {
+	f, err := h.saved()
+	if f == nil || err != nil {
+		return nil, err
+	}
+	return f.busy(ctx, q)
 }
 
 // Starts returns the newest starts of a server, the newest first. Errors: Unavailable.

@@ -3,8 +3,10 @@ package history_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,6 +51,36 @@ func calls(t *testing.T, h *history.History, q api.CallQuery) (lines []string) {
 	return lines
 }
 
+func TestOnlyItsOwnerMayReadTheFile(t *testing.T) {
+	for name, prepare := range map[string]func(path string) error{
+		"new":                func(string) error { return nil },
+		"of earlier release": func(path string) error { return os.WriteFile(path, nil, 0o644) }, //nolint:gosec // that is the point
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "history.db")
+			if err := prepare(path); err != nil {
+				t.Fatal(err)
+			}
+			h := open(t, path, 10)
+			defer func() { _ = h.Close() }()
+			files, err := os.ReadDir(folder)
+			if err != nil || len(files) < 2 {
+				t.Fatalf("the folder has %v, %v; want the file and its journal", files, err)
+			}
+			for _, f := range files {
+				info, err := f.Info()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := info.Mode().Perm(); got != 0o600 {
+					t.Errorf("%s has mode %o, want 600", f.Name(), got)
+				}
+			}
+		})
+	}
+}
+
 func TestHistoryAnswersWhoCalledWhatAndWhatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := open(t, filepath.Join(t.TempDir(), "history.db"), 10_000)
@@ -84,6 +116,84 @@ func TestHistoryAnswersWhoCalledWhatAndWhatFailed(t *testing.T) {
 		}
 		if _, err := h.Calls(t.Context(), api.CallQuery{Limit: 3, After: "x"}); err == nil {
 			t.Error("a page after x is answered")
+		}
+	})
+}
+
+func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	// A file of 0.1.0-alpha.2, which had no such columns.
+	old, err := sql.Open("sqlite", "file:"+path)
+	if err == nil {
+		_, err = old.ExecContext(t.Context(), `CREATE TABLE calls (id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL,
+			principal TEXT NOT NULL, server TEXT NOT NULL, tool TEXT NOT NULL, client TEXT NOT NULL, session TEXT NOT NULL, trace TEXT NOT NULL,
+			ms REAL NOT NULL, failed INTEGER NOT NULL, code TEXT NOT NULL, reason TEXT NOT NULL) STRICT;
+			INSERT INTO calls VALUES (1, unixepoch() * 1000, 'acme', 'ada', 'mine', 'before', '', '', '', 1, 0, '', '')`)
+	}
+	if err = errors.Join(err, old.Close()); err != nil {
+		t.Fatal(err)
+	}
+	h := open(t, path, 1_000)
+	e := event("mine", "ada", "add", time.Second, "")
+	e.Wakes, e.In, e.Out = 1, 160, 410
+	h.Record(e)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h = open(t, path, 1_000)
+	defer func() { _ = h.Close() }()
+	page, err := h.Calls(t.Context(), api.CallQuery{Limit: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range page.Calls {
+		got = append(got, fmt.Sprint(c.Tool, " ", c.Woke, " ", c.In, " ", c.Out))
+	}
+	if d := cmp.Diff([]string{"add true 160 410", "before false 0 0"}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// Nobody reads the history here, because a reader saves it first.
+func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "history.db")
+		h := open(t, path, 10_000)
+		defer func() { _ = h.Close() }()
+		go h.Keep(t.Context(), slog.New(slog.DiscardHandler))
+		other, err := sql.Open("sqlite", "file:"+path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Close() }()
+		other.SetMaxOpenConns(1)
+		var version int
+		written := func() bool {
+			t.Helper()
+			before := version
+			// SQLite changes it with each commit of another connection.
+			if err := other.QueryRowContext(t.Context(), `PRAGMA data_version`).Scan(&version); err != nil {
+				t.Fatal(err)
+			}
+			return version != before
+		}
+		written()
+		time.Sleep(time.Hour + 30*time.Second)
+		if written() {
+			t.Error("the file was written although nothing has happened")
+		}
+		writes := 0
+		for range 10 * 60 {
+			h.Record(event("mine", "ada", "add", time.Millisecond, ""))
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if written() {
+				writes++
+			}
+		}
+		if writes != 10 {
+			t.Errorf("the file was written %d times in ten minutes of calls", writes)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// labels are what metrics are counted by. Starts of boxes have neither a principal nor a
-// tool.
+// labels tell the counters of metrics apart. Starts of boxes have neither a principal nor
+// a tool.
 type labels struct{ tenant, server, principal, tool string }
 
 // maxLabels bounds the combinations of labels. Further ones are counted under others.

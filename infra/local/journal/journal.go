@@ -37,7 +37,8 @@ const (
 	Call    = "call"    // a tool was called; Duration; with a Reason, it failed
 	Refused = "refused" // a request was refused for a reason that the operator can remove; Reason
 
-	LogLost = "log.lost" // the log of this machine cannot be written; Reason
+	LogLost           = "log.lost"           // the log of this machine cannot be written; Reason
+	CertificateFailed = "certificate.failed" // the endpoint has no certificate, or no new one; Reason
 
 	Request = "request" // a request that calls no tool has ended; Duration, Code; only for Trace of [Options], as the next two
 	Deliver = "deliver" // a request has reached a box
@@ -64,7 +65,7 @@ type Event struct {
 	Client    string // the name that the client gave itself
 	Tool      string // of a call
 	Session   string
-	Process   string // of a server: its session, or the name of those that share it
+	Process   string // the process of a server, by its session; or by the name of the sessions that share it
 	Trace     string
 	Phase     string // the step at which a start failed, see box.Phase
 	Code      string // of a failed call, if Dormouse refused it or gave it up; see session.Code
@@ -162,7 +163,7 @@ type jsonLine struct {
 	Running int `json:"running"`
 }
 
-// failure is in the lines of what failed.
+// failure has the members that only the JSON line of a failed event has.
 type failure struct {
 	Phase  string `json:"phase,omitempty"`
 	Failed bool   `json:"failed,omitempty"`
@@ -178,9 +179,9 @@ type FileChange struct {
 	Removed []string `json:"removed,omitempty"`
 }
 
-// JSONPrinter returns a printer of one JSON object a line. The times are RFC 3339, UTC, and
-// durations are in milliseconds. It leaves out what is empty, but for running. failed is
-// true where there is a reason.
+// JSONPrinter returns a printer of one JSON object a line. The times are RFC 3339, UTC,
+// and durations are in milliseconds. It leaves out empty values, except running. failed
+// is true where there is a reason.
 func JSONPrinter(w io.Writer) func(Event) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

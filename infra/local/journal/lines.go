@@ -22,7 +22,7 @@ type Lines struct {
 	mu      sync.Mutex
 	callers map[string]caller    // by session
 	starts  map[string]*start    // by server and process
-	open    map[string]Event     // calls whose end another line tells, by stream
+	open    map[string]Event     // calls whose end comes in a later line, by stream
 	work    map[string]time.Time // the last work, by server
 	refused map[string]time.Time // when a request was refused last, by reason
 }
@@ -328,7 +328,7 @@ func (l *Lines) request(s *said) {
 	switch {
 	case s.Outcome == "":
 		return
-	case s.Tool == "": // the end of a call of an earlier request
+	case s.Tool == "": // the end of a call that an earlier request began
 		if s.Outcome == outcomeFailed {
 			s.Why = cmp.Or(s.Why, noWords)
 		}
@@ -451,7 +451,7 @@ func (l *Lines) process(s *said, tools string) {
 	case "staging":
 		l.stage(e, begun, s)
 	case "started":
-		begun.settle()
+		begun.endInstall()
 	case "ready":
 		delete(l.starts, key)
 		if begun != nil {
@@ -476,7 +476,7 @@ func (l *Lines) process(s *said, tools string) {
 // stage takes a step of a preparation.
 func (l *Lines) stage(e Event, begun *start, s *said) {
 	if s.Phase != "dep_install" || strings.HasPrefix(s.Step, "installed ") {
-		begun.settle()
+		begun.endInstall()
 		return
 	}
 	if begun.installs.IsZero() {
@@ -486,8 +486,8 @@ func (l *Lines) stage(e Event, begun *start, s *said) {
 	l.record(e, ServerInstalling)
 }
 
-// settle ends the time of an install.
-func (b *start) settle() {
+// endInstall ends the time of an install.
+func (b *start) endInstall() {
 	if b != nil && !b.installs.IsZero() {
 		b.install += time.Since(b.installs)
 		b.installs = time.Time{}

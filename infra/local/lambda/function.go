@@ -122,8 +122,8 @@ func (f *function) idle(tenant string) (last *instance) {
 	return last
 }
 
-// full reports whether no process of a tenant is free or coming for one more invocation,
-// and none may be started.
+// full reports whether a tenant has no room for one more invocation. No process is free
+// or being started for it, and none may be started.
 func (f *function) full(tenant string) bool {
 	return f.idle(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }
@@ -150,8 +150,8 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts processes if more invocations of a tenant wait than its processes are
-// coming.
+// refill starts processes if a tenant has more waiting invocations than processes that
+// will soon take one.
 func (f *function) refill() {
 	need := map[string]int{}
 	for _, inv := range f.waiting {

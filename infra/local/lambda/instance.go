@@ -52,7 +52,7 @@ type instance struct {
 	old       bool   // it has another environment than the pool has now
 	asked     bool   // the pool sent SIGTERM
 	doomed    bool   // the pool killed it
-	why       string // the reason for either
+	why       string // the reason why the pool sent SIGTERM or killed it
 	report    *FunctionError
 	inv       *invocation // from assign until the process asks for the next one
 	served    int

@@ -31,7 +31,7 @@ const (
 // Invoker and Functions are required.
 type APIConfig struct {
 	Invoker   Invoker
-	Tenants   Tenants  // runs functions with tenant isolation, instead of Invoker; nil: they have none
+	Tenants   Tenants  // runs the functions with tenant isolation, in place of Invoker; nil: no function has tenant isolation
 	Functions []string // names of all functions
 	// RetryWait is how long an event waits after the first failure of its function;
 	// after the second it waits twice as long. 0 means a minute. If every instance is
@@ -40,8 +40,8 @@ type APIConfig struct {
 	RetryWait time.Duration
 	// Tries is how often the API tries an event whose function fails; 0 means 3.
 	Tries int
-	// Ended is called after an invocation, with its answer and its failure, which may be
-	// nil; nil for nobody. It gets 64 KiB of the answer at most.
+	// Ended is called after each invocation, unless Ended is nil. It gets at most 64 KiB
+	// of the answer. failed is nil if the function did not fail.
 	Ended func(payload, answer []byte, failed error)
 	// EventAge is how long the API keeps trying an event; 0 means 6 h.
 	EventAge time.Duration
@@ -57,11 +57,12 @@ type APIConfig struct {
 // times if the function fails.
 //
 // Errors are those of the AWS SDK: ResourceNotFoundException 404,
-// InvalidRequestContentException 400 (the payload is not JSON), RequestTooLargeException
-// 413 (1 MiB), InvalidParameterValueException 400 (another type, or no tenant where there
-// must be one), ServiceException 500 (the API is closing). A function with tenants refuses an
-// event with TooManyRequestsException 429 if its environments are all in use. API verifies no signature: its server must authenticate the
-// caller.
+// InvalidRequestContentException 400 (the payload is not JSON), and
+// RequestTooLargeException 413 (1 MiB). InvalidParameterValueException 400 means another
+// type, or no tenant where there must be one. ServiceException 500 means that the API is
+// closing. A function with tenants refuses an event with TooManyRequestsException 429 if
+// its environments are all in use. API verifies no signature: its server must
+// authenticate the caller.
 //
 // Versions, aliases, destinations and dead letters are not imitated.
 type API struct {
@@ -127,11 +128,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// invokedFunction returns the name of the function in the path.
+// invokedFunction returns the name of the function in the path. A function has one version
+// here, so the version after a colon says nothing.
 func invokedFunction(r *http.Request) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
-	name = strings.TrimPrefix(name, awsapi.FunctionARN(""))
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, awsapi.FunctionARN("")), ":")
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 

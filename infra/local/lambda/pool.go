@@ -63,9 +63,9 @@ type PoolConfig struct {
 	// StopGrace is the time between SIGTERM and SIGKILL. 0 means 500 ms, which is Lambda's
 	// limit for a function that has registered for SIGTERM.
 	StopGrace time.Duration
-	// Output is called with each line that a function writes to stdout or stderr, without
-	// the line end and cut at 64 KiB; nil discards them. Several goroutines may call it at
-	// once.
+	// Output is called with each line that a function writes to stdout or stderr. The line
+	// has no line end and is cut at 64 KiB. nil discards the lines. Several goroutines may
+	// call it at once.
 	Output func(function, line string)
 	// Began is called when a process gets an invocation; nil for nobody. It must not block.
 	Began    func(pid int, payload []byte)
@@ -244,7 +244,7 @@ func (p *Pool) Status() []FunctionStatus {
 }
 
 // Renew sets the environment of all functions, as in PoolConfig, and replaces their
-// processes: it stops idle ones now, and the others when they have answered. Invocations
+// processes. It stops idle ones now, and the others when they have answered. Invocations
 // from now on get a process with the new environment.
 func (p *Pool) Renew(env []string) {
 	p.env.Store(&env)

@@ -53,14 +53,27 @@ func TestFailureInTheMiddleOfAnAnswer(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.then, func(t *testing.T) {
 			r, g := newRig(t, nil), localtest.NewGate(t)
-			done := r.begin("mode", "stream", "n", "2", "then", tt.then, "gate", g.Path)
+			inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "", localtest.Query("mode", "stream", "n", "2", "then", tt.then, "gate", g.Path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = inv.Body.Close() }()
+			if head, err := localtest.ReadHead(inv.Body); err != nil || head.StatusCode != 200 {
+				t.Fatalf("head %+v, error %v", head, err)
+			}
 			held := g.Arrival()
 			held.Pass()
 			held.Pass()
-			got := localtest.Wait(t, done)
+			// The process fails when all that it wrote has arrived, not before it was sent.
+			const written = "chunk 1\nchunk 2\n"
+			arrived := make([]byte, len(written))
+			if _, err := io.ReadFull(inv.Body, arrived); err != nil || string(arrived) != written {
+				t.Fatalf("read %q, %v", arrived, err)
+			}
+			held.Pass()
 			var failure *FunctionError
-			if got.status != 200 || got.body != "chunk 1\nchunk 2\n" || !errors.As(got.readErr, &failure) {
-				t.Fatalf("answer: %+v", got)
+			if rest, err := io.ReadAll(inv.Body); len(rest) != 0 || !errors.As(err, &failure) {
+				t.Fatalf("after the chunks: %q, %v", rest, err)
 			}
 			if failure.Type != tt.kind || !strings.Contains(failure.Message, tt.message) || failure.Function != "echo" {
 				t.Errorf("failure: %+v", failure)

@@ -128,6 +128,15 @@ func TestNobodyGetsAnInvocationWhileAnAnswerIsHeld(t *testing.T) {
 		id, request = i.id, i.inv.id
 	}
 	f.mu.Unlock()
+	// The program may stand at the gate before the pool has the head of its answer.
+	localtest.Eventually(t, "the process writes its answer", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for i := range f.instances {
+			return i.inv != nil && i.inv.answering
+		}
+		return false
+	})
 	base := "http://" + r.pool.listener.Addr().String() + "/" + id + "/2018-06-01/runtime/"
 	for path, want := range map[string]int{"GET invocation/next": http.StatusForbidden, "POST invocation/" + request + "/response": http.StatusBadRequest, "POST invocation/" + request + "/error": http.StatusBadRequest, "POST init/error": http.StatusForbidden} {
 		method, path, _ := strings.Cut(path, " ")

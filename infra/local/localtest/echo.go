@@ -132,7 +132,7 @@ type Held struct {
 }
 
 // Pass releases the invocation: to its end with "mode" hold, to its next chunk with "mode"
-// stream.
+// stream, and after the last chunk to the failure that "then" names.
 func (h *Held) Pass() {
 	h.t.Helper()
 	if _, err := h.conn.Write([]byte{1}); err != nil {

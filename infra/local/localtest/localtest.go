@@ -1,6 +1,7 @@
-// Package localtest holds code that the tests of this machine's stand-ins for AWS share: a
-// function program with a gate that holds its invocations, a network of pipes, and clients
-// of WebSocket and @connections APIs. It depends on none of the stand-ins.
+// Package localtest holds code that the tests of this machine's stand-ins for AWS share.
+// It has a function program with a gate that holds its invocations, and a network of
+// pipes. It also has clients of WebSocket and @connections APIs. It depends on none of
+// the stand-ins.
 package localtest
 
 import (

@@ -78,11 +78,11 @@ func (c Clients) Close(_ context.Context, conn string) error {
 // POST answers 200 when the message is queued. Messages of one connection are sent in the
 // order in which their posts arrived.
 //
-// Errors are those of the AWS SDK: GoneException 410 (closed, or not open yet),
-// PayloadTooLargeException 413 (over [Limits.Message]), LimitExceededException 429 (the
-// client does not read and its buffer is full), BadRequestException 400 (no such id can
-// exist). A request without a Signature Version 4 gets 403. Connections does not verify
-// the signature: its server must authenticate the caller.
+// Errors are those of the AWS SDK: GoneException 410 (closed, or not open yet) and
+// PayloadTooLargeException 413 (over [Limits.Message]). LimitExceededException 429 means
+// that the client does not read and its buffer is full. BadRequestException 400 means
+// that no such id can exist. A request without a Signature Version 4 gets 403.
+// Connections does not verify the signature: its server must authenticate the caller.
 type Connections []*API
 
 // ServeHTTP implements http.Handler.

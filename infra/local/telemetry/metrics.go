@@ -54,10 +54,8 @@ func (m metrics) point(of map[string]*otlp.Point, attributes map[string]string) 
 // keys.
 func keyOf(attributes map[string]string) string { return fmt.Sprintf("%q", attributes) }
 
-func (m metrics) request(e journal.Event, principals bool) {
-	a := attributesOf(e, principals)
-	a["dormouse.server"], a["dormouse.tenant"] = e.Name, e.Tenant
-	p := m.point(m.durations, a)
+func (m metrics) request(e journal.Event, o Options) {
+	p := m.point(m.durations, o.requestOf(e).Kind())
 	if p.Buckets == nil {
 		p.Bounds = bounds()
 		p.Buckets = make([]uint64, len(p.Bounds)+1)

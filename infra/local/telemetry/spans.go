@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"maps"
 	"strconv"
 	"time"
 
@@ -11,9 +10,8 @@ import (
 
 // tree is a request with the spans that it consists of.
 type tree struct {
-	name  string // of the request, in all logs
-	trace otlp.TraceID
-	of    map[string]string // attributes of every span
+	name  string            // of the request, in all logs
+	of    map[string]string // attributes of its parts
 	spans []otlp.Span
 }
 
@@ -22,31 +20,19 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 		end = begin
 	}
 	id := otlp.SpanOf(r.name, part)
-	r.spans = append(r.spans, otlp.Span{Trace: r.trace, ID: id, Parent: parent, Kind: otlp.Internal, Name: name, Begin: begin, End: end, Attributes: r.of})
+	r.spans = append(r.spans, otlp.Span{Trace: r.spans[0].Trace, ID: id, Parent: parent, Kind: otlp.Internal, Name: name, Begin: begin, End: end, Attributes: r.of})
 	return id
 }
 
-// spansOf returns the spans of a request that has ended: the request, the start that it
-// waited for, its execution in the box, and the writes of what the box said.
+// spansOf returns the spans of a request that has ended. They are the request, the start
+// that it waited for, its execution in the box, and the writes of what the box said.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
-	r := tree{name: e.Trace, trace: otlp.TraceOf(e.Trace), of: map[string]string{"dormouse.server": e.Name, "dormouse.tenant": e.Tenant}}
-	trace, client, remote := otlp.Parent(e.Parent)
-	if remote {
-		r.trace = trace
-	} else {
-		e.Parent = ""
-	}
-	if !t.options.Settings.Sampler.Sampled(r.trace, e.Parent) {
+	spans := t.options.requestOf(e).Spans(t.options.Settings.Sampler)
+	if spans == nil {
 		return nil
 	}
-	begin := e.Time.Add(-e.Duration)
-	root := r.add(client, "request", nameOf(e), begin, e.Time)
-	first := &r.spans[0]
-	first.Kind, first.Remote, first.Failed, first.Error = otlp.Server, remote, failed(e), e.Reason
-	first.Attributes = attributesOf(e, t.options.Principals)
-	maps.Copy(first.Attributes, r.of)
-	first.Attributes["mcp.session.id"], first.Attributes["dormouse.trace"], first.Attributes["dormouse.client"] = e.Session, e.Trace, e.Client
-
+	r := tree{name: e.Trace, of: map[string]string{"dormouse.server": e.Name, "dormouse.tenant": e.Tenant}, spans: spans}
+	root, begin := spans[0].ID, spans[0].Begin
 	for i, s := range t.starts {
 		if s.ready.Name == e.Name && (s.ready.Session == e.Session || s.ready.Session == "") && !s.ready.Time.Before(begin) && !s.woken.After(e.Time) {
 			r.start(root, s, strconv.Itoa(i))
@@ -87,38 +73,14 @@ func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	}
 }
 
-func nameOf(e journal.Event) string {
-	if e.Tool == "" {
-		return e.Method
+// requestOf returns the request of an event.
+func (o Options) requestOf(e journal.Event) otlp.Request {
+	r := otlp.Request{
+		Name: e.Trace, Parent: e.Parent, Method: e.Method, Tool: e.Tool, Protocol: e.Protocol, Server: e.Name, Tenant: e.Tenant,
+		Client: e.Client, Session: e.Session, Code: e.Code, Reason: e.Reason, Failed: e.Reason != "" || e.Code != "", End: e.Time, Took: e.Duration,
 	}
-	return methodOf(e) + " " + e.Tool
-}
-
-// methodOf returns the method of a request; one without is the call of a tool, whose line
-// named none.
-func methodOf(e journal.Event) string {
-	if e.Method == "" {
-		return "tools/call"
+	if o.Principals {
+		r.User = e.Principal
 	}
-	return e.Method
-}
-
-func failed(e journal.Event) bool { return e.Reason != "" || e.Code != "" }
-
-// attributesOf returns the attributes that are good for spans and metrics alike.
-func attributesOf(e journal.Event, principals bool) map[string]string {
-	a := map[string]string{"mcp.method.name": methodOf(e), "mcp.protocol.version": e.Protocol}
-	if e.Tool != "" {
-		a["gen_ai.tool.name"], a["gen_ai.operation.name"] = e.Tool, "execute_tool"
-	}
-	if principals {
-		a["user.id"] = e.Principal
-	}
-	switch {
-	case e.Code != "":
-		a["error.type"] = e.Code
-	case failed(e):
-		a["error.type"] = "tool_error"
-	}
-	return a
+	return r
 }

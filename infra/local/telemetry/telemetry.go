@@ -75,7 +75,7 @@ func (t *Telemetry) Record(e journal.Event) {
 	defer t.mu.Unlock()
 	switch e.Kind {
 	case journal.Call, journal.Request:
-		t.counts.request(e, t.options.Principals)
+		t.counts.request(e, t.options)
 		if len(t.ended) == maxWaiting {
 			t.lost++
 			return

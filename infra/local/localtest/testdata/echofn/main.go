@@ -196,8 +196,8 @@ func wait(conn net.Conn, n int) {
 	}
 }
 
-// gated is a body of chunks "chunk 1\n", "chunk 2\n" … and of what follows them. Each
-// chunk waits for the gate.
+// gated is a body of chunks "chunk 1\n", "chunk 2\n" … and of the failure that follows
+// them, if any. Each chunk waits for the gate, and so does the failure.
 type gated struct {
 	gate string
 	conn net.Conn
@@ -208,6 +208,9 @@ type gated struct {
 
 func (g *gated) Read(p []byte) (int, error) {
 	if g.left == 0 {
+		if g.then != "" {
+			wait(g.conn, 1)
+		}
 		switch g.then {
 		case "error":
 			return 0, errors.New("the source dried up")

@@ -1,0 +1,138 @@
+//go:build e2e && acme
+
+package main_test
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// authority is pebble, Let's Encrypt's own authority for tests, and a name server that
+// finds every name on this machine.
+type authority struct {
+	t              *testing.T
+	pebble         *exec.Cmd
+	directory      string
+	management     string
+	trust          string // a file with the certificate of the authority's own endpoint
+	plain, encoded string // where it asks a domain's questions, as 127.0.0.1:PORT
+	pool           *x509.CertPool
+}
+
+// newAuthority starts both programs, which make test-acme installs.
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	folder := os.Getenv("DORMOUSE_TEST_PEBBLE")
+	if folder == "" {
+		t.Fatal("DORMOUSE_TEST_PEBBLE names no folder: run make test-acme")
+	}
+	a := &authority{t: t, management: freePort(t), plain: freePort(t), encoded: freePort(t)}
+	cert, key, pool := ownCertificate(t)
+	a.trust, a.pool = cert, pool
+	listen, names := freePort(t), freePort(t)
+	a.directory = "https://" + listen + "/dir"
+	port := func(address string) int { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)).Port }
+	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
+		"listenAddress": listen, "managementListenAddress": a.management, "certificate": cert, "privateKey": key,
+		"httpPort": port(a.plain), "tlsPort": port(a.encoded), "keyAlgorithm": "ecdsa",
+		"profiles": map[string]any{"default": map[string]any{"description": "usual", "validityPeriod": 7776000}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pebble.json")
+	write(t, file, string(config))
+	a.start(filepath.Join(folder, "pebble-challtestsrv"), "-dnsserver", names, "-defaultIPv6", "", "-http01", "", "-https01", "", "-doh", "", "-tlsalpn01", "", "-management", freePort(t))
+	a.pebble = a.start(filepath.Join(folder, "pebble"), "-config", file, "-dnsserver", names)
+	return a
+}
+
+// start starts a program and returns when it listens: both say so in their own words, so
+// the caller's first request decides.
+func (a *authority) start(program string, args ...string) *exec.Cmd {
+	a.t.Helper()
+	cmd := exec.CommandContext(a.t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_WFE_NONCEREJECT=0")
+	log := newJournal()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() {
+		_ = cmd.Wait() // the end of the test's context kills it
+		if a.t.Failed() {
+			a.t.Logf("%s said\n%s", program, log.tail(60))
+		}
+	})
+	return cmd
+}
+
+// root returns a pool with the authority's root, once it answers.
+func (a *authority) root(m *machine) *x509.CertPool {
+	a.t.Helper()
+	client, pool := trusting(a.pool, ""), x509.NewCertPool()
+	m.eventually(patience, "the authority answers", func() bool {
+		res, err := client.Get("https://" + a.management + "/roots/0") //nolint:noctx // fetch asks again
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return true
+	})
+	text := fetch(a.t, client, "https://"+a.management+"/roots/0").body
+	if !pool.AppendCertsFromPEM([]byte(text)) {
+		a.t.Fatalf("the authority has no root: %s", text)
+	}
+	return pool
+}
+
+// --tls gets a certificate from an authority before any client asks, keeps it in the data
+// folder, and needs no authority at the next start.
+func TestE2EACMEGetsACertificateAndKeepsIt(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	m := newMachine(t, servers{"secure": nil})
+	m.env = []string{"SSL_CERT_FILE=" + a.trust}
+	root := a.root(m)
+	flags := []string{"--tls", "dormouse.test", "--tls-ca", a.directory, "--listen", a.encoded, "--sockets", "127.0.0.1:0", "--tls-redirect", a.plain, "--access", "open"}
+	m.start(flags...)
+	endpoint := m.urls["secure"]
+	if !strings.HasPrefix(endpoint, "https://dormouse.test:") {
+		t.Errorf("the address is %s", endpoint)
+	}
+	kept := filepath.Join(m.data, "certificates", "dormouse.test")
+	m.eventually(patience, "the certificate is kept", func() bool { _, err := os.Stat(kept); return err == nil })
+	if info, err := os.Stat(kept); err != nil || info.Mode().Perm() != fs.FileMode(0o600) {
+		t.Errorf("the file with the key: %v, %v", info.Mode(), err)
+	}
+	web := trusting(root, a.encoded)
+	c := m.client("secure")
+	c.http = web
+	if err := c.open(params); err != nil {
+		t.Fatal(err)
+	}
+	if res := fetch(t, trusting(root, a.plain), "http://dormouse.test/secure/mcp"); res.location != endpoint {
+		t.Errorf("without HTTPS: %d to %q", res.status, res.location)
+	}
+	// Another name gets no certificate: each would be a request to the authority.
+	if _, err := web.Get("https://other.test/healthz"); err == nil { //nolint:noctx,bodyclose // it must fail
+		t.Error("another name got a certificate")
+	}
+	_ = a.pebble.Process.Kill()
+	m.kill(m.only("dormouse"))
+	m.ended(patience)
+	m.start(flags...)
+	next := m.again(c, "secure")
+	next.http = web
+	if _, err := next.call("echo", `{"text":"hello"}`); err != nil {
+		t.Errorf("after a restart without the authority: %v", err)
+	}
+}

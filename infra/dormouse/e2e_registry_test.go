@@ -1,0 +1,71 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// registryOf returns the address of a machine's registry.
+func (m *machine) registryOf(server string) string {
+	return strings.TrimSuffix(m.urls[server], "/"+server+"/mcp") + "/registry"
+}
+
+// A machine adds a server that another one hosts, by its name in the registry of the other.
+func TestE2EServerOfARegistryIsAdded(t *testing.T) {
+	t.Parallel()
+	far := newMachine(t, servers{"one": nil, "two": nil})
+	far.start("--access", "keys")
+	for name, tt := range map[string]struct {
+		add string // the name to add
+		env []string
+		arg []string
+	}{
+		"by flags":     {"local/one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "ada", "--server", "one")}},
+		"by variables": {"one", []string{"DORMOUSE_REGISTRY=" + far.registryOf("one"), "DORMOUSE_REGISTRY_KEY=" + far.keys("create", "bob", "--server", "one")}, nil},
+		"by two keys":  {"one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "cy", "--server", "one"), "-e", far.keyVariable("one") + "=" + far.keys("create", "dee", "--server", "one")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near := newMachine(t, nil)
+			near.env = append(near.env, tt.env...)
+			said := near.does("add", append([]string{tt.add, "--private"}, tt.arg...)...)
+			if !strings.Contains(said, "added one") || !strings.Contains(said, "1 tool in ") {
+				t.Errorf("add said %s", said)
+			}
+			near.start()
+			c := near.session("one")
+			if got := c.text("count", ""); got != "1" {
+				t.Errorf("the first call counts %s", got)
+			}
+			if got := c.whoami().Name; got != "one" {
+				t.Errorf("the server calls itself %s", got)
+			}
+			if out, err := near.adding("two", tt.arg...); err == nil || !strings.Contains(out, "has no server two") {
+				t.Errorf("a server that the key is not for: %v, %s", err, out)
+			}
+		})
+	}
+}
+
+// keyVariable is the variable for which the registry of a machine asks.
+func (m *machine) keyVariable(server string) string {
+	_, place, _ := strings.Cut(strings.TrimSuffix(m.registryOf(server), "/registry"), "://")
+	return "KEY_" + strings.NewReplacer(".", "_", ":", "_").Replace(place)
+}
+
+// adding runs dormouse add, which may fail.
+func (m *machine) adding(server string, args ...string) (string, error) {
+	m.t.Helper()
+	cmd := m.command("add", append([]string{server}, args...)...)
+	path, err := filepath.Abs(cmd.Path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c := exec.CommandContext(m.t.Context(), path, cmd.Args[1:]...)
+	c.Env, c.Dir = cmd.Env, filepath.Dir(m.servers)
+	out, err := c.CombinedOutput()
+	return string(out), err
+}

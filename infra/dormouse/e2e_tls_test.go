@@ -1,0 +1,150 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// ownCertificate writes a certificate for 127.0.0.1, signed by itself, and its key. Clients
+// with the pool trust it.
+func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
+	folder := t.TempDir()
+	cert, key, pool = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem"), x509.NewCertPool()
+	write(t, cert, text)
+	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	pool.AppendCertsFromPEM([]byte(text))
+	return cert, key, pool
+}
+
+// trusting returns a client that trusts these authorities, and finds every host at an
+// address; "" is where its name leads.
+func trusting(pool *x509.CertPool, address string) *http.Client {
+	var d net.Dialer
+	return &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+			DialContext: func(ctx context.Context, network, own string) (net.Conn, error) {
+				if address != "" {
+					own = address
+				}
+				return d.DialContext(ctx, network, own)
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// answered is the response to a GET.
+type answered struct {
+	status         int
+	location, body string
+}
+
+// fetch returns the response to a GET.
+func fetch(t *testing.T, client *http.Client, url string) answered {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // all of it is read
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered{res.StatusCode, res.Header.Get("Location"), string(text)}
+}
+
+// With a certificate of files, both endpoints speak HTTPS, every address that is printed
+// says so, and pages that come without it are sent there.
+func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
+	t.Parallel()
+	cert, key, pool := ownCertificate(t)
+	m, plain := newMachine(t, servers{"secure": nil}), freePort(t)
+	m.start("--tls-cert", cert, "--tls-key", key, "--tls-redirect", plain)
+	endpoint, socket := m.urls["secure"], m.ws["secure"]
+	if !strings.HasPrefix(endpoint, "https://127.0.0.1:") || !strings.HasPrefix(socket, "wss://127.0.0.1:") {
+		t.Errorf("the addresses are %s and %s", endpoint, socket)
+	}
+	web := trusting(pool, "")
+	c := m.client("secure")
+	c.http = web
+	if err := c.open(params); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := c.call("echo", `{"text":"hello"}`); err != nil || !strings.Contains(string(all[len(all)-1].Result), "hello") {
+		t.Errorf("the tool said %s, %v", all, err)
+	}
+	conn, _, err := websocket.Dial(t.Context(), socket, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPClient: web}) //nolint:bodyclose // the library closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":`+params+`}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(said), `"serverInfo"`) {
+		t.Errorf("over the WebSocket the server says %s, %v", said, err)
+	}
+	_ = conn.CloseNow()
+	if res := fetch(t, web, strings.Replace(endpoint, "/secure/mcp", "/healthz", 1)); res.status != http.StatusOK {
+		t.Errorf("/healthz: %d", res.status)
+	}
+	if res := fetch(t, web, "http://"+plain+"/secure/mcp?x=y"); res.status != http.StatusPermanentRedirect || res.location != endpoint+"?x=y" {
+		t.Errorf("without HTTPS: %d to %q", res.status, res.location)
+	}
+	if out, err := m.command("list").CombinedOutput(); err != nil || !strings.Contains(string(out), endpoint) {
+		t.Errorf("dormouse list: %v\n%s", err, out)
+	}
+}
+
+// A machine whose authority does not answer runs, and says what to do.
+func TestE2ETLSWithoutTheAuthoritySaysSo(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"secure": nil})
+	m.start("--tls", "dormouse.test", "--tls-ca", "https://"+freePort(t)+"/dir", "--listen", freePort(t), "--sockets", "127.0.0.1:0", "--tls-redirect", "off")
+	if endpoint := m.urls["secure"]; !strings.HasPrefix(endpoint, "https://dormouse.test:") {
+		t.Errorf("the address is %s", endpoint)
+	}
+	m.await(patience, "the missing certificate", func(e event) bool {
+		return e.Kind == "certificate.failed" && strings.HasPrefix(e.Reason, "no certificate: ")
+	})
+}

@@ -1,0 +1,32 @@
+// Package cranetest runs crane's registry of images in memory, for tests.
+package cranetest
+
+import (
+	"bufio"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Registry starts the registry of the program crane until the end of the test, and returns
+// its host and port on loopback.
+func Registry(t testing.TB, crane string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), crane, "registry", "serve", "--address", "127.0.0.1:0")
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, said) }()
+	return "127.0.0.1:" + regexp.MustCompile(`\d+\s*$`).FindString(strings.TrimSpace(line))
+}

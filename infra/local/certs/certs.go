@@ -1,0 +1,164 @@
+// Package certs has the certificates of an endpoint: those of files, or those that a
+// certificate authority gives by ACME, such as Let's Encrypt.
+package certs
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+)
+
+// Settings say where the certificate of an endpoint comes from. The zero value is for an
+// endpoint without one.
+type Settings struct {
+	Domain    string // for which an authority gives certificates; "" for none
+	Directory string // URL of the authority's ACME directory; "" is Let's Encrypt
+
+	Cert, Key string // PEM files, if there is no Domain
+
+	Redirect string // HOST:PORT where HTTP callers are sent to HTTPS; "" for none
+}
+
+// Secure reports whether the endpoint has a certificate.
+func (s Settings) Secure() bool { return s.Domain != "" || s.Cert != "" }
+
+// Check returns an error if the settings contradict each other.
+func (s Settings) Check() error {
+	switch {
+	case s.Domain != "" && s.Cert+s.Key != "":
+		return errors.New("--tls gets a certificate, and --tls-cert names one; use one of them")
+	case s.Domain != "" && (!strings.Contains(s.Domain, ".") || s.Domain != strings.Trim(s.Domain, ".") || strings.ContainsAny(s.Domain, "*:/ ")):
+		return fmt.Errorf("--tls is %q; want a domain such as mcp.example.com", s.Domain)
+	case (s.Cert == "") != (s.Key == ""):
+		return errors.New("--tls-cert and --tls-key belong together; name both files")
+	case s.Directory != "" && s.Domain == "":
+		return errors.New("--tls-ca is where the certificate of --tls comes from; name a domain with --tls")
+	case s.Redirect != "" && !s.Secure():
+		return errors.New("--tls-redirect sends callers to HTTPS, which needs --tls or --tls-cert")
+	}
+	return nil
+}
+
+// Certs are the certificates of an endpoint.
+type Certs struct {
+	Settings
+	manager *autocert.Manager // nil for files
+	files   *files            // nil for a domain
+}
+
+// Open returns the certificates. Those of an authority are kept in folder, with the
+// account's key. failed is called with the error when changed files cannot be used.
+func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
+	if s.Domain == "" {
+		f := &files{cert: s.Cert, key: s.Key, failed: failed}
+		return &Certs{Settings: s, files: f}, f.read()
+	}
+	return &Certs{Settings: s, manager: &autocert.Manager{
+		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(folder), HostPolicy: autocert.HostWhitelist(s.Domain),
+		Client: &acme.Client{DirectoryURL: s.Directory, UserAgent: "dormouse"},
+	}}, nil
+}
+
+// Config returns the settings of a listener. It speaks HTTP/1.1 only, because the
+// endpoint limits connections and not the streams in them.
+func (c *Certs) Config() *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if c.manager == nil {
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.files.newest(), nil }
+		return config
+	}
+	config.NextProtos = append(config.NextProtos, acme.ALPNProto)
+	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if hello.ServerName == "" { // a caller by address, such as a health check of this machine
+			named := *hello
+			named.ServerName = c.Domain
+			hello = &named
+		}
+		return c.manager.GetCertificate(hello)
+	}
+	return config
+}
+
+// Prepare gets the certificate from the authority if there is none yet, so that the first
+// client need not wait for it.
+func (c *Certs) Prepare() error {
+	if c.manager == nil {
+		return nil
+	}
+	_, err := c.manager.GetCertificate(&tls.ClientHelloInfo{ServerName: c.Domain, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}})
+	return err
+}
+
+// Plain returns the handler of HTTP callers. It answers the authority's questions, and
+// sends pages to the endpoint, whose URL it gets. It refuses other requests: they may have
+// a key, which has then crossed the network without encryption.
+func (c *Certs) Plain(url string) http.Handler {
+	h := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Authorization") != "" {
+			http.Error(w, "this endpoint speaks HTTPS: use "+url+"; a key that was sent without it should be replaced", http.StatusForbidden)
+			return
+		}
+		http.Redirect(w, r, url+r.URL.RequestURI(), http.StatusPermanentRedirect)
+	}))
+	if c.manager != nil {
+		h = c.manager.HTTPHandler(h)
+	}
+	return h
+}
+
+// files are a certificate and its key. A program that renews them writes them anew.
+type files struct {
+	cert, key string
+	failed    func(error)
+
+	mu      sync.Mutex
+	now     *tls.Certificate
+	changed [2]time.Time // of both files, when they were read
+	said    string       // the failure that was reported last
+}
+
+// read reads the files if they are not those that were read.
+func (f *files) read() error {
+	var changed [2]time.Time
+	for i, path := range []string{f.cert, f.key} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return f.unusable(err)
+		}
+		changed[i] = info.ModTime()
+	}
+	if changed == f.changed {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return f.unusable(err)
+	}
+	f.now, f.changed = &pair, changed
+	return nil
+}
+
+func (f *files) unusable(err error) error {
+	return fmt.Errorf("the certificate %s with the key %s cannot be used; want PEM files that belong together: %w", f.cert, f.key, err)
+}
+
+// newest returns the certificate of the files, or the last one that could be used.
+func (f *files) newest() *tls.Certificate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.read(); err == nil {
+		f.said = ""
+	} else if text := err.Error(); text != f.said {
+		f.said = text
+		f.failed(err)
+	}
+	return f.now
+}

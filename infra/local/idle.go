@@ -1,0 +1,131 @@
+package local
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// use is what clients and commands do with the endpoints. The zero value is ready.
+type use struct {
+	servers []*http.Server // that are counted; set before Run waits
+
+	mu          sync.Mutex
+	connections int       // that are open and no WebSockets
+	requests    int       // that are handled, streams and WebSockets included
+	last        time.Time // the end of the last request
+}
+
+// count makes the requests and the connections of a server count. Call it before the server
+// serves.
+func (u *use) count(s *http.Server) {
+	u.servers = append(u.servers, s)
+	h, note := s.Handler, s.ConnState
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.add(1)
+		defer u.add(-1)
+		h.ServeHTTP(w, r)
+	})
+	s.ConnState = func(conn net.Conn, state http.ConnState) {
+		note(conn, state)
+		u.note(state)
+	}
+}
+
+func (u *use) add(requests int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.requests += requests
+	u.last = time.Now()
+}
+
+// note counts connections.
+func (u *use) note(state http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		u.connections++
+	case http.StateHijacked, http.StateClosed:
+		u.connections--
+	case http.StateActive, http.StateIdle:
+	}
+}
+
+// idleSince returns the end of the last request. It returns false while there is a request or
+// a connection.
+func (u *use) idleSince() (time.Time, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.last, u.requests == 0 && u.connections == 0
+}
+
+// lastRequests is how long the end of an idle machine waits for requests that came at the
+// same moment.
+const lastRequests = time.Minute
+
+// awaitEnd returns when ctx ends, or when the machine was idle for Config.ExitWhenIdle.
+//
+// It loses no request: it closes the endpoints first. A client that connects from then on
+// waits until somebody else accepts its connection, because the caller of Run still has the
+// socket. Those who came before get their answers.
+func awaitEnd(ctx context.Context, m *machine) {
+	if m.cfg.ExitWhenIdle == 0 {
+		<-ctx.Done()
+		return
+	}
+	tick := time.NewTicker(min(m.cfg.ExitWhenIdle/4, sweepEvery))
+	defer tick.Stop()
+	busy := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			last, idle := m.public.use.idleSince()
+			if !idle || works(ctx, m) {
+				busy = now
+			} else if now.Sub(busy) >= m.cfg.ExitWhenIdle && now.Sub(last) >= m.cfg.ExitWhenIdle {
+				m.log.Info("nothing was asked, so dormouse run ends; the next connection starts it again", "idle", m.cfg.ExitWhenIdle.String())
+				m.public.use.finish(ctx, m.log)
+				awaitBegun(ctx, m)
+				return
+			}
+		}
+	}
+}
+
+// works reports whether something runs or waits that no open request shows.
+func works(ctx context.Context, m *machine) bool {
+	return m.boxesRun(ctx) || m.functions.waitingAlarms() > 0 || callsWait(ctx, m.functions.records())
+}
+
+// awaitBegun waits for what the last requests have begun, such as tasks. They may have come
+// while the endpoints closed.
+func awaitBegun(ctx context.Context, m *machine) {
+	ctx, cancel := context.WithTimeout(ctx, lastRequests)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for works(ctx, m) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finish refuses connections and waits for the requests that are handled.
+func (u *use) finish(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, lastRequests)
+	defer cancel()
+	for _, s := range u.servers {
+		if err := s.Shutdown(ctx); err != nil {
+			log.Warn("a request did not end in time", "error", err)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package local
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// alarms is a machine's functions with so many alarms.
+type alarms struct {
+	functions
+	store   session.Store
+	waiting atomic.Int64
+}
+
+func (a *alarms) records() session.Store { return a.store }
+
+func (a *alarms) waitingAlarms() int { return int(a.waiting.Load()) }
+
+func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
+	const after = 10 * time.Minute
+	nothing := func(*use, *alarms) func() { return func() {} }
+	for name, hold := range map[string]func(*use, *alarms) (release func()){
+		"nothing": nothing,
+		"a request": func(u *use, _ *alarms) func() {
+			u.add(1)
+			return func() { u.add(-1) }
+		},
+		"a connection": func(u *use, _ *alarms) func() {
+			u.note(http.StateNew)
+			return func() { u.note(http.StateClosed) }
+		},
+		"an alarm": func(_ *use, a *alarms) func() {
+			a.waiting.Store(1)
+			return func() { a.waiting.Store(0) }
+		},
+		"a call that waits": func(_ *use, a *alarms) func() {
+			box := session.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: session.Starting, Owner: "gone"}
+			save := func() {
+				if err := a.store.SaveBox(t.Context(), box); err != nil {
+					t.Error(err)
+				}
+			}
+			save()
+			return func() {
+				box.State, box.Rev = session.Asleep, 1
+				save()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &alarms{store: sessiontest.NewMemory()}
+				m := &machine{cfg: Config{ExitWhenIdle: after}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
+				defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
+				release := hold(&m.public.use, f)
+				ended := make(chan time.Time, 1)
+				go func() {
+					awaitEnd(t.Context(), m)
+					ended <- time.Now()
+				}()
+				time.Sleep(time.Hour) // of the synctest clock
+				synctest.Wait()
+				if held := name != "nothing"; held == (len(ended) == 1) {
+					t.Fatalf("after an hour it has ended: %t", len(ended) == 1)
+				}
+				released := time.Now()
+				release()
+				if took := (<-ended).Sub(released); took > after+after/2 {
+					t.Errorf("it ended %s after the release, want about %s", took, after)
+				}
+			})
+		})
+	}
+}

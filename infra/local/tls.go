@@ -1,0 +1,63 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/certs"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+// certificatesFolder is the folder in the data folder with the certificates that an
+// authority has given, and their keys.
+const certificatesFolder = "certificates"
+
+// secured are the certificates of a machine's endpoints.
+type secured struct {
+	m *machine
+	*certs.Certs
+}
+
+// secure gives the endpoints their certificates. It returns nil if the configuration has
+// none. Call it before the endpoints are opened.
+func secure(m *machine) (s *secured, err error) {
+	if !m.cfg.TLS.Secure() {
+		return nil, nil
+	}
+	s = &secured{m: m}
+	failed := func(err error) { s.missing(err, "clients get the certificate before it, until that one expires") }
+	if s.Certs, err = certs.Open(m.cfg.TLS, m.folder.File(certificatesFolder), failed); err == nil {
+		m.public.tls = s.Config()
+	}
+	return s, err
+}
+
+// start opens the address for HTTP callers, and gets the first certificate from the
+// authority. Call it once the endpoints are served, because the authority calls them to
+// check the domain.
+func (s *secured) start(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	if s.Redirect != "" {
+		var lc net.ListenConfig
+		plain, err := lc.Listen(ctx, "tcp", s.Redirect)
+		if err != nil {
+			return fmt.Errorf("the address that sends HTTP callers to HTTPS cannot be opened; name another one with --tls-redirect, or off: %w", err)
+		}
+		s.m.serve(plain, s.Plain(s.m.public.address(0)), nil)
+	}
+	go func() {
+		if err := s.Prepare(); err != nil && ctx.Err() == nil {
+			s.missing(err, s.Domain+" must lead to this machine, and the authority must reach port 443 or 80 of it; the next connection tries again")
+		}
+	}()
+	return nil
+}
+
+// missing tells people that there is no certificate, and what to do.
+func (s *secured) missing(err error, hint string) {
+	s.m.log.Error("no certificate", "error", err)
+	s.m.recorder.Record(journal.Event{Kind: journal.CertificateFailed, Reason: "no certificate: " + err.Error(), Hint: hint})
+}
