@@ -5,7 +5,6 @@ package image_test
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/sha512"
@@ -20,13 +19,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
@@ -48,7 +47,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal("DORMOUSE_TEST_CRANE names no program: run make test-image")
 	}
 	r.write("runner", "the runner")
-	backend := &url.URL{Scheme: "http", Host: r.serve()}
+	backend := &url.URL{Scheme: "http", Host: cranetest.Registry(t, r.crane)}
 	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("AWS:secret"))
 	proxy := &httputil.ReverseProxy{Rewrite: func(q *httputil.ProxyRequest) { q.SetURL(backend); q.Out.Host = q.In.Host }}
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -73,26 +72,6 @@ func (r *rig) write(name, text string) string {
 		r.t.Fatal(err)
 	}
 	return path
-}
-
-// serve starts the registry and returns its host and port.
-func (r *rig) serve() string {
-	r.t.Helper()
-	cmd := exec.CommandContext(r.t.Context(), r.crane, "registry", "serve", "--address", "127.0.0.1:0")
-	said, err := cmd.StderrPipe()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
-	line, err := bufio.NewReader(said).ReadString('\n')
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	go func() { _, _ = io.Copy(io.Discard, said) }()
-	return "127.0.0.1:" + regexp.MustCompile(`\d+\s*$`).FindString(strings.TrimSpace(line))
 }
 
 // do runs crane and returns what it printed.

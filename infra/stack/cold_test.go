@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -70,12 +71,14 @@ const coldSecret = "00112233445566778899aabbccddeeff00112233445566778899aabbccdd
 // cold is one start.
 type cold struct {
 	next, answer time.Duration // since exec
+	cpu          time.Duration // until the answer, about
 	peak         int           // KiB of memory, resident
 }
 
 // TestColdStarts prints how long each function's program takes for a cold start: from exec
 // to the first request for work, and to the answer. Its DynamoDB answers at once. The time is
-// that of this machine's processor, and the size that of the processor in the template.
+// that of this machine's processor, and the size that of the processor in the template. CPU
+// time says most where other programs keep the machine busy.
 func TestColdStarts(t *testing.T) {
 	all := coldFunctions()
 	names := []string{"http", "socket", "relay", "sweep"}
@@ -108,24 +111,24 @@ func TestColdStarts(t *testing.T) {
 			measured[name] = append(measured[name], start(t, filepath.Join(dir, name), table.URL, events[name]))
 		}
 	}
-	rows := []string{"function\tsize on arm64\texec to next, min\tmedian\tmax\tto the answer, min\tmedian\tmax\tmemory\t"}
+	rows := []string{"function\tsize on arm64\texec to next, min\tmedian\tmax\tto the answer, min\tmedian\tmax\tCPU, min\tmedian\tmemory\t"}
 	for _, name := range names {
 		info, err := os.Stat(filepath.Join(deployed, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, answer, peak := spread(measured[name], func(c cold) time.Duration { return c.next }), spread(measured[name], func(c cold) time.Duration { return c.answer }), 0
+		next, answer, cpu, peak := spread(measured[name], func(c cold) time.Duration { return c.next }), spread(measured[name], func(c cold) time.Duration { return c.answer }), spread(measured[name], func(c cold) time.Duration { return c.cpu }), 0
 		for _, c := range measured[name] {
 			peak = max(peak, c.peak)
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%.1f MB\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f MB\t", name, float64(info.Size())/1e6, next[0], next[1], next[2],
-			answer[0], answer[1], answer[2], float64(peak)*1024/1e6))
+		rows = append(rows, fmt.Sprintf("%s\t%.1f MB\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f MB\t", name, float64(info.Size())/1e6, next[0], next[1], next[2],
+			answer[0], answer[1], answer[2], cpu[0], cpu[1], float64(peak)*1024/1e6))
 		if info.Size() > maxSize {
 			t.Errorf("%s for arm64 has %d bytes, more than %d", name, info.Size(), maxSize)
 		}
 	}
 	floor := spread(bare, func(c cold) time.Duration { return c.next })
-	rows = append(rows, fmt.Sprintf("a program that does nothing\t\t%s\t%s\t%s\t\t\t\t\t", floor[0], floor[1], floor[2]))
+	rows = append(rows, fmt.Sprintf("a program that does nothing\t\t%s\t%s\t%s\t\t\t\t\t\t\t", floor[0], floor[1], floor[2]))
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
@@ -217,10 +220,11 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	end := sync.OnceFunc(func() {
 		cancel()
 		_ = cmd.Wait() // it was killed
-	}()
+	})
+	defer end()
 	var result cold
 	select {
 	case at := <-answered:
@@ -235,6 +239,8 @@ func start(t *testing.T, program, table string, event []byte) cold {
 		t.Fatalf("%s: %s; want that there is no such session", program, &said)
 	}
 	result.peak = peak(t, cmd.Process.Pid)
+	end()
+	result.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return result
 }
 

@@ -23,7 +23,9 @@ func elsewhere() map[string]string {
 }
 
 // ofOne returns the variables that only one function is given.
-func ofOne() map[string]string { return map[string]string{"DORMOUSE_CLIENT_SECRET": "Oauth"} }
+func ofOne() map[string]string {
+	return map[string]string{"DORMOUSE_CLIENT_SECRET": "Oauth", "DORMOUSE_DASHBOARD": "Console", "DORMOUSE_CALL_LOGS": "Console"}
+}
 
 // read lists the variables that functions read: the constants below functions/ that
 // begin with Env.
@@ -62,7 +64,7 @@ func TestFunctionsReadWhatTheTemplateSetsAndTheTemplateSetsWhatTheyRead(t *testi
 	if len(known) < 10 {
 		t.Fatalf("functions read %v only, so this test shows nothing", known)
 	}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} {
 		set, _ := dig(s.get(t, f+"Function", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 		for _, name := range slices.Sorted(maps.Keys(set)) {
 			if strings.HasPrefix(name, "DORMOUSE_") && !slices.Contains(known, name) {
@@ -95,7 +97,7 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 	for name, want := range map[string]string{
 		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h", "DORMOUSE_EVENT_AGE": "24h",
-		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_ISSUER": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
+		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_ISSUER": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
 	} {
 		if got := s.value(set[name]); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

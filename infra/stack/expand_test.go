@@ -18,7 +18,7 @@ import (
 // packages returns the packages to install. Only this function pins their versions.
 func packages() []string { return []string{"aws-sam-cli==1.170.0", "cfn-lint==1.58.0"} }
 
-const howToGetSAM = `these tests run the SAM command, cfn-lint and ministack, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
+const howToGetSAM = `these tests run the commands sam, aws and cfn-lint, and ministack, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
 
 type sam struct{ python string }
 
@@ -69,6 +69,20 @@ func install(ctx context.Context, name string, packages []string) (string, error
 	return dir, os.WriteFile(stamp, nil, 0o644)
 }
 
+// withAWS returns a PATH that begins with the real aws command.
+func withAWS(t *testing.T) string {
+	t.Helper()
+	dir, err := install(t.Context(), "aws", []string{"awscli==1.46.3"})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, howToGetSAM)
+	}
+	programs := t.TempDir() // the folder of the command has a python3 too
+	if err := os.Symlink(filepath.Join(dir, "bin", "aws"), filepath.Join(programs, "aws")); err != nil {
+		t.Fatal(err)
+	}
+	return programs + ":" + os.Getenv("PATH")
+}
+
 // run returns the output of a program, which must succeed.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
@@ -104,12 +118,24 @@ func expand(t *testing.T) stack {
 	t.Helper()
 	python := tools(t).python
 	expanded.Do(func() { expanded.raw = run(t, python, filepath.Join("testdata", "expand.py"), root("template.yaml")) })
+	return asStack(t, expanded.raw)
+}
+
+// expandAs returns another template, or one with other values of parameters.
+func expandAs(t *testing.T, file string, values ...string) stack {
+	t.Helper()
+	return asStack(t, run(t, tools(t).python, append([]string{filepath.Join("testdata", "expand.py"), file}, values...)...))
+}
+
+// asStack decodes an expanded template.
+func asStack(t *testing.T, raw []byte) stack {
+	t.Helper()
 	var template struct {
 		Parameters map[string]struct{ Default any }
 		Conditions object
 		Resources  map[string]object
 	}
-	if err := json.Unmarshal(expanded.raw, &template); err != nil {
+	if err := json.Unmarshal(raw, &template); err != nil {
 		t.Fatal(err)
 	}
 	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, resources: template.Resources}

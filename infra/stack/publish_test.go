@@ -2,66 +2,156 @@ package stack_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// SAM's alias gets a new version when the code changes, and with none of its settings when
-// only a parameter does: it hashes Ref and Sub, not their values. Functions behind an alias
-// would go on with an old image or limit after such a deployment. docs/aws/upgrades.md says
-// so, which is why there is no alias. If a later SAM publishes these too, this test fails.
-func TestSAMPublishesNoVersionForAParameter(t *testing.T) {
-	python := tools(t).python
+// versioned returns the functions that are reached through an alias.
+func versioned() []string { return []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} }
+
+// SAM publishes a version when the template changes. It does not for the value of a
+// parameter, so CloudFormation has to: each version is replaced with its description, which
+// has the number of Settings.
+func TestEveryChangeOfAFunctionIsPublished(t *testing.T) {
+	s := expand(t)
 	raw, err := os.ReadFile(root("template.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const function, parameters = "      FunctionName: !Sub ${AWS::StackName}-http\n", "\nParameters:\n"
-	if strings.Count(string(raw), function) != 1 || strings.Count(string(raw), parameters) != 1 {
+	const timeout = "      Timeout: 900\n      ReservedConcurrentExecutions"
+	if strings.Count(string(raw), timeout) != 1 {
 		t.Fatal("the template is another one than this test changes")
 	}
-	// Each way takes some seconds of a Python process.
-	for settings, changes := range map[string]map[string]bool{
-		"AutoPublishAlias: live": {"CodeUri=s3://bucket/other": true, "ImageTag=other": false, "IdleSeconds=30": false},
-		"AutoPublishAlias: live\n      AutoPublishAliasAllProperties: true":      {"CodeUri=s3://bucket/other": true, "ImageTag=other": false, "IdleSeconds=30": false},
-		"AutoPublishAlias: live\n      AutoPublishCodeSha256: !Ref RevisionTest": {"CodeUri=s3://bucket/other": false, "ImageTag=other": false, "RevisionTest=other": true},
-	} {
-		t.Run(settings, func(t *testing.T) {
-			t.Parallel()
-			changed := strings.Replace(string(raw), function, function+"      "+settings+"\n", 1)
-			changed = strings.Replace(changed, parameters, parameters+"  RevisionTest: { Type: String, Default: one }\n", 1)
-			file := filepath.Join(t.TempDir(), "template.yaml")
-			if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			before := published(t, python, file)
-			for change, want := range changes {
-				if after := published(t, python, file, change); (after != before) != want {
-					t.Errorf("%s: the version is %s, was %s; want another one: %v", change, after, before, want)
-				}
-			}
-		})
+	file := filepath.Join(t.TempDir(), "template.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(string(raw), timeout, strings.Replace(timeout, "900", "800", 1), 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := version(t, s, "Http")
+	for change, after := range map[string]stack{"code": expandAs(t, root("template.yaml"), "CodeUri=s3://bucket/other"), "timeout": expandAs(t, file)} {
+		if version(t, after, "Http") == before {
+			t.Errorf("another %s has the version of the one before", change)
+		}
+	}
+	if version(t, expandAs(t, root("template.yaml"), "IdleSeconds=30"), "Http") != before {
+		t.Error("SAM publishes a version for a parameter: Settings is not needed any more")
+	}
+	settings := s.get(t, "Settings", "AWS::AppConfig::HostedConfigurationVersion")
+	used := map[string]bool{}
+	for _, name := range versioned() {
+		p := maps.Clone(s.get(t, name+"Function", "AWS::Lambda::Function"))
+		if of := s.value(s.get(t, version(t, s, name), "AWS::Lambda::Version")["Description"]); of != "settings Settings.VersionNumber" {
+			t.Errorf("the version of %s is described as %q, so no parameter replaces it", name, of)
+		}
+		if got := s.value(dig(p, "Environment", "Variables", "SETTINGS")); got != "Settings.VersionNumber" {
+			t.Errorf("%s has the settings %q: Lambda publishes no version of what has not changed", name, got)
+		}
+		delete(p, "ReservedConcurrentExecutions") // of all versions together
+		s.uses(p, used)
+	}
+	want := slices.Sorted(maps.Keys(used))
+	if len(want) < 20 {
+		t.Fatalf("functions use %v only, so this test shows nothing", want)
+	}
+	listed := map[string]bool{}
+	s.uses(settings["Content"], listed)
+	if d := cmp.Diff(want, slices.Sorted(maps.Keys(listed))); d != "" {
+		t.Errorf("parameters of functions (-) and in Settings (+):\n%s", d)
 	}
 }
 
-// published returns the logical name of the one version in the expanded template.
-func published(t *testing.T, python, file string, values ...string) string {
+// version returns the logical name of the version that the alias of a function names.
+func version(t *testing.T, s stack, function string) string {
 	t.Helper()
-	var template struct{ Resources map[string]object }
-	if err := json.Unmarshal(run(t, python, slices.Concat([]string{filepath.Join("testdata", "expand.py"), file}, values)...), &template); err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for name, r := range template.Resources {
-		if r["Type"] == "AWS::Lambda::Version" {
-			names = append(names, name)
+	name, _, _ := strings.Cut(s.value(s.get(t, function+"FunctionAliaslive", "AWS::Lambda::Alias")["FunctionVersion"]), ".")
+	return name
+}
+
+// uses adds the parameters on which a value depends.
+func (s stack) uses(v any, found map[string]bool) {
+	switch v := v.(type) {
+	case []any:
+		for _, one := range v {
+			s.uses(one, found)
+		}
+	case object:
+		for function, arg := range v {
+			switch function {
+			case "Ref":
+				s.used(fmt.Sprint(arg), found)
+			case "Condition":
+				s.uses(s.conditions[fmt.Sprint(arg)], found)
+			case "Fn::If":
+				list := arg.([]any)
+				s.uses(s.conditions[fmt.Sprint(list[0])], found)
+				s.uses(list[1:], found)
+			default:
+				s.uses(arg, found)
+			}
+		}
+	case string: // of Fn::Sub
+		for _, name := range regexp.MustCompile(`\$\{([A-Za-z]+)\}`).FindAllStringSubmatch(v, -1) {
+			s.used(name[1], found)
 		}
 	}
-	if len(names) != 1 {
-		t.Fatalf("the template has the versions %q", names)
+}
+
+func (s stack) used(name string, found map[string]bool) {
+	if _, parameter := s.params[name]; parameter && !strings.HasPrefix(name, "AWS::") {
+		found[name] = true
 	}
-	return names[0]
+}
+
+// An update moves traffic at once unless it is asked otherwise. Then CodeDeploy moves that of
+// each function, and back if one of the alarms rings.
+func TestTrafficIsShiftedAsTheParameterSays(t *testing.T) {
+	for name, r := range expand(t).resources {
+		if strings.HasPrefix(fmt.Sprint(r["Type"]), "AWS::CodeDeploy::") || r["UpdatePolicy"] != nil {
+			t.Errorf("%s is there without being asked for", name)
+		}
+	}
+	s := expandAs(t, root("template.yaml"), "TrafficShift=Canary10Percent15Minutes")
+	for _, name := range versioned() {
+		policy, _ := s.resources[name+"FunctionAliaslive"]["UpdatePolicy"].(object)
+		if group := s.value(dig(policy, "CodeDeployLambdaAliasUpdate", "DeploymentGroupName")); group != name+"FunctionDeploymentGroup" {
+			t.Errorf("%s is updated by %v", name, policy)
+			continue
+		}
+		group := s.get(t, name+"FunctionDeploymentGroup", "AWS::CodeDeploy::DeploymentGroup")
+		if got := s.value(group["DeploymentConfigName"]); got != "CodeDeployDefault.LambdaCanary10Percent15Minutes" {
+			t.Errorf("%s is shifted by %s", name, got)
+		}
+		var alarms []string
+		for _, alarm := range dig(group, "AlarmConfiguration", "Alarms").([]any) {
+			alarms = append(alarms, s.value(alarm.(object)["Name"]))
+		}
+		if d := cmp.Diff([]string{"HttpErrorsAlarm", "HttpApiErrorsAlarm", "SocketErrorsAlarm", "RelayErrorsAlarm", "FailedStartsAlarm"}, alarms); d != "" {
+			t.Errorf("%s is shifted back by other alarms: %s", name, d)
+		}
+		if events := fmt.Sprint(dig(group, "AutoRollbackConfiguration", "Events")); !strings.Contains(events, "DEPLOYMENT_STOP_ON_ALARM") {
+			t.Errorf("%s goes back on %s", name, events)
+		}
+	}
+	// Two periods of five minutes make an alarm of functions ring.
+	var values struct {
+		Parameters struct {
+			TrafficShift struct{ AllowedValues []string }
+		}
+	}
+	if err := json.Unmarshal(expanded.raw, &values); err != nil {
+		t.Fatal(err)
+	}
+	minutes := map[string]int{"Canary10Percent15Minutes": 15, "Canary10Percent30Minutes": 30, "Linear10PercentEvery2Minutes": 18, "Linear10PercentEvery3Minutes": 27, "AllAtOnce": 12}
+	for _, value := range values.Parameters.TrafficShift.AllowedValues {
+		if minutes[value] < 12 {
+			t.Errorf("%s takes %d minutes, in which no alarm may ring yet", value, minutes[value])
+		}
+	}
 }

@@ -3,12 +3,14 @@ package stack_test
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -26,10 +28,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
-const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"booking":{"x-dormouse":{"native":"booking"}},"one":{"command":"a"}}}`
+const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"booking":{"x-dormouse":{"native":"booking"}},"job":{"x-dormouse":{"native":"job"}},"one":{"command":"a"}}}`
 
-// The table is lost. It is restored beside the stack, and the functions are deployed with
-// it, as docs/aws/backup.md says. Sessions, values, keys, what is sealed and kept workspaces
+// make restore restores the table beside the stack. Then the table is lost, and the functions
+// are deployed with the other one, as docs/aws/backup.md says. Sessions, values, keys, what is sealed and kept workspaces
 // go on. The functions run in the emulator, with the rights of their roles.
 func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	e := emulate(t)
@@ -64,8 +66,9 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	}
 	d.keep(box, "of the backup")
 
-	table := "dormouse-restored"
-	e.do(nil, "restore", made.Resources["Table"], table)
+	next := d.restore()
+	_, table, _ := strings.Cut(next, "ARGS='RestoredTable=")
+	table = strings.TrimSuffix(table, "'")
 	// This happens after the backup, and is lost; but the workspace stays.
 	d.says(counter, `"name":"add","arguments":{"by":100}`, "141")
 	box.Gen = 7
@@ -73,9 +76,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	e.do(nil, "lose", made.Resources["Table"])
 
 	again := d.table(table)
-	if _, err := restored.Advance(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	e.restored(table)
 	made = e.change("update", "RestoredTable="+table)
 	if made.Outputs["TableName"] != table || !strings.Contains(made.Outputs["FirstKey"], "dynamodb:"+table+"?") {
 		t.Errorf("the outputs name another table: %v", made.Outputs)
@@ -127,27 +128,51 @@ type drill struct {
 	made   made
 	secret string // of the functions, in hexadecimal
 	key    string // of a client
+	folder string // where lines are run
+}
+
+// restore runs make restore, and returns the next command that it prints.
+func (d *drill) restore() string {
+	d.t.Helper()
+	cmd := exec.CommandContext(d.t.Context(), "go", "run", "./infra/stack/deploy", "restore") // as the Makefile does
+	cmd.Dir, cmd.Env = root(), append(os.Environ(), "PATH="+withAWS(d.t), "AWS_ENDPOINT_URL="+d.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_DEFAULT_REGION=us-east-1")
+	out, err := cmd.CombinedOutput()
+	said := string(out)
+	if err != nil || !strings.Contains(said, "1 boxes are ready to wake") {
+		d.t.Fatalf("make restore: %v\n%s", err, said)
+	}
+	return strings.TrimSpace(said[strings.Index(said, "make deploy"):])
+}
+
+// restored checks that a table has the settings that AWS leaves off in a restored one.
+func (e *emulator) restored(table string) {
+	e.t.Helper()
+	var s struct{ Expires, Recovers string }
+	if e.do(&s, "settings", table); s.Expires != "x" || s.Recovers != "ENABLED" {
+		e.t.Errorf("the restored table has the settings %+v", s)
+	}
 }
 
 // line runs the command line of an output in a folder with the servers file, and returns
 // what it prints. The store is in the emulator.
 func (d *drill) line(output string) string {
 	d.t.Helper()
-	folder := d.t.TempDir()
-	if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(folder, "bin", "dormouse"), root("infra", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
-		d.t.Fatalf("%v\n%s", err, out)
+	if d.folder == "" {
+		d.folder = d.t.TempDir()
+		if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(d.folder, "bin", "dormouse"), root("infra", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
+			d.t.Fatalf("%v\n%s", err, out)
+		}
+		if err := os.WriteFile(filepath.Join(d.folder, "servers.json"), []byte(hostedInTheDrill), 0o600); err != nil {
+			d.t.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(filepath.Join(folder, "servers.json"), []byte(hostedInTheDrill), 0o600); err != nil {
-		d.t.Fatal(err)
-	}
-	there := strings.Replace(output, "?region=", "?endpoint="+d.endpoint+"&region=", 1)
-	cmd := exec.CommandContext(d.t.Context(), "sh", "-c", there) //nolint:gosec // our own template
-	cmd.Dir, cmd.Env = folder, append(os.Environ(), "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test")
+	cmd := exec.CommandContext(d.t.Context(), "sh", "-c", output) //nolint:gosec // our own template
+	cmd.Dir, cmd.Env = d.folder, append(os.Environ(), "AWS_ENDPOINT_URL="+d.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test")
 	var says bytes.Buffer
 	cmd.Stderr = &says
 	out, err := cmd.Output()
 	if err != nil {
-		d.t.Fatalf("%s: %v: %s", there, err, &says)
+		d.t.Fatalf("%s: %v: %s", output, err, &says)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -198,22 +223,20 @@ func (d *drill) serve(programs, table string) {
 	environments := map[string]map[string]string{}
 	d.do(&environments, "functions")
 	for _, name := range []string{"http", "relay"} {
-		if got := environments["dormouse-"+name]["DORMOUSE_STORE"]; !strings.HasPrefix(got, "dynamodb:"+table) {
+		if got := environments["dormouse-"+name]["DORMOUSE_STORE"]; got != "dynamodb:"+table {
 			d.t.Errorf("%s works with %s, want %s", name, got, table)
 		}
 		code := "-"
 		if programs != "" {
 			code = filepath.Join(programs, name+".zip")
 		}
-		d.do(nil, "code", "dormouse-"+name, code,
-			"DORMOUSE_STORE=dynamodb:"+table+"?endpoint="+d.endpoint, "DORMOUSE_SECRET="+d.secret,
-			"DORMOUSE_SNAPSHOTS=s3:"+d.made.Resources["Bucket"]+"/snapshots?endpoint="+d.endpoint)
+		d.do(nil, "code", "dormouse-"+name, code, "AWS_ENDPOINT_URL="+d.endpoint, "DORMOUSE_SECRET="+d.secret)
 	}
 }
 
 func (d *drill) table(name string) *dynamostore.Store {
-	place := dynamostore.Place{Table: name, Region: "us-east-1", Endpoint: d.endpoint}
-	return dynamostore.New(place.Client(owner(), nil), name, dynamostore.Options{})
+	location := dynamostore.Location{Table: name, Region: "us-east-1", Endpoint: d.endpoint}
+	return dynamostore.New(location.Client(owner(), nil), name, dynamostore.Options{})
 }
 
 func (d *drill) vault(store session.Store) *upstream.Vault {
@@ -230,7 +253,7 @@ func (d *drill) vault(store session.Store) *upstream.Vault {
 }
 
 func (d *drill) bucket() *bucket.Bucket {
-	return bucket.New(bucket.Config{Place: bucket.Place{Bucket: d.made.Resources["Bucket"], Prefix: "snapshots", Region: "us-east-1", Endpoint: d.endpoint}, Credentials: owner()})
+	return bucket.New(bucket.Config{Location: bucket.Location{Bucket: d.made.Resources["Bucket"], Prefix: "snapshots", Region: "us-east-1", Endpoint: d.endpoint}, Credentials: owner()})
 }
 
 // keep saves the workspace of a box, as its runner does.
@@ -264,12 +287,11 @@ func (d *drill) kept(box session.Box) string {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	text, _ := d.send(r)
-	return text
+	return d.send(r)
 }
 
 // send sends a request and returns the body of the answer, which must be good.
-func (d *drill) send(r *http.Request) (body string, header http.Header) {
+func (d *drill) send(r *http.Request) string {
 	d.t.Helper()
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -280,36 +302,59 @@ func (d *drill) send(r *http.Request) (body string, header http.Header) {
 	if err != nil || res.StatusCode != http.StatusOK {
 		d.t.Fatalf("%s %s: %s, %v: %s", r.Method, r.URL.Path, res.Status, err, text)
 	}
-	return string(text), res.Header
+	return string(text)
 }
 
 // invoke invokes a function and returns its answer.
 func (d *drill) invoke(function string, event []byte) (said string, failed bool) {
 	d.t.Helper()
-	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodPost, d.endpoint+"/2015-03-31/functions/"+function+"/invocations", bytes.NewReader(event))
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	keys, err := owner().Retrieve(d.t.Context())
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	sum := sha256.Sum256(event)
-	if err := v4.NewSigner().SignHTTP(d.t.Context(), keys, r, hex.EncodeToString(sum[:]), "lambda", "us-east-1", time.Now()); err != nil {
-		d.t.Fatal(err)
-	}
-	said, header := d.send(r)
-	return said, header.Get("X-Amz-Function-Error") != ""
+	got := d.call(function, event, nil, http.StatusOK)
+	return got.body, got.failed
 }
 
-// request sends an MCP message through the http function, and returns the answer's headers
-// and body.
-func (d *drill) request(server, body string, header map[string]string) (got struct {
-	StatusCode int
-	Headers    map[string]string
-	Body       string
-},
-) {
+// call invokes a function. The answer must have the status.
+func (d *drill) call(function string, event []byte, header http.Header, status int) invoked {
+	d.t.Helper()
+	got, err := emulated(d.t.Context(), d.endpoint, function, event, header)
+	if err != nil || got.status != status {
+		d.t.Fatalf("%s is answered with %+v, %v", function, got, err)
+	}
+	return got
+}
+
+// invoked is Lambda's answer to Invoke.
+type invoked struct {
+	status int
+	failed bool // the function did
+	body   string
+}
+
+// emulated invokes a function in the emulator, with the owner's rights.
+func emulated(ctx context.Context, endpoint, function string, event []byte, header http.Header) (got invoked, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+"/2015-03-31/functions/"+function+"/invocations", bytes.NewReader(event))
+	if err != nil {
+		return got, err
+	}
+	maps.Copy(r.Header, header)
+	keys, err := owner().Retrieve(ctx)
+	if err != nil {
+		return got, err
+	}
+	sum := sha256.Sum256(event)
+	if err := v4.NewSigner().SignHTTP(ctx, keys, r, hex.EncodeToString(sum[:]), "lambda", "us-east-1", time.Now()); err != nil {
+		return got, err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return got, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return invoked{res.StatusCode, res.Header.Get("X-Amz-Function-Error") != "", string(text)}, err
+}
+
+// event returns the event of an MCP message.
+func (d *drill) event(server, body string, header map[string]string) []byte {
 	d.t.Helper()
 	var event object
 	if err := json.Unmarshal(eventFile(d.t, "http-initialize.json"), &event); err != nil {
@@ -330,7 +375,19 @@ func (d *drill) request(server, body string, header map[string]string) (got stru
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	said, failed := d.invoke("dormouse-http", text)
+	return text
+}
+
+// request sends an MCP message through the http function, and returns the answer's headers
+// and body.
+func (d *drill) request(server, body string, header map[string]string) (got struct {
+	StatusCode int
+	Headers    map[string]string
+	Body       string
+},
+) {
+	d.t.Helper()
+	said, failed := d.invoke("dormouse-http", d.event(server, body, header))
 	var whole string // a prelude, eight zeros, and the body: as Lambda streams it
 	if err := json.Unmarshal([]byte(said), &whole); err != nil || failed {
 		d.t.Fatalf("http answers %s, %v", said, err)

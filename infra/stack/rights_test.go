@@ -126,6 +126,8 @@ func called(t *testing.T) []string {
 					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
+				case strings.HasPrefix(n.Value, `"Logs_20140328.`):
+					actions = append(actions, "logs:"+strings.Trim(n.Value[len(`"Logs_20140328.`):], `"`))
 				case n.Value == `"/runtimes/"`:
 					actions = append(actions, "bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession")
 				case n.Value == `"/schedules/"`:
@@ -171,7 +173,7 @@ func many(v any) any {
 func granted(t *testing.T, s stack) map[string][]statement {
 	t.Helper()
 	all := map[string][]statement{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} {
 		if got := s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]); got != f+"Role.Arn" {
 			t.Errorf("%s has the role %s", f, got)
 		}
@@ -205,6 +207,7 @@ func ofOwn() map[string][]string {
 		"shared/fleet/agentcore.(*Fleet).call":            {"bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
+		"functions/wiring/webconsole.(*Logs).ask":         {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
 		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
 		"shared/bucket.(*Bucket).Room":                    {"s3:PutObject"},
 		"shared/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
@@ -219,7 +222,7 @@ func linked(t *testing.T) map[string][]string {
 	t.Helper()
 	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
 	all := map[string][]string{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} {
 		program := filepath.Join(t.TempDir(), f)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/"+strings.ToLower(f))
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -333,7 +336,7 @@ func TestWhoMayAskTheTableMayAskItsIndexes(t *testing.T) {
 
 func TestEveryRightNamesItsResource(t *testing.T) {
 	s := expand(t)
-	whole := []string{"ecr:GetAuthorizationToken", "ecs:ListTasks"} // have no resource that could be named
+	whole := []string{"ecr:GetAuthorizationToken", "ecs:ListTasks", "logs:GetQueryResults", "logs:StopQuery"} // have no resource that could be named
 	all := granted(t, s)
 	for _, p := range s.get(t, "BoxExecutionRole", "AWS::IAM::Role")["Policies"].([]any) {
 		all["boxes"] = append(all["boxes"], s.statements(dig(p, "PolicyDocument"))...)

@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,25 +33,41 @@ func TestTheTemplateIsValid(t *testing.T) {
 	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), root("template.yaml"))
 }
 
+// sam deploy and sam package refuse a template with an image that they should push, unless
+// they are told where. The image of boxes is pushed before.
+func TestSAMHasNoImageToPush(t *testing.T) {
+	const kinds = `import sys; from samcli.commands._utils.template import get_template_artifacts_format as kinds; print(*{k if isinstance(k, str) else "" for k in kinds(sys.argv[1])})`
+	if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, root("template.yaml")))); !slices.Equal(got, []string{"Zip"}) {
+		t.Errorf("sam would package %q", got)
+	}
+}
+
 // SAM and CloudFormation have different words for a streaming endpoint. With
 // CloudFormation's word, all other checks pass, but answers are buffered.
 func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	s := expand(t)
 	api := s.get(t, "HttpApi", "AWS::ApiGateway::RestApi")
 	paths := dig(api, "Body", "paths").(object)
-	functions := map[string]string{"/": "Http", "/{proxy+}": "Http"}
+	functions := map[string]string{"/": "Http", "/{proxy+}": "Http", "/console": "Console", "/console/{proxy+}": "Console"}
 	for _, path := range authserver.Paths(true) {
 		if path != "/login" { // which is for one machine
 			functions[path] = "Oauth"
 		}
 	}
 	for path, function := range functions {
-		integration, _ := dig(paths, path, "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
+		at := paths[path]
+		if choice, ok := dig(at, "Fn::If").([]any); ok { // there is a function only if it is asked for
+			if name, condition := strings.ToLower(function), s.holds(object{"Condition": choice[0]}); name != "console" || !condition || s.value(choice[2]) != "AWS::NoValue" {
+				t.Errorf("%s is there under %v", path, choice[0])
+			}
+			at = object{"x-amazon-apigateway-any-method": dig(choice[1], "x-amazon-apigateway-any-method", "Fn::If").([]any)[1]}
+		}
+		integration, _ := dig(at, "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
 		uri := s.value(integration["uri"])
-		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"Function.Arn/response-streaming-invocations") {
+		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"FunctionAliaslive/response-streaming-invocations") {
 			t.Errorf("%s: uri %q", path, uri)
 		}
-		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0}[function] {
+		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0, "Console": 29000.0}[function] {
 			t.Errorf("%s: mode %v, timeout %v", path, integration["responseTransferMode"], integration["timeoutInMillis"])
 		}
 	}
@@ -62,6 +79,35 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	}
 	if d := cmp.Diff(object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"]); d != "" {
 		t.Error("the endpoint:", d)
+	}
+}
+
+// A stack without the console has nothing of it: no function, no role, no right, no log.
+func TestTheConsoleIsThereUnlessItIsTurnedOff(t *testing.T) {
+	s := expand(t)
+	for console, want := range map[string]bool{"on": true, "off": false} {
+		s.params["Console"] = console
+		for name, r := range s.resources {
+			if !strings.HasPrefix(name, "Console") {
+				continue
+			}
+			if condition, ok := r["Condition"]; !ok || s.holds(object{"Condition": condition}) != want {
+				t.Errorf("Console=%s: %s is there under %v", console, name, condition)
+			}
+		}
+		roles := s.list(s.get(t, "CorePolicy", "AWS::IAM::ManagedPolicy")["Roles"])
+		if got := slices.Contains(roles, "ConsoleRole"); got != want {
+			t.Errorf("Console=%s: the policy is for %v", console, roles)
+		}
+	}
+	s.get(t, "ConsoleFunction", "AWS::Lambda::Function")
+	s.get(t, "ConsoleRole", "AWS::IAM::Role")
+	s.get(t, "ConsoleLogs", "AWS::Logs::LogGroup")
+	// SAM makes a deployment of the API for each change of its text, which has the condition
+	// and not its value. The stage would go on with the deployment before.
+	raw, err := os.ReadFile(root("template.yaml"))
+	if err != nil || !strings.Contains(string(raw), "\n      AlwaysDeploy: true\n") {
+		t.Error("the API is not deployed when Console changes", err)
 	}
 }
 
@@ -91,10 +137,12 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 	for api, function := range map[string]string{"SocketApi": "SocketFunction", "RelayApi": "RelayFunction"} {
 		for _, route := range []string{"Connect", "Default", "Disconnect"} {
 			integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
-			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
+			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+"Aliaslive/invocations") {
 				t.Errorf("%s %s: %s", api, route, uri)
 			}
-			s.get(t, api+route+"Permission", "AWS::Lambda::Permission")
+			if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+"Aliaslive" {
+				t.Errorf("%s %s may invoke %s", api, route, name)
+			}
 		}
 	}
 	connect := s.get(t, "SocketApiConnectIntegration", "AWS::ApiGatewayV2::Integration")
@@ -164,7 +212,7 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
-			got.Credentials = aws.AnonymousCredentials{}
+			got.Credentials, got.Endpoint = aws.AnonymousCredentials{}, "https://ecs"
 			if _, err := ecs.New(got); err != nil {
 				t.Error(err)
 			}
@@ -183,7 +231,7 @@ func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	}
 	want := eventbridge.Config{
 		Group: "Schedules", Role: "SchedulesRole.Arn",
-		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
+		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]) + ":live",
 	}
 	if got.Group != want.Group || got.Role != want.Role || got.Target != want.Target {
 		t.Errorf("%+v, want %+v", got, want)
@@ -224,7 +272,13 @@ func TestTheSecretIsHexadecimal(t *testing.T) {
 }
 
 func TestNoResourceWaitsForItself(t *testing.T) {
-	s := expand(t)
+	for _, s := range []stack{expand(t), expandAs(t, root("template.yaml"), "TrafficShift=Canary10Percent15Minutes")} {
+		s.waits(t)
+	}
+}
+
+func (s stack) waits(t *testing.T) {
+	t.Helper()
 	names := slices.Sorted(maps.Keys(s.resources))
 	needs := map[string][]string{}
 	for _, name := range names {
@@ -265,7 +319,8 @@ func TestNoResourceWaitsForItself(t *testing.T) {
 
 func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 	for _, name := range []string{"template.yaml", "samconfig.toml"} {
-		raw, err := os.ReadFile(root(name))
+		// As it is committed: make deploy keeps the owner's region in samconfig.toml.
+		raw, err := exec.CommandContext(t.Context(), "git", "-C", root(), "show", ":"+name).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -373,6 +428,14 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 		switch r["Type"] {
 		case "AWS::ApiGateway::Stage":
 			limits["HttpApi"] = p["MethodSettings"].([]any)[0]
+			// CloudFormation demands ~1 for each slash of a path but the first.
+			for _, setting := range p["MethodSettings"].([]any)[1:] {
+				path := s.value(setting.(object)["ResourcePath"])
+				name, ok := strings.CutPrefix(path, "/~1")
+				if !ok || strings.Contains(name, "/") || !slices.Contains(authserver.Paths(true), "/"+name) {
+					t.Errorf("%s is throttled, and there is no such path", path)
+				}
+			}
 		case "AWS::ApiGatewayV2::Stage":
 			limits[s.value(p["ApiId"])] = p["DefaultRouteSettings"]
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,7 +75,7 @@ func (a *account) before(first, second string) {
 
 const (
 	noStack  = "!Stack with id dormouse does not exist"
-	outputs  = `"Outputs":[{"OutputKey":"RepositoryUri","OutputValue":"1.dkr.ecr/dormouse-repo","Description":"images"},{"OutputKey":"FirstKey","OutputValue":"bin/dormouse keys create","Description":"a key"},{"OutputKey":"TableName","OutputValue":"tab"},{"OutputKey":"BucketName","OutputValue":"buck"}]`
+	outputs  = `"Outputs":[{"OutputKey":"RepositoryUri","OutputValue":"1.dkr.ecr/dormouse-repo","Description":"images"},{"OutputKey":"FirstKey","OutputValue":"bin/dormouse keys create","Description":"a key"},{"OutputKey":"ConsoleUrl","OutputValue":"https://e/console","Description":"the console"},{"OutputKey":"TableName","OutputValue":"tab"},{"OutputKey":"BucketName","OutputValue":"buck"}]`
 	oldStack = `{"Stacks":[{"StackStatus":"UPDATE_COMPLETE","Parameters":[{"ParameterKey":"Architecture","ParameterValue":"x86_64"},{"ParameterKey":"SessionHours","ParameterValue":"168"},{"ParameterKey":"Boxes","ParameterValue":"on"}],` + outputs + `}]}`
 	noImage  = "!An error occurred (ImageNotFoundException)"
 	taken    = "!An error occurred (InvalidInput): Service role name AWSServiceRoleForECS has been taken"
@@ -89,6 +90,7 @@ func usual(t *testing.T) *account {
 	return &account{t: t, replies: map[string][]string{
 		"aws lambda get-account-settings":        {limits("1000", "1000")},
 		"aws cloudformation describe-stacks":     {noStack, oldStack},
+		"aws configure get region":               {"eu-west-1"},
 		"aws ec2 describe-availability-zones":    {`["use1-az1","use1-az2"]`},
 		"aws iam create-service-linked-role":     {taken},
 		"aws ecr describe-images":                {noImage},
@@ -103,19 +105,31 @@ func usual(t *testing.T) *account {
 const config = `
 [default.global.parameters]
 stack_name = "dormouse"
+[default.deploy.parameters]
+resolve_s3 = true
+s3_prefix = "dormouse"
 [dev.global.parameters]
 stack_name = "dormouse-dev"
 [dev.deploy.parameters]
 parameter_overrides = "Spot=true IdleSeconds=30"
+[long.global.parameters]
+stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 `
+
+// templateFile is the template, also from another folder.
+var templateFile, _ = filepath.Abs(filepath.Join("..", "..", "..", "template.yaml")) //nolint:gochecknoglobals // read only
 
 var servers = `{"mcpServers": {"x": {"command": "a"}}}` //nolint:gochecknoglobals // tests write others
 
 // deploy runs the program in a folder with the configuration and the runners.
 func deploy(t *testing.T, a *account, section string, set func(*program), args ...string) (string, error) {
 	t.Helper()
+	template, err := os.ReadFile(templateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(t.TempDir())
-	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
+	for name, text := range map[string]string{"template.yaml": string(template), "samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -124,11 +138,10 @@ func deploy(t *testing.T, a *account, section string, set func(*program), args .
 		}
 	}
 	var out bytes.Buffer
-	p := program{do: a.do, out: &out, sam: "sam"}
+	p := program{do: a.do, out: &out, sam: "sam", watch: -1}
 	if set != nil {
 		set(&p)
 	}
-	var err error
 	synctest.Test(t, func(t *testing.T) { err = p.run(t.Context(), section, args) })
 	return out.String(), err
 }
@@ -148,6 +161,9 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
 	if !strings.Contains(out, "a key:\n  bin/dormouse keys create") {
+		t.Errorf("the user is told %s", out)
+	}
+	if !strings.Contains(out, "the console:\n  https://e/console") {
 		t.Errorf("the user is told %s", out)
 	}
 }
@@ -237,9 +253,16 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		"SnapshotDays=30":        {oldStack, []string{"up", "SessionHours=360"}},
 		"cannot be updated":      {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
 		"want NAME=VALUE":        {noStack, []string{"up", "Spot"}},
-		"neither up, down nor":   {noStack, []string{"sideways"}},
+		"no parameter Sport":     {noStack, []string{"up", "Sport=true"}},
+		"is none of true, false": {oldStack, []string{"up", "Spot=yes"}},
+		"has not the form":       {noStack, []string{"up", "VpcId=mine"}},
+		"is less than 10":        {noStack, []string{"up", "IdleSeconds=5"}},
+		"is more than 365":       {noStack, []string{"up", "WorkspaceVersionDays=366"}},
+		`"many" is no number`:    {noStack, []string{"up", "TenantBoxes=many"}},
+		"neither up, down,":      {noStack, []string{"sideways"}},
 		"no stack dormouse":      {noStack, []string{"down"}},
 		"no stack dormouse with": {noStack, []string{"restore"}},
+		"no stack dormouse in":   {noStack, []string{"logs"}},
 		"want a time such as":    {oldStack, []string{"restore", "AT=yesterday"}},
 		"Unable to locate cred":  {"!Unable to locate credentials", []string{"up"}},
 	} {
@@ -255,13 +278,18 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	for _, purge := range []bool{false, true} {
 		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-		a.replies["aws ecs list-tasks"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
+		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"TrafficShift","ParameterValue":"Canary10Percent15Minutes"},{"ParameterKey":"Boxes"`, 1)}
+		a.replies["aws ecs list-tasks --cluster the-cluster --query"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
+		// Their networks go after they have stopped, and the cluster after that.
+		a.replies["aws ecs list-tasks --cluster the-cluster --desired-status STOPPED"] = []string{`["t1","t2"]`}
+		a.replies["aws ecs describe-tasks"] = []string{`["t1"]`, `["t1","t2"]`, `["t2"]`, `[]`}
 		a.replies["aws ecs stop-task"] = []string{""}
 		a.replies["aws ecs list-task-definition-families"] = []string{`["dormouse-box-0123456789abcdef","dormouse-box-two-box-0123456789abcdef"]`}
 		a.replies["aws ecs list-task-definitions"] = []string{`["d:1","d:2"]`}
 		a.replies["aws ecs deregister-task-definition"], a.replies["aws ecs delete-task-definitions"] = []string{""}, []string{""}
-		a.replies["aws s3"], a.replies["aws dynamodb"] = []string{""}, []string{""}
+		a.replies["aws s3 rb"], a.replies["aws dynamodb"] = []string{""}, []string{""}
+		versions := []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`, `{"Objects":[{"Key":"k","VersionId":"2"}]}`, `{"Objects":[]}`}
+		a.replies["aws s3api list-object-versions --bucket buck"], a.replies["aws s3api delete-objects --bucket buck"] = versions, []string{"null"}
 		out, err := deploy(t, a, "default", func(p *program) { p.purge = purge }, "down")
 		if err != nil {
 			t.Fatal(err)
@@ -269,9 +297,12 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		a.before("aws cloudformation update-stack --stack-name dormouse --use-previous-template", "aws cloudformation wait stack-update-complete")
 		a.before("aws cloudformation wait", "aws ecs list-tasks")
 		a.before("aws ecs list-tasks", "sam delete --config-env default --no-prompts")
+		if asked := a.ran("aws ecs describe-tasks"); len(asked) != 4 || !strings.Contains(asked[0], "--tasks t1 t2 ") {
+			t.Errorf("asked %q whether they have ended", asked)
+		}
 		a.before("sam delete", "aws ecs list-task-definition-families")
 		if got := a.ran("aws cloudformation update-stack")[0]; !strings.HasSuffix(got,
-			"--parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true") {
+			`--rollback-configuration {"RollbackTriggers":[]} --parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=TrafficShift,ParameterValue=AllAtOnce ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true`) {
 			t.Errorf("updated with %s", got)
 		}
 		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
@@ -283,9 +314,31 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")); purge != (gone == 2) {
 			t.Errorf("purge=%v: %d of table and bucket are deleted", purge, gone)
 		}
+		var emptied []string // AWS deletes no bucket in which a version is left
+		for _, line := range a.ran("aws s3api delete-objects") {
+			_, objects, _ := strings.Cut(line, " < ")
+			emptied = append(emptied, objects)
+		}
+		if purge {
+			a.before("aws s3api delete-objects", "aws s3 rb")
+		}
+		if d := cmp.Diff(versions[:2], emptied); purge && d != "" || !purge && emptied != nil {
+			t.Errorf("purge=%v: deleted %q", purge, emptied)
+		}
 		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
 			t.Errorf("purge=%v: the user is told %s", purge, out)
 		}
+	}
+}
+
+// A version that may not be deleted would otherwise be tried for ever.
+func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
+	a := usual(t)
+	a.replies["aws s3api list-object-versions"] = []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`}
+	a.replies["aws s3api delete-objects"] = []string{`[{"Key":"k","Code":"AccessDenied"}]`}
+	p := &program{do: a.do}
+	if err := emptyBucket(t.Context(), p, "buck"); err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+		t.Error(err)
 	}
 }
 
@@ -322,7 +375,7 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 		t.Error("sam deploys too")
 	}
 	a.before("aws ecr describe-images", "aws cloudformation update-stack")
-	got := a.ran("aws cloudformation update-stack --stack-name dormouse --template-url https://sams.s3.eu-west-1.amazonaws.com/dormouse/")
+	got := a.ran("aws cloudformation update-stack --stack-name dormouse --template-url https://s3.eu-west-1.amazonaws.com/sams/dormouse/")
 	if len(got) != 1 {
 		t.Fatalf("updated by %q", a.ran("aws cloudformation update-stack"))
 	}
@@ -346,6 +399,22 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 	if _, err := deploy(t, a, "default", watch, "up"); err == nil || !strings.Contains(err.Error(), "rolled back") {
 		t.Errorf("a stack that was rolled back: %v", err)
 	}
+	// The aws command has waited for an hour, and the alarms are still watched.
+	a = account()
+	going := strings.Replace(a.replies["aws cloudformation describe-stacks"][0], "UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", 1)
+	a.replies["aws cloudformation describe-stacks"] = append(a.replies["aws cloudformation describe-stacks"], going, oldStack)
+	a.replies["aws cloudformation wait"] = []string{"!Waiter StackUpdateComplete failed: Max attempts exceeded", ""}
+	if _, err := deploy(t, a, "default", watch, "up"); err != nil || len(a.ran("aws cloudformation wait")) != 2 {
+		t.Errorf("after an hour: %v; waited %q", err, a.ran("aws cloudformation wait"))
+	}
+	// An owner deploys the mend of an alarm's cause while the alarm rings.
+	a = account()
+	if _, err := deploy(t, a, "default", func(p *program) { p.watch = 0 }, "up"); err != nil || len(a.ran("aws cloudwatch")) > 0 {
+		t.Errorf("%v, ran %q", err, a.log)
+	}
+	if got := a.ran("aws cloudformation update-stack"); len(got) != 1 || !strings.Contains(got[0], `--rollback-configuration {"RollbackTriggers":[]}`) {
+		t.Errorf("updated by %q", got)
+	}
 	a = account()
 	if _, err := deploy(t, a, "default", watch, "up", "Sport=true"); err == nil || !strings.Contains(err.Error(), "no parameter Sport") || len(a.ran("aws cloudformation update-stack")) > 0 {
 		t.Errorf("a parameter that is none: %v", err)
@@ -358,6 +427,20 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 		if _, err := minutes(wrong); err == nil {
 			t.Errorf("%s minutes are taken", wrong)
 		}
+	}
+}
+
+// sam logs fails at a WebSocket API, unless it is told which logs to follow.
+func TestLogsAreThoseOfTheStack(t *testing.T) {
+	a := usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+	a.replies["aws cloudformation list-stack-resources"] = []string{`["/dormouse/dormouse/http","/dormouse/dormouse/box"]`}
+	if _, err := deploy(t, a, "dev", nil, "logs"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"--config-env dev --tail --cw-log-group /dormouse/dormouse/box --cw-log-group /dormouse/dormouse/http"}
+	if d := cmp.Diff(want, a.ran("sam logs ")); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -383,9 +466,9 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 		if at != "" {
 			args = append(args, at)
 		}
-		var opened dynamostore.Place
+		var opened dynamostore.Location
 		out, err := deploy(t, a, "default", func(p *program) {
-			p.store = func(at dynamostore.Place, _ dynamostore.Keys) session.Store { opened = at; return store }
+			p.store = func(at dynamostore.Location, _ dynamostore.Keys) session.Store { opened = at; return store }
 		}, args...)
 		if err != nil {
 			t.Fatal(err)
@@ -424,6 +507,56 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 		_, err := deploy(t, a, "default", nil, args...)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
 			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}
+
+func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
+	template, err := os.ReadFile("../../../template.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	longest := 0
+	for _, m := range regexp.MustCompile(`FunctionName: !Sub \$\{AWS::StackName\}(\S+)`).FindAllStringSubmatch(string(template), -1) {
+		longest = max(longest, len(m[1]))
+	}
+	if longest == 0 {
+		t.Fatal("template.yaml names no function after the stack")
+	}
+	for length, refused := range map[int]bool{64 - longest: false, 65 - longest: true} {
+		if err := (settings{stack: strings.Repeat("x", length)}).fits(); (err != nil) != refused {
+			t.Errorf("a name of %d characters, when the longest end has %d: %v", length, longest, err)
+		}
+	}
+	a := usual(t)
+	if _, err := deploy(t, a, "long", nil, "up"); err == nil || !strings.Contains(err.Error(), "[long.global.parameters]") || len(a.log) > 0 {
+		t.Errorf("%v; ran %q", err, a.log)
+	}
+}
+
+// Functions do not start with a third party that they cannot read.
+func TestAThirdPartyWhoseSecretIsNotThereIsRefusedFirst(t *testing.T) {
+	usually := servers
+	defer func() { servers = usually }()
+	servers = `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
+		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${GITHUB_SECRET}"}}}}`
+	a := usual(t)
+	_, err := deploy(t, a, "default", nil, "up")
+	if err == nil || !strings.Contains(err.Error(), "x-dormouse.connect: github: client_secret has a variable that is not set") || len(a.ran("sam")) > 0 {
+		t.Error(err)
+	}
+	const read = "aws secretsmanager get-secret-value"
+	for text, want := range map[string]string{
+		`{"github":"word"}`: "", `{"other":"word"}`: "client_secret has a variable that is not set", `word`: "is no JSON object of texts",
+	} {
+		a := usual(t)
+		a.replies[read] = []string{text}
+		_, err := deploy(t, a, "default", nil, "up", "ConnectSecrets=of/connect")
+		if ok := err == nil; ok != (want == "") || !ok && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "word")) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+		if got := a.ran(read); len(got) != 1 || !strings.Contains(got[0], "--secret-id of/connect ") {
+			t.Errorf("%s: asked for %q", text, got)
 		}
 	}
 }

@@ -2,13 +2,18 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
+
+// shift is the parameter that says how traffic moves to an update.
+const shift = "TrafficShift"
 
 const (
 	tasksEvery  = 5 * time.Second
@@ -50,10 +55,15 @@ func (p *program) boxesOff(ctx context.Context, s *stack) error {
 	}
 	args := []string{
 		"cloudformation", "update-stack", "--stack-name", p.config.stack, "--use-previous-template",
-		"--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND", "--parameters", "ParameterKey=Boxes,ParameterValue=off",
+		"--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND",
+		"--rollback-configuration", `{"RollbackTriggers":[]}`, // alarms that ring would keep the stack
+		"--parameters", "ParameterKey=Boxes,ParameterValue=off",
+	}
+	if s.Params[shift] != "" {
+		args = append(args, "ParameterKey="+shift+",ParameterValue=AllAtOnce") // else some invocations start boxes for minutes
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Params)) {
-		if name != "Boxes" {
+		if name != "Boxes" && name != shift {
 			args = append(args, "ParameterKey="+name+",UsePreviousValue=true")
 		}
 	}
@@ -65,7 +75,8 @@ func (p *program) boxesOff(ctx context.Context, s *stack) error {
 	return err
 }
 
-// endTasks stops all boxes, and waits until all have ended.
+// endTasks stops all boxes, and waits until all have ended. A task that is to stop is no
+// longer among those that are to run, and the cluster has it until its network is gone.
 func (p *program) endTasks(ctx context.Context) error {
 	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
 		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")
@@ -75,11 +86,15 @@ func (p *program) endTasks(ctx context.Context) error {
 	asked := map[string]bool{}
 	for end := time.Now().Add(tasksWithin); ; time.Sleep(tasksEvery) {
 		tasks, err := p.list(ctx, "ecs", "list-tasks", "--cluster", cluster, "--query", "taskArns")
-		if err != nil || len(tasks) == 0 {
+		if err != nil {
+			return err
+		}
+		ending, err := p.ending(ctx, cluster)
+		if err != nil || len(tasks)+len(ending) == 0 {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d tasks of the cluster %s still run; run make delete again", len(tasks), cluster)
+			return fmt.Errorf("%d tasks of the cluster %s have not ended; run make delete again", len(tasks)+len(ending), cluster)
 		}
 		for _, task := range tasks {
 			if asked[task] {
@@ -91,6 +106,23 @@ func (p *program) endTasks(ctx context.Context) error {
 			asked[task] = true
 		}
 	}
+}
+
+// ending returns the tasks that are to stop, and have not.
+func (p *program) ending(ctx context.Context, cluster string) (all []string, err error) {
+	stopped, err := p.list(ctx, "ecs", "list-tasks", "--cluster", cluster, "--desired-status", "STOPPED", "--query", "taskArns")
+	if err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(stopped, 100) { // as many as ECS describes
+		args := append([]string{"ecs", "describe-tasks", "--cluster", cluster, "--query", "tasks[?lastStatus!=`STOPPED`].taskArn", "--tasks"}, some...)
+		left, err := p.list(ctx, args...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, left...)
+	}
+	return all, nil
 }
 
 // definitions deletes the task definitions that the functions registered.
@@ -133,6 +165,9 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 		p.say("Table and bucket are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")
 	}
 	var failed []error
+	if p.purge {
+		failed = append(failed, emptyBucket(ctx, p, bucket))
+	}
 	for _, c := range commands {
 		if p.purge {
 			_, err := p.aws(ctx, c...)
@@ -146,4 +181,32 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 		p.say("%s", line)
 	}
 	return errors.Join(failed...)
+}
+
+// emptyBucket deletes all versions of all objects in a bucket, by a thousand at a time. AWS deletes
+// no bucket in which one is left, and "s3 rb --force" deletes none.
+func emptyBucket(ctx context.Context, p *program, bucket string) error {
+	for {
+		text, err := p.aws(ctx, "s3api", "list-object-versions", "--bucket", bucket, "--no-paginate", "--output", "json",
+			"--query", "{Objects:[Versions,DeleteMarkers][][].{Key:Key,VersionId:VersionId}}")
+		if err != nil {
+			return err
+		}
+		var versions struct{ Objects []json.RawMessage }
+		if err := json.Unmarshal([]byte(text), &versions); err != nil {
+			return fmt.Errorf("aws s3api list-object-versions does not say a list: %w", err)
+		}
+		if len(versions.Objects) == 0 {
+			return nil
+		}
+		left, err := p.do(ctx, command{Name: "aws", Stdin: text, Args: []string{
+			"s3api", "delete-objects", "--bucket", bucket, "--delete", "file:///dev/stdin", "--output", "json", "--query", "Errors",
+		}})
+		if err != nil {
+			return err
+		}
+		if left = strings.TrimSpace(left); left != "" && left != "null" && left != "[]" {
+			return fmt.Errorf("the bucket %s keeps what may not be deleted: %s", bucket, left)
+		}
+	}
 }

@@ -1,9 +1,11 @@
-// Command deploy creates or updates the stack of template.yaml on AWS, deletes it, and
-// restores its table, for make deploy, make delete and make restore. It first checks the account for limits that would fail
-// later, or affect other users of the account. Then it builds the functions, and pushes
-// the image of the boxes under a tag that never moves. It runs sam deploy with all
-// parameters whose values must not come from the last deployment, and prints the next
-// steps.
+// Command deploy creates or updates the stack of template.yaml on AWS, deletes it,
+// restores its table, and follows its logs, for make deploy, make delete, make restore and
+// make logs. To deploy, it first checks the account for limits that would fail later, or
+// affect other users of the account. For a new stack it asks for the most important
+// parameters, if there is a terminal, and keeps the answers in samconfig.toml. Then it
+// builds the functions, and pushes the image of the boxes under a tag that never moves. It
+// runs sam deploy with all parameters whose values must not come from the last deployment,
+// and prints the next steps.
 //
 // It calls the commands aws, sam and make, which use their usual region and credentials.
 // It keeps no state.
@@ -19,6 +21,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -37,24 +41,28 @@ type command struct {
 type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer
+	in     io.Reader // where a user answers; nil without a terminal
 	config settings
 	arch   string // the choice of the caller, "" for the stack's architecture
 	sam    string
 	given  map[string]string // parameters of the caller
 	force  bool
 	purge  bool
-	watch  int                                                     // minutes for which alarms roll an update back
-	store  func(dynamostore.Place, dynamostore.Keys) session.Store // opens the store in a table
+	watch  int                                                        // minutes for which alarms roll an update back; -1 leaves it to the stack
+	store  func(dynamostore.Location, dynamostore.Keys) session.Store // opens the store in a table
 }
 
 func main() {
 	p := program{do: execute, out: os.Stdout, store: openTable}
+	if term.IsTerminal(int(os.Stdin.Fd())) { //nolint:gosec // a descriptor is small
+		p.in = os.Stdin
+	}
 	section := flag.String("config", "default", "section of samconfig.toml")
 	flag.StringVar(&p.arch, "arch", "", "processor of functions and boxes: arm64 or x86_64; without it what the stack has, arm64 for a new one")
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
 	flag.BoolVar(&p.force, "force", false, "deploy into an account with few concurrent invocations")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
-	rollback := flag.String("rollback", "0", "up: minutes after an update in which alarms roll it back; 0 for none")
+	rollback := flag.String("rollback", "", "up: minutes after an update in which alarms roll it back; 0 for no alarms, also not those of the last update")
 	flag.Parse()
 	var err error
 	if p.watch, err = minutes(*rollback); err != nil {
@@ -69,7 +77,7 @@ func main() {
 
 func (p *program) run(ctx context.Context, section string, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME")
+		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME; or logs")
 	}
 	text, err := os.ReadFile("samconfig.toml")
 	if err != nil {
@@ -77,6 +85,9 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	}
 	if p.config, err = readSettings(string(text), section); err != nil {
 		return fmt.Errorf("samconfig.toml: %w", err)
+	}
+	if err := p.config.use(); err != nil {
+		return err
 	}
 	if p.given, err = overrides(strings.Join(args[1:], " ")); err != nil {
 		return err
@@ -87,9 +98,11 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	case "down":
 		return p.down(ctx)
 	case "restore":
-		return p.restore(ctx, p.given["AT"])
+		return restoration{p}.run(ctx, p.given["AT"])
+	case "logs":
+		return p.logs(ctx)
 	}
-	return fmt.Errorf("%q is neither up, down nor restore", args[0])
+	return fmt.Errorf("%q is neither up, down, restore nor logs", args[0])
 }
 
 // aws runs the AWS command and returns its output without the last newline.

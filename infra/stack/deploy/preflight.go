@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
 // fewInvocations is the number of concurrent invocations that Lambda always keeps
@@ -102,9 +103,35 @@ func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	return map[string]string{"ZoneIds": good[0] + "," + good[1]}, nil
 }
 
+// value returns the value that a parameter will have, "" for the template's own: params has
+// what this deployment sets, and s is the stack, nil for a new one.
+func value(params map[string]string, s *stack, name string) string {
+	if given, ok := params[name]; ok || s == nil {
+		return given
+	}
+	return s.Params[name]
+}
+
+// connectSecrets returns the client secrets that the functions will get, by the names of
+// third parties.
+func (p *program) connectSecrets(ctx context.Context, params map[string]string, s *stack) (secrets map[string]string, err error) {
+	name := value(params, s, "ConnectSecrets")
+	if name == "" {
+		return nil, nil
+	}
+	text, err := p.aws(ctx, "secretsmanager", "get-secret-value", "--secret-id", name, "--query", "SecretString", "--output", "text")
+	if err != nil {
+		return nil, fmt.Errorf("ConnectSecrets names the secret %s, which cannot be read: %w", name, err)
+	}
+	if secrets, err = upstream.ReadSecrets(text); err != nil {
+		return nil, fmt.Errorf("ConnectSecrets names the secret %s, whose value is %w", name, err)
+	}
+	return secrets, nil
+}
+
 // servers checks that the functions will be able to read servers.json. They have none of
 // the caller's variables, and boxes may read only the secrets below one path.
-func (p *program) servers(params map[string]string, s *stack) error {
+func (p *program) servers(ctx context.Context, params map[string]string, s *stack) error {
 	c, _, err := catalog.Load("servers.json", nil)
 	if err != nil {
 		return err
@@ -113,11 +140,14 @@ func (p *program) servers(params map[string]string, s *stack) error {
 		return fmt.Errorf("%v\n(the functions have none of your variables: write a default, or \"ssm:/%s/NAME\" for a secret that is in AWS Systems Manager)",
 			rejected[0], p.config.stack)
 	}
-	path := params["SecretsPath"]
-	if path == "" && s != nil {
-		path = s.Params["SecretsPath"]
+	secrets, err := p.connectSecrets(ctx, params, s)
+	if err != nil {
+		return err
 	}
-	path = cmp.Or(path, p.config.stack)
+	if _, err := upstream.ReadProviders(c.Connect(), secrets); err != nil {
+		return fmt.Errorf("servers.json: %w\n(the functions have none of your variables, and read no .env: docs/third-parties.md says where the secret of a client comes from)", err)
+	}
+	path := cmp.Or(value(params, s, "SecretsPath"), p.config.stack)
 	for _, name := range c.Names() {
 		server, _ := c.Server(name)
 		for variable, reference := range server.References() {
@@ -143,7 +173,7 @@ func (p *program) serviceRole(ctx context.Context) {
 	case err == nil:
 		p.say("made the account's role for ECS")
 		time.Sleep(settle)
-	case strings.Contains(err.Error(), "has been taken"): // the role exists
+	case strings.Contains(err.Error(), "has been taken"), strings.Contains(err.Error(), "EntityAlreadyExists"): // the role exists
 	default:
 		p.say("whether the account has its role for ECS is not known: %v", err)
 	}

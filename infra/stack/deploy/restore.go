@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -17,11 +18,14 @@ const (
 	restoredWithin = 24 * time.Hour
 )
 
-// restore makes a table of what the stack's table was at a time, with the settings that AWS
-// does not restore, and prints how to have the functions use it. The stack goes on with its
-// own table meanwhile. at is RFC 3339, or "" for the newest second that can be had, some
-// five minutes ago.
-func (p *program) restore(ctx context.Context, at string) error {
+// restoration is the command restore.
+type restoration struct{ *program }
+
+// run makes a new table with what the stack's table had at a time. It adds the
+// settings that AWS does not restore, and prints how to have the functions use the table.
+// The stack goes on with its own table meanwhile. at is RFC 3339, or "" for the newest
+// second that can be had, some five minutes ago.
+func (p restoration) run(ctx context.Context, at string) error {
 	s, err := p.describe(ctx)
 	if err != nil {
 		return err
@@ -36,6 +40,10 @@ func (p *program) restore(ctx context.Context, at string) error {
 		}
 		when = []string{"--restore-date-time", at}
 	}
+	keys, err := p.keys(ctx) // which the last step needs, and it would be a pity to miss them then
+	if err != nil {
+		return err
+	}
 	table := p.config.stack + "-" + time.Now().UTC().Format("20060102t150405")
 	_, err = p.aws(ctx, append([]string{
 		"dynamodb", "restore-table-to-point-in-time", "--source-table-name", s.output("TableName"), "--target-table-name", table,
@@ -48,7 +56,7 @@ func (p *program) restore(ctx context.Context, at string) error {
 	if err := p.active(ctx, table); err != nil {
 		return err
 	}
-	if err := p.advance(ctx, table); err != nil {
+	if err := p.advance(ctx, table, keys); err != nil {
 		return fmt.Errorf("%s is restored, and cannot be used yet: %w", table, err)
 	}
 	for _, setting := range [][]string{
@@ -64,37 +72,45 @@ func (p *program) restore(ctx context.Context, at string) error {
 }
 
 // advance raises the generations of the boxes in a table; see package restored.
-func (p *program) advance(ctx context.Context, table string) error {
+func (p restoration) advance(ctx context.Context, table string, keys dynamostore.Keys) error {
 	arn, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableArn", "--output", "text")
 	if err != nil {
 		return err
-	}
-	text, err := p.aws(ctx, "configure", "export-credentials", "--format", "process")
-	if err != nil {
-		return err
-	}
-	var k struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names of the command
-	if err := json.Unmarshal([]byte(text), &k); err != nil {
-		return fmt.Errorf("aws configure export-credentials: %w", err)
 	}
 	parts := strings.SplitN(arn, ":", 5)
 	if len(parts) < 5 {
 		return fmt.Errorf("%q is no ARN of a table", arn)
 	}
-	boxes, err := restored.Advance(ctx, p.store(dynamostore.Place{Table: table, Region: parts[3]}, dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}))
+	boxes, err := restored.Advance(ctx, p.store(dynamostore.Location{Table: table, Region: parts[3], Endpoint: os.Getenv("AWS_ENDPOINT_URL")}, keys))
 	if err == nil {
 		p.say("%d boxes are ready to wake", boxes)
 	}
 	return err
 }
 
+// keys returns the credentials that the aws command uses.
+func (p restoration) keys(ctx context.Context) (dynamostore.Keys, error) {
+	if id := os.Getenv("AWS_ACCESS_KEY_ID"); id != "" {
+		return dynamostore.Keys{ID: id, Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN")}, nil
+	}
+	text, err := p.aws(ctx, "configure", "export-credentials", "--format", "process")
+	if err != nil {
+		return dynamostore.Keys{}, fmt.Errorf("want version 2 of the aws command, signed in: %w", err)
+	}
+	var k struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names of the command
+	if err := json.Unmarshal([]byte(text), &k); err != nil {
+		return dynamostore.Keys{}, fmt.Errorf("aws configure export-credentials: %w", err)
+	}
+	return dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}, nil
+}
+
 // openTable returns the store in a table.
-func openTable(place dynamostore.Place, keys dynamostore.Keys) session.Store {
-	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{})
+func openTable(location dynamostore.Location, keys dynamostore.Keys) session.Store {
+	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }
 
 // active returns when a table has been restored.
-func (p *program) active(ctx context.Context, table string) error {
+func (p restoration) active(ctx context.Context, table string) error {
 	for end := time.Now().Add(restoredWithin); ; time.Sleep(restoredEvery) {
 		status, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableStatus", "--output", "text")
 		switch {

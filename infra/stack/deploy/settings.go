@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 )
@@ -10,6 +12,7 @@ import (
 type settings struct {
 	section string // of the file, as sam's --config-env
 	stack   string
+	region  string // "" for the one that the commands use anyway
 	params  map[string]string
 }
 
@@ -30,6 +33,8 @@ func readSettings(text, section string) (settings, error) {
 		switch {
 		case table == section+".global.parameters" && m != nil && m[1] == "stack_name":
 			s.stack = m[2]
+		case table == section+".global.parameters" && m != nil && m[1] == "region":
+			s.region = m[2]
 		case table != section+".deploy.parameters" || !strings.HasPrefix(line, "parameter_overrides"):
 		case m == nil:
 			return s, fmt.Errorf(`parameter_overrides of %s must be one string on one line: "NAME=VALUE NAME=VALUE"`, section)
@@ -44,6 +49,29 @@ func readSettings(text, section string) (settings, error) {
 		return s, fmt.Errorf("there is no stack_name in [%s.global.parameters]", section)
 	}
 	return s, nil
+}
+
+const (
+	functionName = 64          // the most characters that Lambda takes
+	longestEnd   = "-box-2048" // of the names that template.yaml gives functions
+)
+
+// fits checks that the names of the stack's functions, which begin with its own, are not too
+// long. Otherwise CloudFormation would find out in the middle of a deployment.
+func (s settings) fits() error {
+	if most := functionName - len(longestEnd); len(s.stack) > most {
+		return fmt.Errorf("the name of the stack has %d characters, and Lambda takes %d for the function %s%s: name the stack with at most %d in [%s.global.parameters] of samconfig.toml",
+			len(s.stack), functionName, s.stack, longestEnd, most, s.section)
+	}
+	return nil
+}
+
+// use has the commands work in the section's region. sam reads it itself.
+func (s settings) use() error {
+	if s.region == "" {
+		return nil
+	}
+	return errors.Join(os.Setenv("AWS_REGION", s.region), os.Setenv("AWS_DEFAULT_REGION", s.region))
 }
 
 // overrides parses NAME=VALUE pairs, separated by spaces.

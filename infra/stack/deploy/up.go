@@ -13,15 +13,34 @@ import (
 
 // up deploys the stack.
 func (p *program) up(ctx context.Context) error {
+	if err := p.config.fits(); err != nil {
+		return err
+	}
+	text, err := os.ReadFile("template.yaml")
+	if err != nil {
+		return err
+	}
+	template, err := parameters(string(text))
+	if err != nil {
+		return err
+	}
 	s, err := p.describe(ctx)
 	if err != nil {
 		return err
 	}
+	if s == nil && p.config.region == "" && len(p.given) == 0 { // who names values has read about them
+		if s, err = p.guide(ctx, template); err != nil { // the answers may name another one
+			return err
+		}
+	}
 	params, err := p.params(ctx, s)
+	if err == nil {
+		err = known(template, params)
+	}
 	if err != nil {
 		return err
 	}
-	if err := p.servers(params, s); err != nil {
+	if err := p.servers(ctx, params, s); err != nil {
 		return err
 	}
 	if params["AccessLogs"] == "on" {
@@ -49,7 +68,7 @@ func (p *program) up(ctx context.Context) error {
 			return err
 		}
 	}
-	if s != nil && p.watch > 0 {
+	if s != nil && p.watch >= 0 {
 		err = p.watched(ctx, s, params, p.watch)
 	} else {
 		err = p.plain(ctx, params)
@@ -172,7 +191,7 @@ func (p *program) image(ctx context.Context, s *stack, params map[string]string,
 
 // next prints the user's next steps, in order.
 func (p *program) next(s *stack) {
-	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "PushServers", "DashboardUrl"} {
+	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "PushServers", "ConsoleUrl", "OpenConsole", "DashboardUrl"} {
 		for _, o := range s.Outputs {
 			if o.OutputKey == name {
 				p.say("\n%s:\n  %s", o.Description, o.OutputValue)

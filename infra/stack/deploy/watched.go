@@ -13,15 +13,18 @@ import (
 	"strings"
 )
 
-// triggers returns the logical names of the alarms that roll an update back. CloudFormation
-// takes five.
+// triggers returns the logical names of the alarms that roll an update back.
+// CloudFormation takes at most five.
 func triggers() []string {
 	return []string{"HttpErrorsAlarm", "HttpApiErrorsAlarm", "SocketErrorsAlarm", "RelayErrorsAlarm", "FailedStartsAlarm"}
 }
 
-// minutes returns for how long CloudFormation watches alarms after an update; 0 for not at
-// all.
+// minutes returns for how long CloudFormation watches alarms after an update: 0 for not at
+// all, and -1 if the caller has not said.
 func minutes(text string) (int, error) {
+	if text == "" {
+		return -1, nil
+	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 180 {
 		return 0, fmt.Errorf("ROLLBACK is %q; want 0 to 180 minutes", text)
@@ -30,8 +33,10 @@ func minutes(text string) (int, error) {
 }
 
 // watched updates a stack as sam deploy does, and has CloudFormation watch alarms meanwhile
-// and for some minutes after. If one rings, it rolls everything back. The sam command has no
-// flag for that.
+// and for some minutes after. If one rings, it rolls everything back. With 0 minutes it has
+// CloudFormation watch none, also not those that it kept from the last update: an alarm that
+// rings already would roll back the update that mends its cause. The sam command has no flag
+// for either.
 func (p *program) watched(ctx context.Context, s *stack, params map[string]string, minutes int) error {
 	packaged, err := p.do(ctx, command{Name: p.sam, Args: []string{"package", "--config-env", p.config.section, "--resolve-s3", "--s3-prefix", p.config.stack}})
 	if err != nil {
@@ -48,7 +53,7 @@ func (p *program) watched(ctx context.Context, s *stack, params map[string]strin
 	if _, err := p.do(ctx, command{Name: "aws", Args: []string{"s3", "cp", "-", "s3://" + at[1] + "/" + object}, Stdin: packaged}); err != nil {
 		return err
 	}
-	url := "https://" + at[1] + ".s3." + parts[3] + ".amazonaws.com/" + object
+	url := "https://s3." + parts[3] + "." + suffix(parts[1]) + "/" + at[1] + "/" + object // as sam deploy writes it
 	known, err := p.list(ctx, "cloudformation", "validate-template", "--template-url", url, "--query", "Parameters[].ParameterKey")
 	if err != nil {
 		return err
@@ -79,15 +84,43 @@ func (p *program) watched(ctx context.Context, s *stack, params map[string]strin
 		}
 		return err
 	}
-	p.say("the stack is being updated; for %d minutes after, these alarms roll it back: %s", minutes, strings.Join(triggers(), ", "))
-	if _, err := p.aws(ctx, "cloudformation", "wait", "stack-update-complete", "--stack-name", p.config.stack); err != nil {
-		return fmt.Errorf("the stack was not updated, or was rolled back; its events say why: %w", err)
+	if minutes > 0 {
+		p.say("the stack is being updated; for %d minutes after, these alarms roll it back: %s", minutes, strings.Join(triggers(), ", "))
 	}
-	return nil
+	return p.updated(ctx)
+}
+
+// updated returns when an update has ended. The aws command waits an hour at most, and
+// CloudFormation may watch alarms for three.
+func (p *program) updated(ctx context.Context) error {
+	for {
+		_, err := p.aws(ctx, "cloudformation", "wait", "stack-update-complete", "--stack-name", p.config.stack)
+		if err == nil {
+			return nil
+		}
+		s, failed := p.describe(ctx)
+		if failed != nil {
+			return failed
+		}
+		if s == nil || !strings.Contains(err.Error(), "Max attempts exceeded") || !strings.HasSuffix(s.Status, "_IN_PROGRESS") {
+			return fmt.Errorf("the stack was not updated, or was rolled back; its events say why: %w", err)
+		}
+	}
+}
+
+// suffix returns the end of the names of AWS in a partition.
+func suffix(partition string) string {
+	if partition == "aws-cn" {
+		return "amazonaws.com.cn"
+	}
+	return "amazonaws.com"
 }
 
 // rollback returns the value of --rollback-configuration.
 func (p *program) rollback(ctx context.Context, minutes int) (string, error) {
+	if minutes == 0 {
+		return asJSON(map[string]any{"RollbackTriggers": []string{}}), nil
+	}
 	names, err := p.list(ctx, "cloudformation", "list-stack-resources", "--stack-name", p.config.stack,
 		"--query", "StackResourceSummaries[?contains(`"+asJSON(triggers())+"`, LogicalResourceId)].PhysicalResourceId")
 	if err != nil {

@@ -3,12 +3,17 @@
 Arguments: the endpoint, a step, and what the step takes:
   create TEMPLATE NAME=VALUE...   update TEMPLATE NAME=VALUE...   delete
   functions    the functions with their environments
+  live         the same of the versions that clients reach
   policies     all statements of all roles
   credentials ROLE    of a session of that role, by the beginning of its name
   zone         a hosted zone, which it makes
-  code FUNCTION ZIP NAME=VALUE...    gives a function its program, and other variables;
-               - keeps the program
-  restore TABLE NAME    restores a table as it is now under another name
+  schedules    names of all schedules
+  tasks        all tasks of ECS
+  code FUNCTION ZIP NAME=VALUE...    gives a function its program, and other variables, and
+               publishes it; - keeps the program
+  settings TABLE    those that a restore leaves off
+  network      a VPC and its subnets, which it makes
+  firewall GROUP    the VPC of a security group
   lose TABLE   deletes a table
   left         what is there, by service
 """
@@ -93,6 +98,12 @@ def functions():
     return {f["FunctionName"]: f.get("Environment", {}).get("Variables", {}) for f in pages("lambda", "list_functions", "Functions")}
 
 
+def live():
+    """The functions with the environments of the versions that their aliases name."""
+    lambda_ = client("lambda")
+    return {name: lambda_.get_function_configuration(FunctionName=name, Qualifier="live")["Environment"]["Variables"] for name in functions()}
+
+
 def policies():
     iam, all_ = client("iam"), {}
     for role in pages("iam", "list_roles", "Roles"):
@@ -125,10 +136,38 @@ def program():
     variables = lambda_.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
     variables.update(pair.split("=", 1) for pair in values)
     lambda_.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+    lambda_.update_alias(FunctionName=name, Name="live", FunctionVersion=lambda_.publish_version(FunctionName=name)["Version"])
 
 
-def restore():
-    client("dynamodb").restore_table_to_point_in_time(SourceTableName=rest[0], TargetTableName=rest[1], UseLatestRestorableTime=True)
+def settings():
+    dynamodb = client("dynamodb")
+    kept = dynamodb.describe_continuous_backups(TableName=rest[0])["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
+    return {
+        "expires": dynamodb.describe_time_to_live(TableName=rest[0])["TimeToLiveDescription"].get("AttributeName", ""),
+        "recovers": kept["PointInTimeRecoveryStatus"],
+    }
+
+
+def network():
+    """A network of the owner's: a VPC and its subnets."""
+    ec2 = client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    return {"vpc": vpc, "subnets": ",".join(ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.1.{n}.0/24")["Subnet"]["SubnetId"] for n in (1, 2))}
+
+
+def firewall():
+    """The VPC of a security group."""
+    return client("ec2").describe_security_groups(GroupIds=[rest[0]])["SecurityGroups"][0]["VpcId"]
+
+
+def tasks():
+    ecs, all_ = client("ecs"), []
+    for cluster in pages("ecs", "list_clusters", "clusterArns"):
+        arns = list(pages("ecs", "list_tasks", "taskArns", cluster=cluster))
+        for task in ecs.describe_tasks(cluster=cluster, tasks=arns)["tasks"] if arns else []:
+            defined = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
+            all_.append({"family": defined["family"], "image": defined["containerDefinitions"][0]["image"], "execution": defined["executionRoleArn"]})
+    return all_
 
 
 def left():
@@ -142,14 +181,15 @@ def left():
         "alarms": ("cloudwatch", "describe_alarms", "MetricAlarms"), "dashboards": ("cloudwatch", "list_dashboards", "DashboardEntries"),
         "buckets": ("s3", "list_buckets", "Buckets"),
         "domains": ("apigateway", "get_domain_names", "items"), "socket domains": ("apigatewayv2", "get_domain_names", "Items"),
-        "networks": ("ec2", "describe_vpcs", "Vpcs"),
+        "networks": ("ec2", "describe_vpcs", "Vpcs"), "task definitions": ("ecs", "list_task_definitions", "taskDefinitionArns"),
+        "schedules": ("scheduler", "list_schedules", "Schedules"), "stacks": ("cloudformation", "describe_stacks", "Stacks"),
     }
     return {kind: sorted(x if isinstance(x, str) else json.dumps(x, default=str) for x in pages(*of)) for kind, of in kinds.items()}
 
 
 steps = {
     "create": lambda: change("create"), "update": lambda: change("update"), "delete": delete,
-    "functions": functions, "policies": policies, "credentials": credentials, "zone": zone, "left": left,
-    "code": program, "restore": restore, "lose": lambda: client("dynamodb").delete_table(TableName=rest[0]),
+    "functions": functions, "live": live, "policies": policies, "schedules": lambda: [s["Name"] for s in pages("scheduler", "list_schedules", "Schedules")], "tasks": tasks, "credentials": credentials, "zone": zone, "left": left,
+    "code": program, "settings": settings, "network": network, "firewall": firewall, "lose": lambda: client("dynamodb").delete_table(TableName=rest[0]),
 }
 json.dump(steps[step](), sys.stdout, default=str)

@@ -19,6 +19,11 @@ with open(sys.argv[1], encoding="utf-8") as file:
 parameters = {name: spec.get("Default", "") for name, spec in template["Parameters"].items()}
 parameters.update(pair.split("=", 1) for pair in sys.argv[2:])
 # As sam package leaves it.
-template["Globals"]["Function"]["CodeUri"] = parameters.pop("CodeUri", "s3://bucket/code")
+code = parameters.pop("CodeUri", "s3://bucket/code")
+template["Globals"]["Function"]["CodeUri"] = code
+bucket, key = code.removeprefix("s3://").split("/", 1)
+for resource in template["Resources"].values():
+    if resource["Type"] == "AWS::Lambda::Function" and resource["Properties"]["Code"] == ".":
+        resource["Properties"]["Code"] = {"S3Bucket": bucket, "S3Key": key}
 translator = Translator(managed_policy_map={}, sam_parser=Parser())
 json.dump(translator.translate(template, parameters), sys.stdout, indent=1, default=str)

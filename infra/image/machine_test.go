@@ -1,0 +1,110 @@
+//go:build image
+
+package image_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// machine runs machine.py with a program for each platform, and returns the reference that
+// it printed.
+func (r *rig) machine(base, tag string, programs ...string) (string, error) {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "./machine.py", append([]string{r.crane, tag}, programs...)...)
+	cmd.Env = append(cmd.Environ(), "BASE="+r.host+"/"+base, "UV="+r.host+"/uv:1")
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
+	r := newRig(t)
+	made, err := r.machine("base:1", r.host+"/machine:1", "linux/amd64="+r.write("amd64", "dormouse for amd64"), "linux/arm64="+r.write("arm64", "dormouse for arm64"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest := strings.TrimSpace(string(r.do("digest", r.host+"/machine:1"))); made != r.host+"/machine@"+digest {
+		t.Errorf("it printed %s, and the tag is %s", made, digest)
+	}
+	r.do("validate", "--remote", made)
+	for _, arch := range []string{"amd64", "arm64"} {
+		reference := r.host + "/machine@" + strings.TrimSpace(string(r.do("digest", "--platform", "linux/"+arch, made)))
+		if d := cmp.Diff(map[string]string{
+			"usr/bin/node": "-rw-r--r-- usr/bin/node for " + arch,
+			"config":       "drwxr-xr-x ", "data": "drwx------ ",
+			"usr/local/bin/dormouse": "-rwxr-xr-x dormouse for " + arch,
+			"usr/local/bin/uv":       "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
+		}, r.contents(reference)); d != "" {
+			t.Error(d)
+		}
+		var image struct {
+			Architecture string
+			Config       struct {
+				User, WorkingDir     string
+				Env, Entrypoint, Cmd []string
+				Volumes              map[string]struct{}
+				ExposedPorts         map[string]struct{}
+				Healthcheck          struct{ Test []string }
+			}
+		}
+		if err := json.Unmarshal(r.do("config", reference), &image); err != nil {
+			t.Fatal(err)
+		}
+		c, none := image.Config, struct{}{}
+		got := []any{image.Architecture, c.User, c.WorkingDir, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.Volumes, c.ExposedPorts}
+		want := []any{
+			arch, "10001:10001", "/config", "PATH=/usr/bin HOME=/data/home LANG=C.UTF-8 DORMOUSE_DATA=/data", "/usr/local/bin/dormouse", "run --listen 0.0.0.0:8787",
+			map[string]struct{}{"/config": none, "/data": none},
+			map[string]struct{}{"8787/tcp": none, "8788/tcp": none},
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+		if test := strings.Join(c.Healthcheck.Test, " "); !strings.HasPrefix(test, "CMD-SHELL curl ") || !strings.Contains(test, "/healthz") {
+			t.Errorf("the health check is %q", test)
+		}
+	}
+}
+
+func TestTheSameProgramGivesTheSameImageOfOneMachine(t *testing.T) {
+	r := newRig(t)
+	program := "linux/arm64=" + r.write("program", "dormouse")
+	var made []string
+	for _, text := range []string{"dormouse", "dormouse", "another"} {
+		r.write("program", text)
+		reference, err := r.machine("base:1", r.host+"/machine:1", program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, reference)
+	}
+	if made[0] != made[1] || made[2] == made[0] {
+		t.Errorf("two images of the same program and one of another: %q", made)
+	}
+}
+
+func TestAnImageOfOneMachineThatCannotBeMadeIsRefused(t *testing.T) {
+	r := newRig(t)
+	program, file := r.write("program", "dormouse"), filepath.Join(r.folder, "image.tar")
+	for what, args := range map[string][]string{
+		"for a platform that the base does not have": {r.host + "/machine:1", "linux/riscv64=" + program},
+		"without a program":                          {r.host + "/machine:1", "linux/arm64=" + program + ".missing"},
+		"of two platforms in a file":                 {file, "linux/amd64=" + program, "linux/arm64=" + program},
+	} {
+		if made, err := r.machine("base:1", args[0], args[1:]...); err == nil {
+			t.Errorf("%s it made %q", what, made)
+		}
+	}
+}
+
+// The image and the archives have one program: make build's, which needs nothing beside it.
+func TestTheProgramWorksAloneInAnEmptyFolder(t *testing.T) {
+	if version := worksAlone(t, "../../bin/dormouse"); !strings.HasPrefix(version, "dormouse ") {
+		t.Errorf("dormouse version: %q", version)
+	}
+}

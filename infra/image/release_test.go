@@ -1,0 +1,206 @@
+//go:build release
+
+package image_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// release returns the folder with the files of a release, which make test-release makes.
+func release(t *testing.T) string {
+	t.Helper()
+	folder := os.Getenv("DORMOUSE_TEST_RELEASE")
+	if folder == "" {
+		t.Fatal("DORMOUSE_TEST_RELEASE names no folder: run make test-release")
+	}
+	return folder
+}
+
+// archives returns the path of each archive by its platform, such as linux_arm64.
+func archives(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(release(t), "dormouse_*.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, path := range paths {
+		parts := strings.Split(strings.TrimSuffix(filepath.Base(path), ".tar.gz"), "_")
+		all[strings.Join(parts[len(parts)-2:], "_")] = path
+	}
+	return all
+}
+
+// unpack writes the files of an archive into an empty folder and returns it with the name
+// and the mode of each file.
+func unpack(t *testing.T, path string) (folder string, files []string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder = t.TempDir()
+	for archive := tar.NewReader(z); ; {
+		head, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return folder, files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, head.FileInfo().Mode().String()+" "+head.Name)
+		if err := os.WriteFile(filepath.Join(folder, filepath.Base(head.Name)), data, head.FileInfo().Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// commit returns the commit of the working tree.
+func commit(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
+	head, all := commit(t), archives(t)
+	for _, platform := range []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"} {
+		path, ok := all[platform]
+		if !ok {
+			t.Errorf("there is no archive for %s", platform)
+			continue
+		}
+		folder, files := unpack(t, path)
+		slices.Sort(files)
+		if d := cmp.Diff([]string{"-rw-r--r-- LICENSE", "-rw-r--r-- README.md", "-rwxr-xr-x dormouse"}, files); d != "" {
+			t.Errorf("%s: %s", platform, d)
+		}
+		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{"path": info.Path}
+		for _, s := range info.Settings {
+			got[s.Key] = s.Value
+		}
+		goos, goarch, _ := strings.Cut(platform, "_")
+		for key, want := range map[string]string{
+			"path": "github.com/dormouse-mcp/dormouse/infra/dormouse", "GOOS": goos, "GOARCH": goarch,
+			"CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": head,
+		} {
+			if got[key] != want {
+				t.Errorf("%s: %s is %q, want %q", platform, key, got[key], want)
+			}
+		}
+	}
+	if len(all) != 4 {
+		t.Errorf("there are archives for %v", all)
+	}
+}
+
+// The checksums cover everything that users download, and the cask of the tap names the
+// archives by them.
+func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(release(t), "checksums.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]string{} // by name of file
+	for line := range strings.Lines(string(text)) {
+		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
+			sums[name] = sum
+		}
+	}
+	cask, err := os.ReadFile(filepath.Join(release(t), "homebrew", "Casks", "dormouse.rb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for platform, path := range archives(t) {
+		for _, name := range []string{filepath.Base(path), filepath.Base(path) + ".sbom.json"} {
+			data, err := os.ReadFile(filepath.Join(release(t), name))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			sum := sha256.Sum256(data)
+			if sums[name] != hex.EncodeToString(sum[:]) {
+				t.Errorf("checksums.txt has %q for %s", sums[name], name)
+			}
+			delete(sums, name)
+			if name == filepath.Base(path) && !strings.Contains(string(cask), hex.EncodeToString(sum[:])) {
+				t.Errorf("the cask does not have the archive for %s", platform)
+			}
+		}
+	}
+	if len(sums) > 0 {
+		t.Errorf("checksums.txt has other files: %v", sums)
+	}
+}
+
+// The SBOM of an archive names the modules that its program is built from.
+func TestTheSBOMNamesTheModulesOfTheProgram(t *testing.T) {
+	for platform, path := range archives(t) {
+		text, err := os.ReadFile(path + ".sbom.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bom struct {
+			Packages []struct{ Name, VersionInfo string }
+		}
+		if err := json.Unmarshal(text, &bom); err != nil {
+			t.Fatal(err)
+		}
+		named := map[string]bool{}
+		for _, p := range bom.Packages {
+			named[p.Name+" "+p.VersionInfo] = true
+		}
+		folder, _ := unpack(t, path)
+		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, module := range info.Deps {
+			if !named[module.Path+" "+module.Version] {
+				t.Errorf("%s: the SBOM does not name %s %s", platform, module.Path, module.Version)
+			}
+		}
+	}
+}
+
+// The program of the archive needs no program beside it and no home folder, and knows the
+// commit that it is built from.
+func TestTheArchiveWorksAloneInAnEmptyFolder(t *testing.T) {
+	unpacked, _ := unpack(t, archives(t)["linux_"+runtime.GOARCH])
+	version := worksAlone(t, filepath.Join(unpacked, "dormouse"))
+	if !strings.Contains(version, commit(t)[:12]) || strings.Contains(version, "devel") {
+		t.Errorf("dormouse version: %q", version)
+	}
+}

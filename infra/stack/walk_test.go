@@ -1,0 +1,514 @@
+//go:build walk
+
+package stack_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
+	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+)
+
+// A stranger types the five commands of docs/aws/deploy.md in a clone, upgrades, and deletes
+// the stack. The commands make, sam, aws, crane and dormouse are the real ones. What a
+// command needs is taken out of what an earlier one printed. AWS is the emulator; in front of
+// it is a stand-in for API Gateway, and a registry in memory is the one of ECR.
+func TestAStrangersWalk(t *testing.T) {
+	w := newWalk(t)
+	before := map[string][]string{}
+	w.do(&before, "left")
+
+	// 1. make deploy, at a terminal: name, region, access, domain, VPC, alarms, budget
+	said := w.answers("make deploy "+w.arch, "", "", "everybody", "", "", "", "ops@example.com", "")
+	kept, err := os.ReadFile(filepath.Join(w.clone, "samconfig.toml"))
+	if err != nil || !strings.Contains(said, `"everybody" is none of keys, oauth, idp`) || !strings.Contains(string(kept), "region = \"us-east-1\"") || !strings.Contains(string(kept), `parameter_overrides = "AlarmEmail=ops@example.com"`) {
+		t.Errorf("the answers are kept as %s, %v, after\n%s", kept, err, said)
+	}
+	w.hasImage()
+	// 2. the output FirstKey
+	key := w.types(line(t, said, "bin/dormouse keys create me "))
+	// 3. the output ClaudeCode, with the names in it
+	args := strings.Split(w.types(strings.NewReplacer("SERVER", "counter", "Bearer KEY", "Bearer "+strings.TrimSpace(key)).Replace(line(t, said, "claude mcp add "))), "\n")
+	if !slices.Equal(args[:5], []string{"mcp", "add", "--transport", "http", "counter"}) || args[6] != "--header" {
+		t.Fatalf("claude is asked %q", args)
+	}
+	client := w.connect(args[5], args[7])
+	w.says(client, 41, "41")
+	// 4. the output PushServers
+	if err := os.WriteFile(filepath.Join(w.clone, "servers.json"), []byte(strings.Replace(walked, "{\"counter\"", "{\"job\":{\"x-dormouse\":{\"native\":\"job\"}},\"counter\"", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if pushed := w.types(line(t, said, "bin/dormouse push ")); !strings.Contains(pushed, "Version 1 of the servers file") {
+		t.Errorf("push says %q", pushed)
+	}
+	// 5. make logs
+	w.follows("make logs", `"server":"counter"`)
+
+	// An operator looks, at the address of the stack.
+	operator := strings.TrimSpace(w.types(line(t, said, "bin/dormouse keys create me ") + " --role operator"))
+	endpoint := regexp.MustCompile(`(?m)^  (https://\S+/v1)$`).FindStringSubmatch(said)
+	if endpoint == nil {
+		t.Fatalf("the endpoint is not in %s", said)
+	}
+	at := " --url " + endpoint[1] + " --key " + operator
+	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "counter") {
+		t.Errorf("list says %s", listed)
+	}
+	// A stack keeps no output of boxes in the table, and says where it is.
+	if says := w.types("bin/dormouse logs one" + at + " 2>&1 || true"); !strings.Contains(says, "/dormouse/STACK/box") {
+		t.Errorf("logs says %s", says)
+	}
+	opened := w.types(strings.ReplaceAll(line(t, said, "bin/dormouse open "), "KEY", operator) + " --no-browser")
+	if page := w.gets(strings.TrimSpace(opened)); !strings.Contains(page, "<!doctype html>") {
+		t.Errorf("the console's page is %q", page)
+	}
+
+	// The upgrade: other code, and a box that is awake meanwhile.
+	w.wakes(endpoint[1], key)
+	again := w.types("make deploy " + w.arch + " ROLLBACK=15 ARGS='IdleSeconds=30'")
+	if line(t, again, "claude mcp add ") != line(t, said, "claude mcp add ") {
+		t.Errorf("after the upgrade clients connect by %s", again)
+	}
+	w.says(client, 1, "42")
+	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "job") {
+		t.Errorf("after the upgrade list says %s, and not what was pushed", listed)
+	}
+
+	// make delete leaves what docs/aws/deploy.md says.
+	gone := w.types("make delete")
+	after := map[string][]string{}
+	w.do(&after, "left")
+	var left []string
+	for kind, all := range after {
+		for _, one := range all {
+			if !slices.Contains(before[kind], one) {
+				left = append(left, kind+" "+one)
+			}
+		}
+	}
+	table := strings.TrimPrefix(line(t, gone, "aws dynamodb delete-table "), "aws dynamodb delete-table --table-name ")
+	bucket := strings.Fields(strings.TrimPrefix(line(t, gone, "aws s3 rb "), "aws s3 rb s3://"))[0]
+	for _, want := range []string{"tables " + table, `buckets .*"` + regexp.QuoteMeta(bucket) + `"`, `buckets .*"aws-sam-cli-managed-default-`, "stacks .*aws-sam-cli-managed-default", "roles .*/aws-service-role/ecs.amazonaws.com/"} {
+		at := slices.IndexFunc(left, regexp.MustCompile(want).MatchString)
+		if at < 0 {
+			t.Errorf("%s is gone; there are %q", want, left)
+			continue
+		}
+		left = slices.Delete(left, at, at+1)
+	}
+	// The call that wakes the box still waits. The emulator makes the log group anew for what it
+	// writes at its end; on AWS no role of the stack may.
+	left = slices.DeleteFunc(left, func(one string) bool {
+		return strings.HasPrefix(one, "logs ") && strings.Contains(one, `"/dormouse/dormouse/http"`)
+	})
+	if len(left) > 0 {
+		t.Errorf("make delete leaves %q", left)
+	}
+	// The two commands that it prints delete the rest.
+	w.types(line(t, gone, "aws s3 rb "))
+	w.types(line(t, gone, "aws dynamodb delete-table "))
+}
+
+const walked = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"one":{"command":"true"}}}`
+
+// walk is a stranger's clone and terminal.
+type walk struct {
+	*emulator
+	clone    string
+	arch     string
+	env      []string
+	client   *http.Client
+	registry string
+}
+
+func newWalk(t *testing.T) *walk {
+	t.Helper()
+	w := &walk{emulator: emulate(t), clone: t.TempDir(), arch: "ARCH=x86_64"} // of this machine, which executes the functions
+	if runtime.GOARCH == "arm64" {
+		w.arch = "ARCH=arm64"
+	}
+	w.copies()
+	programs := t.TempDir()
+	w.writes(filepath.Join(programs, "claude"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+	w.serves()
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+	gate := w.gate(authority)
+	trusted, err := os.ReadFile(authority) //nolint:gosec // written above
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(trusted)
+	// The emulator takes what functions answer for text.
+	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, Proxy: http.ProxyURL(gate), TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	w.env = append(os.Environ(), "PATH="+programs+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
+		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE="+filepath.Join(programs, "none"), "AWS_SHARED_CREDENTIALS_FILE="+filepath.Join(programs, "none"), "AWS_PAGER=",
+		"HTTPS_PROXY="+gate.String(), "SSL_CERT_FILE="+authority, "BASE="+w.registry+"/base:1", "UV="+w.registry+"/uv:1", "MAKEFLAGS=", "PYTHONUNBUFFERED=1")
+	return w
+}
+
+func (w *walk) writes(file, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o700); err != nil { //nolint:gosec // some are programs
+		w.t.Fatal(err)
+	}
+}
+
+// copies makes a clone of the repository as it is, with other servers.
+func (w *walk) copies() {
+	w.t.Helper()
+	listed := run(w.t, "git", "-C", root(), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd := exec.CommandContext(w.t.Context(), "sh", "-c", `tar --null --ignore-failed-read -cf - -T - | tar -xf - -C "$0"`, w.clone) //nolint:gosec // our own folders
+	cmd.Dir, cmd.Stdin = root(), bytes.NewReader(listed)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	tools, err := filepath.Abs(root(".tools"))
+	if err == nil {
+		err = os.Symlink(tools, filepath.Join(w.clone, ".tools"))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.writes(filepath.Join(w.clone, "servers.json"), walked)
+}
+
+// types runs a command line in the clone and returns what it prints on stdout.
+func (w *walk) types(command string) string {
+	w.t.Helper()
+	cmd := w.command(command)
+	var out, says bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &says
+	began := time.Now()
+	err := cmd.Run()
+	w.t.Logf("%s: %.0f s", command, time.Since(began).Seconds())
+	if err != nil {
+		w.t.Fatalf("%s: %v\n%s\n%s", command, err, &out, &says)
+	}
+	return out.String()
+}
+
+// answers runs a command line at a terminal, where these lines are typed, and returns what the
+// terminal shows.
+func (w *walk) answers(command string, lines ...string) string {
+	w.t.Helper()
+	cmd := w.command(command)
+	began := time.Now()
+	terminal, err := pty.Start(cmd)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = terminal.Close() }()
+	if _, err := io.WriteString(terminal, strings.Join(lines, "\n")+"\n"); err != nil {
+		w.t.Fatal(err)
+	}
+	shown, _ := io.ReadAll(terminal) // the end of a terminal is an error
+	err = cmd.Wait()
+	w.t.Logf("%s: %.0f s", command, time.Since(began).Seconds())
+	if err != nil {
+		w.t.Fatalf("%s: %v\n%s", command, err, shown)
+	}
+	return strings.ReplaceAll(string(shown), "\r\n", "\n")
+}
+
+func (w *walk) command(line string) *exec.Cmd {
+	cmd := exec.CommandContext(w.t.Context(), "bash", "-c", line) //nolint:gosec // from the documents and from what they print
+	cmd.Dir, cmd.Env = w.clone, w.env
+	return cmd
+}
+
+// follows runs a command until it prints a text.
+func (w *walk) follows(command, want string) {
+	w.t.Helper()
+	cmd := w.command(command)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	var seen []string
+	found := false
+	for lines := bufio.NewScanner(out); !found && lines.Scan(); {
+		seen = append(seen, lines.Text())
+		found = strings.Contains(strings.ReplaceAll(lines.Text(), " ", ""), want) // sam indents JSON
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // Ctrl-C
+	_, _ = io.Copy(io.Discard, out)
+	_ = cmd.Wait() // that it was interrupted
+	if !found {
+		w.t.Errorf("%s shows no %s, but\n%s", command, want, strings.Join(seen, "\n"))
+	}
+}
+
+// line returns the printed line that begins with a text.
+func line(t *testing.T, said, begin string) string {
+	t.Helper()
+	for text := range strings.Lines(said) {
+		if text = strings.TrimSpace(text); strings.HasPrefix(text, begin) {
+			return text
+		}
+	}
+	t.Fatalf("%q is not in\n%s", begin, said)
+	return ""
+}
+
+// connect opens a session with a client of others.
+func (w *walk) connect(url, header string) *mcp.ClientSession {
+	w.t.Helper()
+	name, value, _ := strings.Cut(header, ": ")
+	with := &http.Client{Transport: withHeader{w.client.Transport, name, value}}
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "stranger", Version: "1"}, nil).Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: with, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+type withHeader struct {
+	http.RoundTripper
+	name, value string
+}
+
+func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(h.name, h.value)
+	return h.RoundTripper.RoundTrip(r)
+}
+
+func (w *walk) says(s *mcp.ClientSession, by int, want string) {
+	w.t.Helper()
+	got, err := s.CallTool(w.t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"by": by}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if text, _ := got.Content[0].(*mcp.TextContent); text == nil || text.Text != want {
+		w.t.Errorf("the counter says %+v, want %s", got.Content[0], want)
+	}
+}
+
+// gets returns the page to which a link leads.
+func (w *walk) gets(link string) string {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, link, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	res, err := w.client.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		w.t.Fatalf("%s: %s, %v: %s", link, res.Status, err, text)
+	}
+	return string(text)
+}
+
+// wakes sends a message to a server whose box sleeps, and returns when its task is there.
+func (w *walk) wakes(endpoint, key string) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+"/one/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"stranger","version":"1"}}}`))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(key))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	go func() {
+		if res, err := w.client.Do(r); err == nil { // no runner comes, so nobody waits for the end
+			_ = res.Body.Close()
+		}
+	}()
+	var tasks []any
+	for len(tasks) == 0 && ctx.Err() == nil {
+		w.do(&tasks, "tasks")
+	}
+}
+
+// hasImage checks that the registry has the image that the functions name.
+func (w *walk) hasImage() {
+	w.t.Helper()
+	environments := map[string]map[string]string{}
+	w.do(&environments, "functions")
+	var place struct{ Image string }
+	if err := json.Unmarshal([]byte(environments["dormouse-http"]["DORMOUSE_FLEET"]), &place); err != nil {
+		w.t.Fatal(err)
+	}
+	host, rest, _ := strings.Cut(place.Image, "/")
+	name, tag, _ := strings.Cut(rest, ":")
+	if tags := w.gets("https://" + host + "/v2/" + name + "/tags/list"); !strings.Contains(tags, `"`+tag+`"`) {
+		w.t.Errorf("boxes have the image %s, and the registry %s", place.Image, tags)
+	}
+}
+
+// serves starts the registry, with a base and an image of tools.
+func (w *walk) serves() {
+	w.t.Helper()
+	crane := os.Getenv("DORMOUSE_TEST_CRANE")
+	if crane == "" {
+		w.t.Fatal("DORMOUSE_TEST_CRANE names no program: run make walk-stack")
+	}
+	w.registry = cranetest.Registry(w.t, crane)
+	folder := w.t.TempDir()
+	w.writes(filepath.Join(folder, "uv"), "uv")
+	w.writes(filepath.Join(folder, "uvx"), "uvx")
+	layer := filepath.Join(folder, "layer.tar")
+	run(w.t, "tar", "-C", folder, "-cf", layer, "uv", "uvx")
+	for _, image := range []string{"base:1", "uv:1"} {
+		image = w.registry + "/" + image
+		run(w.t, crane, "append", "--new_layer", layer, "--new_tag", image)
+		run(w.t, crane, "mutate", "--set-platform", "linux/"+runtime.GOARCH, "--tag", image, image)
+	}
+}
+
+// gate starts a proxy that leads every name of AWS to the stand-ins for API Gateway and ECR.
+// It writes the certificate that they have into a file.
+func (w *walk) gate(authority string) *url.URL {
+	w.t.Helper()
+	api, err := apigw.NewRESTAPI(apigw.RESTConfig{
+		Function: "dormouse-http", Paths: map[string]string{"/console": "dormouse-console", "/console/": "dormouse-console"},
+		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
+	inside := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.Host, ".execute-api."):
+			http.StripPrefix("/v1", api).ServeHTTP(out, r)
+		case strings.Contains(r.Host, ".dkr.ecr."):
+			images.ServeHTTP(out, r)
+		default:
+			http.Error(out, "nobody is called "+r.Host, http.StatusBadGateway)
+		}
+	}))
+	inside.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(w.t, authority)}, MinVersion: tls.VersionTLS12}
+	inside.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that think better of it
+	inside.StartTLS()
+	w.t.Cleanup(func() { inside.CloseClientConnections() })
+	proxy := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect {
+			http.Error(out, "only CONNECT", http.StatusMethodNotAllowed)
+			return
+		}
+		to, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", inside.Listener.Addr().String())
+		if err != nil {
+			http.Error(out, err.Error(), http.StatusBadGateway)
+			return
+		}
+		from, _, err := out.(http.Hijacker).Hijack()
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+		_, _ = io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() {
+			_, _ = io.Copy(to, from)
+			_ = to.Close()
+		}()
+		_, _ = io.Copy(from, to)
+		_ = from.Close()
+	}))
+	w.t.Cleanup(proxy.Close)
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return at
+}
+
+// certificate returns one for the names of AWS that the walk meets, and writes it to a file.
+func certificate(t *testing.T, file string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"*.execute-api.us-east-1.amazonaws.com", "*.dkr.ecr.us-east-1.amazonaws.com"}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the emulator"}, DNSNames: names, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
+	if err == nil {
+		err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// inEmulator invokes the versions that clients reach in the emulator, as API Gateway does
+// under the name of the API itself.
+type inEmulator struct{ endpoint string }
+
+func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte) (*lambda.Invocation, error) {
+	var event struct {
+		Path           string         `json:"path"`
+		RequestContext map[string]any `json:"requestContext"`
+	}
+	all := map[string]any{}
+	if err := errors.Join(json.Unmarshal(payload, &event), json.Unmarshal(payload, &all)); err != nil {
+		return nil, err
+	}
+	event.RequestContext["path"] = "/v1" + event.Path // with the stage
+	all["requestContext"] = event.RequestContext
+	payload, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	got, err := emulated(ctx, e.endpoint, function+":live", payload, nil)
+	if err != nil || got.status != http.StatusOK || got.failed {
+		return nil, errors.Join(err, fmt.Errorf("%s is answered with %+v", function, got))
+	}
+	var whole string // what a function streams
+	if err := json.Unmarshal([]byte(got.body), &whole); err != nil {
+		return nil, errors.Join(err, fmt.Errorf("%s answers %s", function, got.body))
+	}
+	return &lambda.Invocation{ContentType: "application/vnd.awslambda.http-integration-response", Body: io.NopCloser(strings.NewReader(whole))}, nil
+}
