@@ -22,6 +22,7 @@ type httpClient struct {
 	http             *http.Client
 	ids              requestIDs
 	session          string
+	key              string // an API key, "" for none
 }
 
 func newHTTPClient(address, version string, keeps bool) *httpClient {
@@ -104,6 +105,9 @@ func (c *httpClient) do(ctx context.Context, method, address string, header http
 	}
 	if c.session != "" {
 		r.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
 	}
 	if c.session != "" || !c.keeps {
 		r.Header.Set("Mcp-Protocol-Version", c.version)

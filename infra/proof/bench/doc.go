@@ -14,6 +14,7 @@
 //	payload   answers of 1 KiB to 4 MiB, requests up to 1 MiB
 //	growth    what sessions that have ended leave in memory and on disk
 //	history   a call after 100,000 events and beside 100,000 sessions, on both stores
+//	tenants   calls beside a tenant at its limit, and CPU of refused requests
 //	sockets   10,000 WebSocket clients that are silent
 //	profile   CPU profiles of every program of Dormouse; only when it is named
 //

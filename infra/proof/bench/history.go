@@ -40,12 +40,12 @@ func history(ctx context.Context, m *measurement) error {
 	tables := map[string]string{}
 	next := ""
 	return m.historyOn(ctx, "DynamoDB Local", func(e *endpoint) (session.Store, error) {
-		place, err := dynamostore.ParsePlace(tables[e.data], "")
+		location, err := dynamostore.ParseLocation(tables[e.data], "")
 		if err != nil {
 			return nil, err
 		}
 		transport := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-		return dynamostore.New(place.Client(dynamostore.Keys{ID: "local", Secret: "local"}, transport), place.Table, dynamostore.Options{}), nil
+		return dynamostore.New(location.Client(dynamostore.Keys{ID: "local", Secret: "local"}, transport), location.Table, dynamostore.Options{}), nil
 	}, func() []string {
 		next = "bench-" + session.NewNonce() + "?endpoint=" + url + "&region=local"
 		return []string{"--store", "dynamodb:" + next}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 )
 
 // profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.
@@ -22,7 +22,7 @@ func profiles(ctx context.Context, m *measurement) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(sockets) }() // if this fails, the files stay in the system's temporary folder
-	e, err := m.start(ctx, launch{env: []string{profile.Environment + "=" + sockets}})
+	e, err := m.start(ctx, launch{env: []string{pprofsock.Environment + "=" + sockets}})
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Durati
 			name := strings.TrimSuffix(filepath.Base(socket), ".sock")
 			f, err := os.Create(filepath.Join(folder, name+".pprof"))
 			if err == nil {
-				err = errors.Join(profile.Take(ctx, socket, lasts, f), f.Close())
+				err = errors.Join(pprofsock.Take(ctx, socket, lasts, f), f.Close())
 			}
 			if err != nil {
 				failed[i] = fmt.Errorf("profile %s: %w", name, err)

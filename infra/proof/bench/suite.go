@@ -45,6 +45,7 @@ func parts() []part {
 		{name: "payload", about: "large requests and answers, one at a time", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: anybody, run: payload, tools: true, bases: []string{"supergateway", "mcpagent", "native"}},
 		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
 		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-process"), run: history},
+		{name: "tenants", about: "calls beside a tenant at its limit, and what refusals cost", wants: named("dormouse"), fits: named("dormouse", "dormouse-process"), run: tenants},
 		{name: "sockets", about: "WebSocket clients that are silent", wants: named("dormouse-ws"), fits: named("dormouse-ws"), run: sockets},
 	}
 }

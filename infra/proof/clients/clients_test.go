@@ -10,8 +10,11 @@ import (
 	"io"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 // runLimit limits the whole run of a client. Inside the client, each check has a limit of
@@ -115,6 +118,63 @@ func TestDormousePassesEveryModernClient(t *testing.T) {
 			r.checks = modernChecks()
 			r.start(t)
 			r.report(t)
+		})
+	}
+}
+
+// The TypeScript SDKs at the address of all servers, where names begin with the server's.
+// The matrix has the others. Each has an endpoint of its own, as above.
+func TestDormousePassesTypeScriptAtOneAddress(t *testing.T) {
+	modern := modernClients()
+	for name, tt := range map[string]struct {
+		client client
+		checks []string
+	}{
+		"ts-1.32.2 legacy": {clientsOver(webSocket)[0], allChecks()},
+		"ts-2.4.0 legacy": {client{"ts-2.4.0", func(t *testing.T, transport string) []string {
+			return append(prepareTypeScript(t, "ts2", transport), "--mode", "legacy")
+		}}, allChecks()},
+		"ts-2.4.0 auto": {modern["ts auto"], modernChecks()},
+		"ts-2.4.0 pin":  {modern["ts pin"], modernChecks()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := programtest.Tool(t, "node", programtest.NodeHelp)
+			server := map[string]any{"command": node, "args": []string{everything(t), "stdio"}}
+			hosted := programtest.Host(t, map[string]any{"everything": server, "other": server})["everything"]
+			url := strings.Replace(hosted.URL, "/everything/mcp", "/mcp", 1)
+			r := newRun(t, tt.client.name, streamable, append(tt.client.prepare(t, streamable), "--url", url, "--transport", streamable, "--one", "everything"))
+			r.checks = tt.checks
+			r.start(t)
+			r.report(t)
+		})
+	}
+}
+
+// server-everything's own HTTP servers, hosted as remote servers. Checks of what
+// docs/remote-servers.md does not promise may fail.
+func TestDormousePassesClientsWithARemoteServer(t *testing.T) {
+	for far, lacks := range map[string][]string{streamable: nil, sse: {"roots", "logging"}} {
+		t.Run("upstream "+far, func(t *testing.T) {
+			t.Parallel()
+			url := programtest.Host(t, map[string]any{"everything": remoteEntry(startReference(t, far))})["everything"].URL
+			for _, c := range clientsOver(streamable) {
+				// The others wait a minute or more for what such a server lacks; make matrix
+				// runs them.
+				if c.name != map[string]string{streamable: "ts-1.32.2", sse: "go-1.8.0"}[far] {
+					continue
+				}
+				t.Run(c.name, func(t *testing.T) {
+					r := c.run(t, streamable, url)
+					r.start(t)
+					outcomes := r.outcomes(t)
+					for _, check := range allChecks() {
+						if got := outcomes[check]; !got.OK && !slices.Contains(lacks, check) {
+							t.Errorf("%s: after %d ms: %s", check, got.MS, got.Error)
+						}
+					}
+				})
+			}
 		})
 	}
 }

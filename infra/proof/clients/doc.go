@@ -33,10 +33,12 @@
 // # The sign-in
 //
 // SDKs, mcp-remote and the inspector sign in, call a tool, and refresh a token that has
-// expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, at
-// oidc-provider by way of Dormouse, and with oidc-provider's own tokens. The same with
-// Keycloak takes minutes (build tag keycloak, by `make test-idp`). They register
-// themselves. Client ID metadata documents need a public host; package broker tests them.
+// expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, also
+// behind stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with
+// oidc-provider's own tokens. The same with Keycloak takes minutes (build tag keycloak, by
+// `make test-idp`); Keycloak also exchanges tokens there. Clients register themselves, or
+// they are the client of a metadata document (document_test.go). They sign in again after
+// their grant was revoked.
 // Programs that cannot go through the pages use visit. A real browser goes through them in
 // browser_test.go (build tag browser, by `make test-browser`).
 //

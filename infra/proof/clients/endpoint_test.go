@@ -60,3 +60,8 @@ func startReference(t *testing.T, transport string) string {
 	}
 	return ready.URL
 }
+
+// remoteEntry is a servers file's entry for a server of this machine that has a URL.
+func remoteEntry(url string) map[string]any {
+	return map[string]any{"url": url, "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}}
+}

@@ -5,7 +5,9 @@ package clients
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -16,11 +18,17 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
 )
 
 const (
@@ -31,7 +39,7 @@ const (
 	javaHelp      = "Maven and a JDK of 17 or newer are needed"
 )
 
-// Row A-51 with Keycloak. Users sign in there by way of Dormouse, and without it, with
+// Row A-51 with Keycloak, and the exchange of tokens (RFC 8693). Users sign in there by way of Dormouse, and without it, with
 // tokens of Keycloak. For these the realm has what docs/sign-in.md says: a scope that adds
 // the server's URL to the audience, and registration without the policy of trusted hosts.
 func TestRealClientsSignInWithKeycloak(t *testing.T) {
@@ -40,10 +48,118 @@ func TestRealClientsSignInWithKeycloak(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			at := host(t, k)
 			for name, prepare := range signInClients() {
-				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), at) })
+				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), at, signingIn{}) })
 			}
 		})
 	}
+	t.Run("exchange", func(t *testing.T) { exchangeAtKeycloak(t, k) })
+}
+
+// exchangeAtKeycloak has a user sign in and call a stdio server, whose process gets the
+// token of a third party that Keycloak gives in exchange for the user's own.
+func exchangeAtKeycloak(t *testing.T, k *keycloak) {
+	address := freeAddress(t)
+	issuer := k.newRealm(t, "exchange")
+	client := k.dormouse(t, "exchange", address, map[string]string{"standard.token.exchange.enabled": "true", "standard.token.exchange.enableRefreshRequestedTokenType": "NO"})
+	k.post(t, "/exchange/clients", map[string]any{"clientId": "crm-api", "secret": "other", "publicClient": false})
+	deals := k.post(t, "/exchange/client-scopes", map[string]any{
+		"name": "deals", "protocol": "openid-connect", "attributes": map[string]string{"include.in.token.scope": "true"},
+		"protocolMappers": []any{map[string]any{
+			"name": "crm", "protocol": "openid-connect", "protocolMapper": "oidc-audience-mapper",
+			"config": map[string]string{"included.client.audience": "crm-api", "access.token.claim": "true"},
+		}},
+	})
+	k.do(t, http.MethodPut, "/exchange/clients/"+client+"/optional-client-scopes/"+deals, nil, nil)
+	server := map[string]any{
+		"command": programtest.Tool(t, "node", programtest.NodeHelp), "args": []string{everything(t), "stdio"},
+		"env": map[string]string{"CRM_TOKEN": "${principal:crm}"},
+	}
+	settings := map[string]any{
+		"access": map[string]any{"issuer": issuer, "client_id": "dormouse", "client_secret": "secret"},
+		"connect": map[string]any{"crm": map[string]any{
+			"token": issuer + "/protocol/openid-connect/token", "client_id": "dormouse", "client_secret": "secret", "scopes": []string{"deals"}, "exchange": map[string]any{"audience": "crm-api"},
+		}},
+	}
+	at := programtest.HostWith(t, map[string]any{"everything": server}, settings, "--listen", address, "--access", "oauth")["everything"].URL
+	session, token := signedIn(t, at)
+	res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "get-env"})
+	if err != nil || res.IsError {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	var env struct {
+		Token string `json:"CRM_TOKEN"`
+	}
+	if err := json.Unmarshal([]byte(res.Content[0].(*mcp.TextContent).Text), &env); err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(env.Token, ".")
+	if len(parts) != 3 || env.Token == token() {
+		t.Fatalf("the process acts with %q", env.Token)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var claims struct {
+		Iss, Aud, Azp, Scope string
+		Username             string `json:"preferred_username"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		t.Fatalf("%v: %s", err, payload)
+	}
+	if claims.Iss != issuer || claims.Aud != "crm-api" || claims.Azp != "dormouse" || claims.Username != "ada" || !slices.Contains(strings.Fields(claims.Scope), "deals") {
+		t.Errorf("the process acts with a token of %s", payload)
+	}
+}
+
+// signedIn connects go-sdk's client, which signs in as ada, and returns its session and a
+// function that returns its token.
+func signedIn(t *testing.T, at string) (session *mcp.ClientSession, token func() string) {
+	t.Helper()
+	const done = "http://127.0.0.1:5000/done"
+	user := webuser.New(webuser.Ada())
+	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
+		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{done}, TokenEndpointAuthMethod: "none"}},
+		RedirectURL:                     done,
+		AuthorizationCodeFetcher: func(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+			page, err := user.Visit(ctx, args.URL, done)
+			if err != nil {
+				return nil, err
+			}
+			q := page.URL.Query()
+			return &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil)
+	session, err = client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: handler}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	return session, func() string {
+		source, err := handler.TokenSource(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := source.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.AccessToken
+	}
+}
+
+// dormouse registers the client of a Dormouse in a realm, and returns its id.
+func (k *keycloak) dormouse(t *testing.T, realm, address string, attributes map[string]string) string {
+	t.Helper()
+	attributes["pkce.code.challenge.method"] = "S256"
+	return k.post(t, "/"+realm+"/clients", map[string]any{
+		"clientId": "dormouse", "secret": "secret", "redirectUris": []string{"http://" + address + "/callback"}, "publicClient": false, "standardFlowEnabled": true,
+		"attributes": attributes,
+	})
 }
 
 // hostWithKeycloak starts a Dormouse that is a client of a realm of its own.
@@ -51,10 +167,7 @@ func hostWithKeycloak(t *testing.T, k *keycloak) string {
 	t.Helper()
 	address := freeAddress(t)
 	issuer := k.newRealm(t, "staff")
-	client := k.post(t, "/staff/clients", map[string]any{
-		"clientId": "dormouse", "secret": "secret", "redirectUris": []string{"http://" + address + "/callback"}, "publicClient": false, "standardFlowEnabled": true,
-		"attributes": map[string]string{"pkce.code.challenge.method": "S256"},
-	})
+	client := k.dormouse(t, "staff", address, map[string]string{})
 	groups := k.post(t, "/staff/client-scopes", map[string]any{"name": "groups", "protocol": "openid-connect", "protocolMappers": []any{groupsMapper()}})
 	k.do(t, http.MethodPut, "/staff/clients/"+client+"/default-client-scopes/"+groups, nil, nil)
 	access := engines(issuer)

@@ -4,6 +4,7 @@ package clients
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,33 +22,71 @@ import (
 
 // This is the matrix: every client, in each of its modes, against stdio servers of each
 // era behind Dormouse. Each cell has a server of its own that has never been started, so
-// every client begins with a cold start.
+// every client begins with a cold start. In one column the clients are at the address of
+// all servers. In two more the server is a remote one, which is up: another program, and
+// another Dormouse.
 
-// pageVariable is a variable. If it is set, the test writes the table into
-// docs/clients.md.
-const pageVariable = "DORMOUSE_MATRIX_PAGE"
+// Variables of the test.
+const (
+	pageVariable    = "DORMOUSE_MATRIX_PAGE"    // if it is set, the test writes the table into docs/clients.md
+	columnsVariable = "DORMOUSE_MATRIX_COLUMNS" // titles of the columns to run, with commas; the table keeps the others
+)
 
 // buildLimit bounds the build of the Rust client.
 const buildLimit = 15 * time.Minute
 
-// column is a hosted server.
+// column is a hosted server. entries returns its entries in the servers file, by name: one
+// for each row.
 type column struct {
 	title   string
-	command func(t *testing.T) (command string, args []string)
+	one     bool // clients are at the address of a group of two servers
+	entries func(t *testing.T, names []string) map[string]any
 }
 
 func columns() []column {
-	eras := func(era string) func(*testing.T) (string, []string) {
-		return func(t *testing.T) (string, []string) { return prepareEras(t), []string{era} }
+	all := func(entry func(t *testing.T) map[string]any) func(*testing.T, []string) map[string]any {
+		return func(t *testing.T, names []string) map[string]any {
+			made, servers := entry(t), map[string]any{}
+			for _, name := range names {
+				servers[name] = made
+			}
+			return servers
+		}
 	}
+	program := func(command string, args ...string) map[string]any {
+		return map[string]any{"command": command, "args": args, "x-dormouse": map[string]any{"idle_seconds": 5}}
+	}
+	eras := func(era string) func(*testing.T, []string) map[string]any {
+		return all(func(t *testing.T) map[string]any { return program(prepareEras(t), era) })
+	}
+	legacy := all(func(t *testing.T) map[string]any {
+		return program(programtest.Tool(t, "node", programtest.NodeHelp), everything(t), "stdio")
+	})
 	return []column{
-		{"legacy", func(t *testing.T) (string, []string) {
-			return programtest.Tool(t, "node", programtest.NodeHelp), []string{everything(t), "stdio"}
+		{title: "legacy", entries: legacy},
+		{title: "both eras", entries: eras("dual")},
+		{title: "2026-07-28 only", entries: eras("modern")},
+		{title: "`/mcp`", one: true, entries: legacy},
+		{title: "remote", entries: all(func(t *testing.T) map[string]any { return remoteEntry(startReference(t, streamable)) })},
+		{title: "remote Dormouse", entries: func(t *testing.T, names []string) map[string]any {
+			servers := map[string]any{}
+			for name, hosted := range programtest.Host(t, legacy(t, names)) {
+				servers[name] = remoteEntry(hosted.URL)
+			}
+			return servers
 		}},
-		{"both eras", eras("dual")},
-		{"2026-07-28 only", eras("modern")},
 	}
 }
+
+// wanted reports whether a column is to run.
+func (c column) wanted() bool {
+	only := os.Getenv(columnsVariable)
+	return only == "" || slices.Contains(strings.Split(only, ","), strings.Trim(c.title, "`"))
+}
+
+// place is where the client of a cell finds its server. one is the name of the server there,
+// if the URL has others too.
+type place struct{ url, one string }
 
 // matrixRow is a client in one of its modes.
 type matrixRow struct {
@@ -55,7 +94,7 @@ type matrixRow struct {
 	checks       []string
 	command      func(t *testing.T) []string // without --url
 	// run, if not nil, replaces the run of the command.
-	run func(t *testing.T, url string) (passed int)
+	run func(t *testing.T, at place) (passed int)
 }
 
 func matrixRows() []matrixRow {
@@ -107,8 +146,12 @@ func (r matrixRow) title() string {
 	return name + " " + version
 }
 
-// slug names the server of a cell.
+// slug names the server of a cell. At the address of a group, the names of a server with a
+// long name begin with a short form of it, so it gets a short one.
 func slug(c column, r matrixRow) string {
+	if c.one {
+		c.title, r.mode = "one", strings.NewReplacer("through mcp-remote 0.15.1", "through").Replace(r.mode)
+	}
 	return strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(c.title+"-"+r.client+"-"+r.mode), "-"), "-")
 }
 
@@ -124,14 +167,19 @@ func TestMatrix(t *testing.T) {
 		passed[i] = make([]int, len(columns()))
 	}
 	var mu sync.Mutex
+	ran := 0
 	t.Run("cells", func(t *testing.T) {
 		for at, c := range columns() {
+			if !c.wanted() {
+				continue
+			}
+			ran++
 			t.Run(c.title, func(t *testing.T) {
 				t.Parallel()
-				urls := hostCells(t, c, rows)
+				places := hostCells(t, c, rows)
 				for i, r := range rows {
 					t.Run(r.client+" "+r.mode, func(t *testing.T) {
-						n := r.play(t, urls[slug(c, r)])
+						n := r.play(t, places[i])
 						mu.Lock()
 						defer mu.Unlock()
 						passed[i][at] = n
@@ -140,34 +188,51 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	table := matrixTable(rows, passed)
+	if ran == 0 {
+		t.Fatalf("%s names no column", columnsVariable)
+	}
+	table := matrixTable(rows, passed, string(programtest.Read(t, clientsPage(t))))
 	t.Logf("\n%s", table)
 	if os.Getenv(pageVariable) != "" && !t.Failed() {
 		writeTable(t, table)
 	}
 }
 
-// hostCells starts a Dormouse with a server of its own for each row.
-func hostCells(t *testing.T, c column, rows []matrixRow) map[string]string {
+// hostCells starts a Dormouse with a server of its own for each row. Behind the address of a
+// group there is another one beside it.
+func hostCells(t *testing.T, c column, rows []matrixRow) []place {
 	t.Helper()
-	command, args := c.command(t)
-	servers := map[string]any{}
-	for _, r := range rows {
-		servers[slug(c, r)] = map[string]any{"command": command, "args": args, "x-dormouse": map[string]any{"idle_seconds": 5}}
+	groups := map[string]any{}
+	var names []string
+	for i, r := range rows {
+		names = append(names, slug(c, r))
+		groups[fmt.Sprint(i)] = map[string]any{"servers": []string{slug(c, r), "beside"}}
 	}
-	urls := map[string]string{}
-	for name, hosted := range programtest.Host(t, servers) {
-		urls[name] = hosted.URL
+	servers, settings := c.entries(t, names), map[string]any{}
+	if c.one {
+		servers["beside"] = map[string]any{"command": prepareEras(t), "args": []string{"dual"}}
+		settings["groups"] = groups
 	}
-	return urls
+	hosted := programtest.HostWith(t, servers, settings)
+	places := make([]place, len(rows))
+	for i, name := range names {
+		if places[i].url = hosted[name].URL; c.one {
+			places[i] = place{strings.Replace(hosted[name].URL, "/"+name+"/mcp", fmt.Sprintf("/g/%d/mcp", i), 1), name}
+		}
+	}
+	return places
 }
 
-// play runs the client of a row against a URL. It returns how many checks passed.
-func (r matrixRow) play(t *testing.T, url string) (passed int) {
+// play runs the client of a row. It returns how many checks passed.
+func (r matrixRow) play(t *testing.T, at place) (passed int) {
 	if r.run != nil {
-		return r.run(t, url)
+		return r.run(t, at)
 	}
-	run := newRun(t, r.client, streamable, append(r.command(t), "--url", url, "--transport", streamable))
+	command := append(r.command(t), "--url", at.url, "--transport", streamable)
+	if at.one != "" {
+		command = append(command, "--one", at.one)
+	}
+	run := newRun(t, r.client, streamable, command)
 	run.checks = r.checks
 	run.start(t)
 	outcomes := run.outcomes(t)
@@ -175,10 +240,10 @@ func (r matrixRow) play(t *testing.T, url string) (passed int) {
 		switch got, ok := outcomes[check]; {
 		case !ok:
 			t.Errorf("%s: the client ended without it", check)
-		case !got.OK:
-			t.Errorf("%s: after %d ms: %s", check, got.MS, got.Error)
-		default:
+		case got.OK:
 			passed++
+		default:
+			t.Errorf("%s: after %d ms: %s", check, got.MS, got.Error)
 		}
 	}
 	return passed
@@ -189,13 +254,17 @@ func inspectorChecks() []string {
 }
 
 // inspect runs the inspector once for each check, because each of its runs connects anew.
-func inspect(t *testing.T, url string) (passed int) {
+func inspect(t *testing.T, at place) (passed int) {
 	cli := filepath.Join(nodeModules(t, "inspector"), "node_modules", "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
+	prefix := ""
+	if at.one != "" {
+		prefix = at.one + "__"
+	}
 	for _, check := range inspectorChecks() {
-		args := []string{cli, "--cli", url, "--transport", "http", "--method", check}
-		want := map[string]string{"tools/list": `"echo"`, "tools/call": "Echo: 🐭 hello", "prompts/list": "simple-prompt", "resources/list": "architecture.md"}[check]
+		args := []string{cli, "--cli", at.url, "--transport", "http", "--method", check}
+		want := map[string]string{"tools/list": `"` + prefix + `echo"`, "tools/call": "Echo: 🐭 hello", "prompts/list": prefix + "simple-prompt", "resources/list": "architecture.md"}[check]
 		if check == "tools/call" {
-			args = append(args, "--tool-name", "echo", "--tool-arg", "message=🐭 hello")
+			args = append(args, "--tool-name", prefix+"echo", "--tool-arg", "message=🐭 hello")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 		out, err := exec.CommandContext(ctx, programtest.Tool(t, "node", programtest.NodeHelp), args...).CombinedOutput()
@@ -209,7 +278,9 @@ func inspect(t *testing.T, url string) (passed int) {
 	return passed
 }
 
-func matrixTable(rows []matrixRow, passed [][]int) string {
+// matrixTable returns the table. Cells of columns that did not run are those of the page.
+func matrixTable(rows []matrixRow, passed [][]int, page string) string {
+	old := oldCells(page)
 	var b strings.Builder
 	b.WriteString("| client | mode |")
 	for _, c := range columns() {
@@ -218,26 +289,57 @@ func matrixTable(rows []matrixRow, passed [][]int) string {
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(columns())) + "\n")
 	for i, r := range rows {
 		fmt.Fprintf(&b, "| %s | %s |", r.title(), r.mode)
-		for _, n := range passed[i] {
-			fmt.Fprintf(&b, " %d of %d |", n, len(r.checks))
+		for at, c := range columns() {
+			cell := fmt.Sprintf("%d of %d", passed[i][at], len(r.checks))
+			if !c.wanted() {
+				cell = cmp.Or(old[[3]string{r.title(), r.mode, c.title}], "not run")
+			}
+			fmt.Fprintf(&b, " %s |", cell)
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
+// The table stands between these lines of the page.
+const tableBegin, tableEnd = "<!-- matrix: written by make matrix -->\n", "<!-- /matrix -->\n"
+
+// oldCells returns the cells of the table in a page, by client, mode and title of the column.
+func oldCells(page string) map[[3]string]string {
+	_, rest, _ := strings.Cut(page, tableBegin)
+	table, _, _ := strings.Cut(rest, tableEnd)
+	cells := map[[3]string]string{}
+	var titles []string
+	for line := range strings.Lines(table) {
+		words := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range words {
+			words[i] = strings.TrimSpace(words[i])
+		}
+		if titles == nil {
+			titles = words
+		}
+		for i := 2; i < min(len(words), len(titles)); i++ {
+			cells[[3]string{words[0], words[1], titles[i]}] = words[i]
+		}
+	}
+	return cells
+}
+
+func clientsPage(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(programtest.Root(t), "docs", "clients.md")
+}
+
 // writeTable puts the table between its markers.
 func writeTable(t *testing.T, table string) {
 	t.Helper()
-	const begin, end = "<!-- matrix: written by make matrix -->\n", "<!-- /matrix -->\n"
-	path := filepath.Join(programtest.Root(t), "docs", "clients.md")
-	text := string(programtest.Read(t, path))
-	before, rest, ok := strings.Cut(text, begin)
-	_, after, closed := strings.Cut(rest, end)
+	path := clientsPage(t)
+	before, rest, ok := strings.Cut(string(programtest.Read(t, path)), tableBegin)
+	_, after, closed := strings.Cut(rest, tableEnd)
 	if !ok || !closed {
-		t.Fatalf("%s has no place for the table: %q and %q", path, begin, end)
+		t.Fatalf("%s has no place for the table: %q and %q", path, tableBegin, tableEnd)
 	}
-	programtest.Write(t, path, []byte(before+begin+table+end+after))
+	programtest.Write(t, path, []byte(before+tableBegin+table+tableEnd+after))
 }
 
 // prepareEras builds the server that can be of any era.

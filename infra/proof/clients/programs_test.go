@@ -6,13 +6,19 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,14 +45,34 @@ func (p *person) read(ctx context.Context, says io.Reader, copyTo io.Writer) {
 	link := regexp.MustCompile(`https?://\S+/(authorize|auth)\?\S+`)
 	lines := bufio.NewScanner(io.TeeReader(says, copyTo))
 	for lines.Scan() {
-		url := link.FindString(lines.Text())
-		if url == "" {
+		authorize := link.FindString(lines.Text())
+		if authorize == "" {
 			continue
 		}
 		p.logins.Add(1)
-		if _, err := p.user.Visit(ctx, url, ""); err != nil {
+		if err := p.visit(ctx, authorize); err != nil {
 			p.failed <- err
 		}
+	}
+}
+
+// visit goes through the pages, and back to the program. mcp-remote may listen only some
+// time after it has printed the URL, so the user reloads the last page.
+func (p *person) visit(ctx context.Context, authorize string) error {
+	u, err := url.Parse(authorize)
+	if err != nil {
+		return err
+	}
+	back, err := p.user.Visit(ctx, authorize, u.Query().Get("redirect_uri"))
+	if err != nil {
+		return err
+	}
+	for tries := 0; ; tries++ {
+		_, err := p.user.Visit(ctx, back.URL.String(), "")
+		if !errors.Is(err, syscall.ECONNREFUSED) || tries > 60 {
+			return err
+		}
+		time.Sleep(time.Second)
 	}
 }
 
@@ -64,14 +90,28 @@ func noBrowser(t *testing.T) []string {
 	return append(os.Environ(), "PATH="+path, "BROWSER="+nothing, "DISPLAY=", "WAYLAND_DISPLAY=", "XDG_CURRENT_DESKTOP=", "DESKTOP_SESSION=")
 }
 
-// mcp-remote signs in, and later refreshes its token. It is in front of the Go client.
+// Rows A-7 and A-8: mcp-remote signs in, and later refreshes its token. After its grant was
+// revoked, it signs in again. It is in front of the Go client.
 func TestMCPRemoteSignsIn(t *testing.T) {
-	state, url := t.TempDir(), hostWithSignIn(t)
+	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
+		t.Run(place, func(t *testing.T) { mcpRemoteSignsIn(t, host(t)) })
+	}
+}
+
+func mcpRemoteSignsIn(t *testing.T, at string) {
+	t.Helper()
+	state := t.TempDir()
+	// The port that mcp-remote derives from the URL may be taken the first time and free the
+	// second. It then deletes its registration, and with it the sign-in.
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	connect := func(p *person) (tools int) {
 		t.Helper()
 		var said bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
-			filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), url)
+			filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
 		cmd.Env = append(noBrowser(t), "MCP_REMOTE_CONFIG_DIR="+state)
 		stderr, err := cmd.StderrPipe()
 		if err != nil {
@@ -91,7 +131,7 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 		defer cancel()
 		client := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil)
-		session, err := client.Connect(ctx, &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		session, err := client.Connect(ctx, &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: legacyEra})
 		if err != nil {
 			t.Error(err)
 			return 0
@@ -117,19 +157,37 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 		t.Fatalf("with a bad access token: %d tools, %d sign-ins", tools, p.logins.Load())
 	}
 	checkRefreshed(t, before, store)
+	endGrant(t, at, kept(t, store))
+	if tools := connect(p); tools != 1 || p.logins.Load() != 2 {
+		t.Errorf("with a revoked grant: %d tools, %d sign-ins", tools, p.logins.Load())
+	}
 	p.check(t)
 }
 
-// The inspector's command line signs in, and later refreshes its token.
+// Rows A-7 and A-8: the inspector's command line signs in, and later refreshes its token.
+// After its grant was revoked, it signs in again. It registers, or it is the client of a
+// metadata document.
 func TestInspectorSignsIn(t *testing.T) {
-	state, url := t.TempDir(), hostWithSignIn(t)
+	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
+		t.Run(place, func(t *testing.T) { inspectorSignsIn(t, host(t)) })
+	}
+	t.Run("with a document", func(t *testing.T) {
+		s := newColdSite(t)
+		inspectorSignsIn(t, s.url+"/counter/mcp", "--client-metadata-url", s.document)
+		s.checkDocument(t)
+	})
+}
+
+func inspectorSignsIn(t *testing.T, at string, flags ...string) {
+	t.Helper()
+	state := t.TempDir()
 	cli := filepath.Join(nodeModules(t, "inspector"), "node_modules", "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
 	p := newPerson()
 	inspect := func(args ...string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 		defer cancel()
-		args = append([]string{cli, "--cli", url, "--transport", "http", "--callback-url", "http://" + freeAddress(t) + "/oauth/callback"}, args...)
+		args = slices.Concat([]string{cli, "--cli", at, "--transport", "http", "--callback-url", "http://" + freeAddress(t) + "/oauth/callback"}, flags, args)
 		cmd := exec.CommandContext(ctx, programtest.Tool(t, "node", programtest.NodeHelp), args...)
 		cmd.WaitDelay = 5 * time.Second
 		cmd.Env = append(noBrowser(t), "HOME="+state, "MCP_INSPECTOR_SECRET_STORE=file", "MCP_AUTO_OPEN_ENABLED=true")
@@ -157,22 +215,60 @@ func TestInspectorSignsIn(t *testing.T) {
 		t.Fatalf("with a bad access token: %d sign-ins: %s", p.logins.Load(), out)
 	}
 	checkRefreshed(t, before, store)
+	endGrant(t, at, kept(t, store))
+	if out := inspect("--method", "tools/list"); !strings.Contains(out, `"add"`) || p.logins.Load() != 2 {
+		t.Errorf("with a revoked grant: %d sign-ins: %s", p.logins.Load(), out)
+	}
 	p.check(t)
+}
+
+// endGrant revokes the grant of tokens, and waits until the access token is refused.
+func endGrant(t *testing.T, at string, of tokens) {
+	t.Helper()
+	post := func(to, kind, body string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", kind)
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if to == at {
+			r.Header.Set("Authorization", "Bearer "+of.access)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close() // only its status matters
+		return res.StatusCode
+	}
+	base := at[:strings.LastIndex(at, "/counter/")]
+	if status := post(base+"/revoke", "application/x-www-form-urlencoded", "token="+of.refresh); status != http.StatusOK {
+		t.Fatalf("the revocation: %d", status)
+	}
+	for until := time.Now().Add(time.Minute); post(at, "application/json", `{"jsonrpc":"2.0","id":1,"method":"ping"}`) != http.StatusUnauthorized; {
+		if time.Now().After(until) {
+			t.Fatal("the access token of a revoked grant is good after a minute")
+		}
+		time.Sleep(time.Second)
+	}
 }
 
 // tokens are those that a program keeps.
 type tokens struct{ access, refresh string }
 
-// kept reads the tokens in a program's file. Only we write tokens that begin so.
+// kept reads the tokens in a program's file. Only we write tokens that begin so. The same
+// letters may be in the middle of another token, so what is before them counts.
 func kept(t *testing.T, path string) tokens {
 	t.Helper()
 	text := programtest.Read(t, path)
 	find := func(begin string) string {
-		found := regexp.MustCompile(begin+`_[A-Za-z0-9_-]{20,}`).FindAll(text, -1)
+		found := regexp.MustCompile(`(?:^|[^A-Za-z0-9_-])(`+begin+`_[A-Za-z0-9_-]{20,})`).FindAllSubmatch(text, -1)
 		if len(found) != 1 {
 			t.Fatalf("%s has %d tokens that begin with %s, want one", path, len(found), begin)
 		}
-		return string(found[0])
+		return string(found[0][1])
 	}
 	return tokens{find("da"), find("dr")}
 }

@@ -5,6 +5,7 @@ package clients
 import (
 	"encoding/json"
 	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,19 +36,40 @@ func signInClients() map[string]func(t *testing.T) []string {
 	}
 }
 
-// Rows: sign-in by registration, list, call, and refresh. Users sign in with
-// any name; at oidc-provider, by way of Dormouse; and there without it, with tokens of
-// oidc-provider.
+// Rows: sign-in by registration, list, call, and refresh. Users sign in
+// with any name, also at the address of all servers, and behind API Gateway; at
+// oidc-provider, by way of Dormouse; and there without it, with tokens of oidc-provider.
 func TestRealClientsSignIn(t *testing.T) {
 	for place, host := range map[string]func(*testing.T) string{
-		"any name": hostWithSignIn, "provider": hostWithProvider, "tokens of the provider": hostWithProvidersTokens, "tokens that only the provider reads": hostWithIntrospection,
+		"any name": hostWithSignIn, "the address of all servers": hostOneWithSignIn, "behind API Gateway": hostBehindAPIGateway,
+		"provider": hostWithProvider, "tokens of the provider": hostWithProvidersTokens, "tokens that only the provider reads": hostWithIntrospection,
 	} {
 		t.Run(place, func(t *testing.T) {
 			url := host(t)
 			for name, prepare := range signInClients() {
-				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), url) })
+				t.Run(name, func(t *testing.T) { signInWith(t, prepare(t), url, signingIn{}) })
 			}
 		})
+	}
+}
+
+// Row A-8: a client whose grant was revoked is refused and signs in again, in each era of
+// the protocol that it has. It is the client of a metadata document, and does not register.
+// New handlers serve each request.
+func TestRealClientsWithADocumentSignInAgainAfterARevocation(t *testing.T) {
+	modes := map[string]map[string]string{ // the flags of each era
+		"py-1.30.0": {legacyEra: ""}, "ts-1.32.2": {legacyEra: ""},
+		"py-2.3.0": {legacyEra: "--mode legacy", modernEra: "--mode auto"}, "ts-2.4.0": {legacyEra: "--mode legacy", modernEra: "--mode auto"},
+		"go-1.8.0": {legacyEra: "--protocol " + legacyEra, modernEra: ""},
+	}
+	for name, prepare := range signInClients() {
+		for era, flags := range modes[name] {
+			t.Run(name+" "+era, func(t *testing.T) {
+				s := newColdSite(t)
+				signInWith(t, append(prepare(t), strings.Fields(flags)...), s.url+"/counter/mcp", signingIn{version: era, document: s.document, revoke: true})
+				s.checkDocument(t)
+			})
+		}
 	}
 }
 
@@ -58,20 +80,71 @@ func prepareVisit(t *testing.T) string {
 	return programtest.Build(t, filepath.Join("clients", "visit"), ".", "./visit")
 }
 
+// Row A-23: a call that needs another scope is refused before it runs. These clients sign
+// in once more, and the call runs once. TypeScript 1.32 refreshes its token and gives up.
+func TestRealClientsStepUp(t *testing.T) {
+	servers := map[string]any{"access": map[string]any{"scopes": map[string]any{"counter": map[string]any{"counter:write": []string{"add"}}}}}
+	for name, prepare := range signInClients() {
+		if name == "ts-1.32.2" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			url := programtest.HostWith(t, counter(), servers, "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+			command := append(prepare(t), "--step-up", "--url", url)
+			if strings.HasPrefix(name, "go") {
+				command = append(command, "--protocol", legacyEra) // with sessions, so that the counter counts the calls of a session
+			}
+			var got struct {
+				Logins, Failed int
+				Scope, Text    string
+			}
+			out := programtest.Run(t, ".", "the client could not sign in", runLimit, command[0], command[1:]...)
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if scopes := strings.Fields(got.Scope); got.Logins != 2 || got.Failed != 0 || got.Text != "1" || !slices.Contains(scopes, "mcp") || !slices.Contains(scopes, "counter:write") {
+				t.Errorf("%s", out)
+			}
+		})
+	}
+}
+
+// The versions of the two eras that clients negotiate.
+const (
+	legacyEra = "2025-11-25"
+	modernEra = "2026-07-28"
+)
+
+// signingIn says how a program signs in, besides the flags of its client.
+type signingIn struct {
+	version  string // that it has to negotiate; "": any
+	document string // its metadata document; "": it registers
+	revoke   bool   // its grant is revoked at last, and it signs in again
+}
+
 // signInWith runs a program that signs in, and checks what it says.
-func signInWith(t *testing.T, command []string, url string) {
+func signInWith(t *testing.T, command []string, url string, how signingIn) {
 	t.Helper()
-	command = append(command, "--url", url)
+	command, logins, status := append(command, "--url", url), 1, 0
+	if how.document != "" {
+		command = append(command, "--document", how.document)
+	}
+	if how.revoke {
+		command, logins, status = append(command, "--revoke"), 2, 401
+	}
 	var got struct {
-		Tools, Logins, Tokens, Failed int
-		Scope                         string
+		Tools, Logins, Tokens, Failed, Revoked int
+		Scope, Version                         string
 	}
 	out := programtest.Run(t, ".", "the client could not sign in", runLimit, command[0], command[1:]...)
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got.Tools != 1 || got.Logins != 1 || got.Tokens != 2 || got.Failed != 0 || !slices.Contains(strings.Fields(got.Scope), "mcp") {
+	if got.Tools != 1 || got.Logins != logins || got.Tokens != logins+1 || got.Failed != 0 || got.Revoked != status || !slices.Contains(strings.Fields(got.Scope), "mcp") {
 		t.Errorf("%s", out)
+	}
+	if how.version != "" && got.Version != how.version {
+		t.Errorf("it speaks %s, want %s", got.Version, how.version)
 	}
 }
 
@@ -85,6 +158,28 @@ func counter() map[string]any {
 func hostWithSignIn(t *testing.T) string {
 	t.Helper()
 	return programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+}
+
+// hostBehindAPIGateway starts the same as functions behind stand-ins of API Gateway and
+// Lambda. Like API Gateway, they rename the header WWW-Authenticate.
+func hostBehindAPIGateway(t *testing.T) string {
+	t.Helper()
+	at := programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth", "--functions", "process")["counter"].URL
+	res, err := http.Post(at, "application/json", strings.NewReader("{}")) //nolint:noctx // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close() // only the headers matter
+	if res.Header.Get("WWW-Authenticate") != "" || res.Header.Get("X-Amzn-Remapped-Www-Authenticate") == "" {
+		t.Fatalf("the header is not renamed: %d %v", res.StatusCode, res.Header)
+	}
+	return at
+}
+
+// hostOneWithSignIn starts the same, and returns the address of all servers.
+func hostOneWithSignIn(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSuffix(hostWithSignIn(t), "counter/mcp") + "mcp"
 }
 
 // hostWithProvider starts a Dormouse whose users sign in at oidc-provider.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 )
 
 // The suite's scenarios for authorization servers ask ours: for its metadata, and for a
@@ -27,26 +29,35 @@ import (
 // to a server that also has public clients, and then fails.
 func TestAuthorizationScenariosPass(t *testing.T) {
 	suite := installSuite(t)
-	callback, address := freeAddress(t), freeAddress(t)
-	client := map[string]any{"name": "suite", "redirect_uris": []string{"http://" + callback + "/callback"}}
-	settings := map[string]any{"access": map[string]any{"clients": map[string]any{"suite": client}}}
-	servers := map[string]any{"counter": nativeServer("counter")}
-	url := programtest.HostWith(t, servers, settings, "--listen", address, "--access", "oauth")["counter"].URL
+	t.Chdir(programtest.Root(t)) // where DynamoDB Local is kept
+	server := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+	t.Cleanup(server.Stop)
+	endpoint, err := server.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := map[string]int{"authorization-server-metadata-endpoint": 2, "authorization-code-grant": 1}
 	var rows []row
-	for _, revision := range []string{revision2025, revision2026} {
-		t.Run(revision, func(t *testing.T) {
-			results := suite.authorize(t, "authorization-"+revision, callback, "--url", "http://"+address, "--resource", url, "--client-id", "suite", "--spec-version", revision)
-			for _, problem := range problemsOf(results) {
-				t.Error(problem)
-			}
-			for _, s := range results {
-				if s.count(success) != want[s.name] {
-					t.Errorf("%s: %d checks succeeded, want %d", s.name, s.count(success), want[s.name])
+	for store, flags := range map[string][]string{"SQLite": nil, "DynamoDB": {"--store", "dynamodb:conformance?endpoint=" + endpoint + "&region=local"}} {
+		callback, address := freeAddress(t), freeAddress(t)
+		client := map[string]any{"name": "suite", "redirect_uris": []string{"http://" + callback + "/callback"}}
+		settings := map[string]any{"access": map[string]any{"clients": map[string]any{"suite": client}}}
+		servers := map[string]any{"counter": nativeServer("counter")}
+		url := programtest.HostWith(t, servers, settings, append(flags, "--listen", address, "--access", "oauth")...)["counter"].URL
+		for _, revision := range []string{revision2025, revision2026} {
+			t.Run(store+", "+revision, func(t *testing.T) {
+				results := suite.authorize(t, "authorization-"+store+"-"+revision, callback, "--url", "http://"+address, "--resource", url, "--client-id", "suite", "--spec-version", revision)
+				for _, problem := range problemsOf(results) {
+					t.Error(problem)
 				}
-			}
-			rows = append(rows, row{"authorization, " + revision, results})
-		})
+				for _, s := range results {
+					if s.count(success) != want[s.name] {
+						t.Errorf("%s: %d checks succeeded, want %d", s.name, s.count(success), want[s.name])
+					}
+				}
+				rows = append(rows, row{"authorization, " + store + ", " + revision, results})
+			})
+		}
 	}
 	t.Logf("lanes:\n%s", table(rows))
 }

@@ -62,13 +62,20 @@ func startRemotes(t *testing.T, far map[string]string) map[string]string {
 func startDirectly(t *testing.T, binary string, args ...string) string {
 	t.Helper()
 	address := freeAddress(t)
+	startAt(t, address, binary, args...)
+	return "http://" + address + "/"
+}
+
+// startAt starts an everything-server's own HTTP server at an address.
+func startAt(t *testing.T, address, binary string, args ...string) *programtest.Process {
+	t.Helper()
 	p := programtest.Start(t, nil, append([]string{binary, "-http", address}, args...)...)
 	// It says nothing when it serves.
 	for deadline := time.Now().Add(readyLimit); ; {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close() // nothing was said on it
-			return "http://" + address + "/"
+			return p
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%s was not ready within %s: %v", binary, readyLimit, err)

@@ -1,17 +1,19 @@
 // Looks at the console as people do, in Chromium, and prints a line of JSON for each check.
 //
-//   node console.mjs '{"base": "http://127.0.0.1:1", "data": "folder", "dormouse": "program", "servers": ["one"], "shots": "folder"}'
+//   node console.mjs '{"stack": false, "base": "http://127.0.0.1:1", "data": "folder", "dormouse": "program", "servers": ["one"], "file": "servers.json", "shots": "folder"}'
 //
 // The machine needs keys. The program makes them, has fifty sessions opened, and calls tools.
+// With stack, functions serve the machine, and so its console is that of a stack. With oauth,
+// users sign in with any name, and the groups sre and eng have roles.
 
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import npmChromium from "@sparticuz/chromium";
 import { chromium } from "playwright-core";
 
-const { base, data, dormouse, servers, shots, browser: own } = JSON.parse(process.argv[2]);
+const { stack, oauth, base, data, dormouse, servers, file, shots, browser: own } = JSON.parse(process.argv[2]);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 const want = (ok, ...said) => {
@@ -37,23 +39,28 @@ async function post(server, bearer, message, headers = {}) {
     headers: { authorization: `Bearer ${bearer}`, "content-type": "application/json", accept: "application/json, text/event-stream", ...headers },
   });
   const text = await response.text();
-  return { status: response.status, text };
+  return { status: response.status, text, session: response.headers.get("mcp-session-id") };
 }
 const call = (server, bearer, name, args, client = "claude-code") =>
   post(server, bearer, { method: "tools/call", params: { _meta: modern(client), name, arguments: args } }, { "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name });
 const list = (server, bearer) => post(server, bearer, { method: "tools/list", params: { _meta: modern("cursor") } }, { "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list" });
-const open = (server, bearer, client) => post(server, bearer, { method: "initialize", params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: client, version: "1" } } });
+async function open(server, bearer, client) {
+  const { status, text, session } = await post(server, bearer, { method: "initialize", params: { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: client, version: "1" } } });
+  want(status === 200, "initialize:", text);
+  // A session whose client never says this is over after a minute.
+  const said = await post(server, bearer, { id: undefined, method: "notifications/initialized" }, { "mcp-session-id": session, "mcp-protocol-version": "2025-11-25" });
+  want(said.status === 202, "initialized:", said.status, said.text);
+}
 
 // ---- What there is to see
 
 const people = Object.fromEntries(["ada", "bob", "carol"].map((who) => [who, key(who)]));
 const clients = ["claude-code", "cursor", "vscode"];
-for (let i = 0; i < 50; i++) {
-  const { status, text } = await open(servers[i % servers.length], Object.values(people)[i % 3], clients[i % 3]);
-  want(status === 200, "initialize:", text);
+for (let i = 0; i < (oauth ? 0 : 50); i++) {
+  await open(servers[i % servers.length], Object.values(people)[i % 3], clients[i % 3]);
 }
 await list("weather", people.ada);
-for (const server of servers.slice(0, 4)) {
+for (const server of servers.slice(0, oauth ? 1 : 4)) {
   for (const who of ["ada", "bob"]) await call(server, people[who], "get_forecast", { city: "Oslo" });
 }
 for (let i = 0; i < 12; i++) await call("weather", people.ada, "get_alerts", {}, "cursor");
@@ -61,6 +68,8 @@ await call("weather", people.bob, "divide", { a: 1, b: 0 });
 await call("billing", people.carol, "pay", {});
 const stranger = key("stranger-sam", "user", "globex");
 await call("weather", stranger, "get_forecast", { city: "Rome" });
+const wordy = "agent-of-the-continuous-integration-of-the-payments-team-in-oslo";
+await call("weather", key(wordy), "get_forecast", { city: "Rome" }, "a-client-with-a-name-that-is-longer-than-a-column");
 
 // ---- The browser
 
@@ -94,15 +103,19 @@ async function person(use, options = {}) {
   }
 }
 
-const link = () => run("open", "--no-browser").split("\n")[0];
-const enter = async (page) => (await page.goto(link()), await page.getByText("live", { exact: true }).waitFor());
+const operator = stack && key("olga", "operator");
+const link = () => (stack ? execFileSync(dormouse, ["open", "--no-browser", "--url", base, "--key", operator], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }) : run("open", "--no-browser")).split("\n")[0];
+const ready = (page) => page.getByText(stack ? "every 20 s" : "live", { exact: true }).waitFor();
+const enter = async (page) => (await page.goto(link()), await ready(page));
 async function signIn(page, bearer) {
   await page.goto(base + "/console/");
   await page.getByLabel("API key").fill(bearer);
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByText("live", { exact: true }).waitFor();
+  await ready(page);
 }
-const views = {
+const views = stack ? {
+  servers: "#/", tools: "#/server/weather/tools", sessions: "#/server/weather/sessions", activity: "#/activity", keys: "#/keys",
+} : {
   servers: "#/", tools: "#/server/weather/tools", sessions: "#/server/weather/sessions", log: "#/server/weather/log", settings: "#/server/weather/settings",
   starts: "#/server/billing/starts", activity: "#/activity", people: "#/people", costs: "#/costs", keys: "#/keys",
 };
@@ -114,6 +127,11 @@ async function go(page, hash) {
   await pause(150); // plots are drawn after their data
 }
 const text = (page) => page.evaluate(() => document.body.innerText);
+async function clean(page, ...where) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run());
+  want(!violations.length, ...where, violations.map((v) => v.id + ": " + v.nodes[0].html));
+}
 const everything = async (page) => {
   let all = "";
   for (const hash of Object.values(views)) {
@@ -127,7 +145,7 @@ const checks = {
   "the link works once": () => person(async (page, context) => {
     const used = link();
     await page.goto(used);
-    await page.getByText("live", { exact: true }).waitFor();
+    await ready(page);
     const [cookie] = await context.cookies();
     want(cookie.httpOnly && cookie.sameSite === "Strict" && cookie.path === "/console/", cookie);
     want(!page.url().includes("ticket"), "the address keeps the ticket");
@@ -139,6 +157,13 @@ const checks = {
   }),
 
   views: () => person(async (page) => {
+    await page.goto(base + "/console/");
+    await page.getByLabel("API key").waitFor();
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
+      await page.screenshot({ path: join(shots, `${stack ? "stack-" : ""}door-1280-${scheme}.png`) });
+      await clean(page, "the door", scheme);
+    }
     await enter(page);
     for (const scheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
@@ -146,23 +171,29 @@ const checks = {
         await page.setViewportSize({ width, height: 860 });
         for (const [name, hash] of Object.entries(views)) {
           await go(page, hash);
-          await page.screenshot({ path: join(shots, `${name}-${width}-${scheme}.png`) });
+          await page.screenshot({ path: join(shots, `${stack ? "stack-" : ""}${name}-${width}-${scheme}.png`) });
           const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
           want(over <= 0, name, "is", over, "pixels wider than", width);
           if (width === 800 || (width === 400 && scheme === "dark")) continue; // their parts and colours are those of the others
-          await page.evaluate(axe);
-          const { violations } = await page.evaluate(() => window.axe.run());
-          want(!violations.length, name, scheme, width, violations.map((v) => v.id + ": " + v.nodes[0].html));
+          await clean(page, name, scheme, width);
         }
       }
     }
     await go(page, views.tools);
     want((await page.getByText("onerror=alert(1)").count()) === 1 && (await page.locator("main img").count()) === 0, "a description is taken for markup");
     want(!(await everything(page)).includes("a-value-that-nobody-sees"), "the value of a variable is shown");
-  }),
+    await go(page, "#/server/tickets/tools");
+    await page.getByText("Nobody has asked this server").or(page.getByRole("button", { name: "Try divide" })).waitFor();
+    await page.getByRole("button", { name: "Connect" }).click();
+    const dialog = await page.evaluate(() => (({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector("dialog")));
+    want(dialog <= 0, "the dialog is", dialog, "pixels wider than its frame");
+    await clean(page, "connect");
+    await page.screenshot({ path: join(shots, "connect.png") });
+  }, { expects: ["401"] }),
 
   live: () => person(async (page, _, asked) => {
     await enter(page);
+    await page.locator(".tile", { hasText: "Calls" }).waitFor(); // "live" may be there before the answer with the figures
     const calls = () => page.evaluate(() => Number([...document.querySelectorAll(".tile")].find((t) => t.innerText.startsWith("Calls")).querySelector("dd").innerText));
     const before = await calls(), begun = asked.length;
     await call("weather", people.ada, "get_forecast", { city: "Bern" });
@@ -177,10 +208,9 @@ const checks = {
     await page.getByLabel("city").fill("Zürich");
     await page.getByRole("button", { name: "Call", exact: true }).click();
     await page.getByText("Sunny in Zürich, 21 degrees").waitFor();
-    await page.evaluate(axe);
-    const { violations } = await page.evaluate(() => window.axe.run());
-    want(!violations.length, violations.map((v) => v.id + ": " + v.nodes[0].html));
-    await page.screenshot({ path: join(shots, "try.png") });
+    want((await page.getByLabel("city").inputValue()) === "Zürich", "the arguments are gone after the call");
+    await clean(page);
+    await page.screenshot({ path: join(shots, stack ? "stack-try.png" : "try.png") });
     await page.keyboard.press("Escape");
     await page.getByRole("button", { name: "Try divide" }).click();
     await page.getByLabel("a", { exact: true }).fill("1");
@@ -192,7 +222,7 @@ const checks = {
   keyboard: () => person(async (page) => {
     await enter(page);
     await page.reload();
-    await page.getByText("live", { exact: true }).waitFor();
+    await ready(page);
     const press = (k) => page.keyboard.press(k);
     const focus = () => page.evaluate(() => (document.activeElement.getAttribute("aria-label") || document.activeElement.innerText || "").trim());
     const tabTo = async (name) => {
@@ -241,7 +271,7 @@ const checks = {
     await go(page, "#/keys");
     await page.getByRole("button", { name: "Make a key" }).click();
     await page.getByLabel("Who").fill("dora");
-    await page.getByLabel("Tenant").fill("acme");
+    if (!stack) await page.getByRole("textbox", { name: /^Tenant/ }).fill("acme"); // a key is of one tenant already
     await page.getByRole("button", { name: "Make it" }).click();
     const made = await page.getByLabel("key", { exact: true }).innerText();
     want((await call("weather", made, "get_forecast", { city: "Oslo" })).status === 200, "the key is not good");
@@ -257,6 +287,20 @@ const checks = {
       await page.getByRole("button", { name: "Revoke", exact: true }).click();
       await until("a key is revoked", async () => (await page.getByRole("button", { name: /^Revoke .* of dora$/ }).count()) === left - 1);
     }
+  }),
+
+  reload: () => person(async (page) => {
+    await enter(page);
+    const again = page.getByRole("button", { name: "Reload the servers file" });
+    await again.click();
+    await page.getByText("The servers file is as it was.").waitFor();
+    const before = readFileSync(file, "utf8");
+    writeFileSync(file, before.replace('"mcpServers":{', '"mcpServers":{"added":{"command":"node","args":["x.mjs"]},'));
+    await again.click();
+    await page.getByRole("row", { name: /^added/ }).waitFor();
+    writeFileSync(file, before);
+    await again.click();
+    await until("the server is gone", async () => (await page.getByRole("row", { name: /^added/ }).count()) === 0);
   }),
 
   csv: () => person(async (page) => {
@@ -295,6 +339,18 @@ const checks = {
     want(answers.every((status) => status === 404), answers);
   }, { expects: ["401", "404"] }),
 
+  "one tenant": () => person(async (page) => {
+    await enter(page);
+    await page.getByLabel("Tenant", { exact: true }).selectOption("globex");
+    await until("only its sessions are counted", async () => (await page.locator(".tile", { hasText: "Sessions" }).locator("dd").innerText()) === "1");
+    const all = await everything(page);
+    for (const name of ["ada", "bob", "carol"]) want(!new RegExp(`\\b${name}\\b`).test(all), "another tenant's", name, "is shown");
+    want(all.includes("stranger-sam"), "its own calls are missing");
+    await go(page, "#/people");
+    await page.getByLabel("Tenant", { exact: true }).selectOption("");
+    await page.getByRole("row", { name: /^ada/ }).waitFor();
+  }),
+
   "pages of others": () => person(async (page) => {
     await enter(page);
     // The same machine by another name is another site, as a page of others is.
@@ -309,7 +365,7 @@ const checks = {
   hidden: () => person(async (page, context, asked) => {
     await page.clock.install();
     await page.goto(link());
-    await page.getByText("live", { exact: true }).waitFor();
+    await ready(page);
     await page.clock.runFor("02:00");
     await pause(1500);
     const before = asked.length;
@@ -353,6 +409,8 @@ const checks = {
         want(bytes > 20000 && bytes <= 100000, "the page with", servers.length, "servers loads", bytes, "bytes");
         const rows = await fresh.locator("tbody tr:not(.below)").count();
         want(rows === servers.length + 1, rows, "rows");
+        const sessions = Number(await fresh.locator(".tile", { hasText: "Sessions" }).locator("dd").innerText());
+        want(sessions >= 50, "there are", sessions, "sessions");
         note = `${bytes} bytes and ${Math.round(took)} ms for ${rows} servers and 50 sessions`;
       });
     });
@@ -360,7 +418,141 @@ const checks = {
   },
 };
 
-for (const [check, run] of Object.entries(checks)) {
+// What only the console of a stack has to hold.
+const ofAStack = {
+  "an hour": () => person(async (page, _, asked) => {
+    await page.clock.install();
+    await page.goto(link());
+    await ready(page);
+    const requests = () => asked.filter((r) => r.url().includes("/api/")).length;
+    const hour = async (touch) => {
+      const begun = requests();
+      for (let i = 0; i < 180; i++) {
+        if (touch) await page.mouse.wheel(0, 1);
+        await page.clock.runFor("00:20");
+        await pause(20);
+      }
+      return requests() - begun;
+    };
+    const touched = await hour(true), left = await hour(false);
+    want(touched > 120 && touched <= 182, "a page that is touched asks", touched, "times in an hour");
+    want(left > 40 && left <= 80, "a page that is left asks", left, "times in an hour");
+    return `${touched} requests while it is touched, ${left} while it is not`;
+  }),
+
+  // There is no CloudWatch here, so the browser answers in its place.
+  "a search": () => person(async (page, _, asked) => {
+    const found = { time: new Date().toISOString(), tenant: "acme", principal: "ada", server: "weather", tool: "get_forecast", duration_ms: 12, failed: true, reason: "no such city" };
+    await page.route("**/console/api/v1/", async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: { ...(await answer.json()), search_usd_per_gb: 0.005 } });
+    });
+    await page.route("**/console/api/v1/calls?*", (route) => route.fulfill({ json: { calls: [found], search: { bytes: 2e9, usd: 0.01 } } }));
+    await enter(page);
+    await go(page, "#/activity");
+    await page.getByText("for $0.005 a GB").waitFor();
+    await pause(500);
+    const searches = () => asked.filter((r) => r.url().includes("api/v1/calls")).length;
+    want(searches() === 0, "the page searches unasked");
+    await page.getByRole("button", { name: "Search the logs" }).click();
+    await page.getByText("no such city").waitFor();
+    await page.getByText("2000 MB of logs, and AWS bills $0.0100").waitFor();
+    await clean(page);
+    await page.screenshot({ path: join(shots, "stack-search.png") });
+    await page.getByLabel("Failed only").check();
+    await pause(500);
+    want(searches() === 1 && !(await text(page)).includes("no such city"), "another question shows the answer of the one before, or asks by itself");
+  }),
+
+  "said where the rest is": () => person(async (page, _, asked) => {
+    await enter(page);
+    for (const hash of ["#/activity", "#/people", "#/costs"]) {
+      await go(page, hash);
+      await page.getByText("A stack does not keep").waitFor();
+    }
+    await go(page, "#/server/weather/sessions");
+    const missing = asked.filter((r) => /api\/v1\/.*(series|bill|people|calls|changes|logs|starts|settings)/.test(r.url()));
+    want(missing.length === 0, "the page asks for what a stack has not:", missing.map((r) => r.url()));
+  }),
+
+  "stop and end": () => person(async (page) => {
+    await enter(page);
+    await call("github", people.ada, "get_forecast", { city: "Oslo" });
+    await go(page, "#/server/github/sessions");
+    await page.getByRole("button", { name: "Stop", exact: true }).click();
+    await until("nothing runs", async () => (await page.reload(), await pause(500), await page.locator("tbody tr").count()) > 0 && (await page.locator("tbody .state.awake").count()) === 0, 60);
+    await page.getByRole("button", { name: /^End / }).first().click();
+    await page.getByRole("button", { name: "End it" }).click();
+    await until("a session has ended", async () => (await page.getByText("ended", { exact: true }).count()) > 0);
+  }),
+};
+/** Goes from the door to the page of the provider, and gives it a name and groups. */
+async function atTheProvider(page, name, groups) {
+  await page.goto(base + "/console/");
+  await page.getByRole("button", { name: "Sign in", exact: true }).click();
+  await page.getByLabel("Name").fill(name);
+  await page.getByLabel("Groups").fill(groups);
+  await page.getByRole("button").click();
+}
+
+// Where users sign in at a provider. The one of this machine takes any name.
+const withProvider = {
+  "an operator signs in": () => person(async (page, context) => {
+    await page.goto(base + "/console/#/activity");
+    await page.getByRole("button", { name: "Sign in", exact: true }).waitFor();
+    await page.screenshot({ path: join(shots, "door-provider.png") });
+    await clean(page, "the door");
+    await page.getByRole("button", { name: "Sign in", exact: true }).click();
+    await page.getByLabel("Name").fill("sam");
+    await page.getByLabel("Groups").fill("sre");
+    await page.getByRole("button").click();
+    await ready(page);
+    want(page.url() === base + "/console/home#/activity", "the browser is at", page.url());
+    want((await text(page)).includes("dev:sam · operator"), "the page does not say who has signed in");
+    const cookie = (await context.cookies()).find((c) => c.name.startsWith("dormouse-console"));
+    want(cookie.httpOnly && cookie.sameSite === "Strict", cookie);
+    want(await page.evaluate(() => !JSON.stringify([localStorage, sessionStorage]).includes("da_")), "the page keeps a token");
+    await go(page, "#/server/weather/tools");
+    await page.getByRole("button", { name: "Ask it" }).click(); // nobody of this tenant has
+    await page.getByRole("button", { name: "Try get_forecast" }).click();
+    await page.getByLabel("city").fill("Oslo");
+    await page.getByRole("button", { name: "Call", exact: true }).click();
+    await page.getByText("Sunny in Oslo, 21 degrees").waitFor();
+    await page.keyboard.press("Escape");
+    await page.reload();
+    await ready(page);
+    await go(page, "#/keys");
+    await page.getByText("they sign in at dev").waitFor();
+  }, { expects: ["401"] }),
+
+  "a viewer signs in": () => person(async (page) => {
+    await atTheProvider(page, "vic", "eng");
+    await ready(page);
+    want((await page.getByRole("button", { name: /^Stop/ }).count()) === 0 && (await text(page)).includes("dev:vic · viewer"), "a viewer may stop servers");
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByRole("button", { name: "Sign in", exact: true }).waitFor();
+  }, { expects: ["401"] }),
+
+  "a stranger does not": () => person(async (page) => {
+    await atTheProvider(page, "sue", "");
+    await page.getByText("The sign-in was refused: you may not use the console; ask its operator for a role.").waitFor();
+    want(!page.url().includes("state="), "the address keeps the answer");
+    await page.goto(base + "/console/home?code=stolen&state=forged");
+    await page.getByText("This sign-in was begun in another tab").waitFor();
+  }, { expects: ["401"] }),
+
+  "a grant ends": () => person(async (page) => {
+    await atTheProvider(page, "tom", "sre");
+    await ready(page);
+    const grants = JSON.parse(run("grants", "list", "--json"));
+    run("grants", "revoke", grants.find((g) => g.principal === "dev:tom").id);
+    await until("the page shows the door", async () => (await page.reload(), await pause(1500), (await page.getByLabel("API key").count()) === 1), 60);
+  }, { expects: ["401"] }),
+};
+const shared = ["the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden"];
+const chosen = oauth ? withProvider : stack ? { ...Object.fromEntries(shared.map((name) => [name, checks[name]])), ...ofAStack } : checks;
+
+for (const [check, run] of Object.entries(chosen)) {
   const begun = performance.now();
   try {
     const note = await run();

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,12 +22,44 @@ var servers = strings.Fields("weather github linear postgres search calendar mai
 
 // checks are the names of what console.mjs checks.
 var checks = []string{
-	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "csv", "viewer", "tenants", "pages of others", "hidden", "weight",
+	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight",
 }
+
+// ofAStack are those of the console of a stack.
+var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "said where the rest is", "stop and end"}
+
+// withProvider are those of a sign-in.
+var withProvider = []string{"an operator signs in", "a viewer signs in", "a stranger does not", "a grant ends"}
 
 // TestConsoleInARealBrowser needs Chromium: the one in DORMOUSE_TEST_BROWSER, or else one
 // from a package of npm. Screenshots stay in DORMOUSE_SHOTS, if it names a folder.
-func TestConsoleInARealBrowser(t *testing.T) {
+func TestConsoleInARealBrowser(t *testing.T) { look(t, place{}, checks) }
+
+// TestConsoleOfAStackInARealBrowser looks at the console that a function serves.
+func TestConsoleOfAStackInARealBrowser(t *testing.T) {
+	look(t, place{stack: true}, ofAStack, "--access", "keys", "--functions", "process")
+}
+
+// TestConsoleSignInInARealBrowser has users sign in at a provider, whose groups have roles.
+func TestConsoleSignInInARealBrowser(t *testing.T) {
+	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // tokens are for one address, so its port must be known
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	look(t, place{oauth: true}, withProvider, "--access", "oauth", "--listen", at)
+}
+
+// place is what a console is of.
+type place struct{ stack, oauth bool }
+
+func rule(group string) map[string]any { return map[string]any{"groups": []string{group}} }
+
+func look(t *testing.T, of place, checks []string, flags ...string) {
+	t.Helper()
 	node := programtest.Tool(t, "node", programtest.NodeHelp)
 	dir := programtest.NodeModules(t, filepath.Join("console"), ".", programtest.Run(t, ".", programtest.NodeHelp, 0, node, "--version"))
 	programtest.Copy(t, "console.mjs", filepath.Join(dir, "console.mjs"))
@@ -39,13 +72,22 @@ func TestConsoleInARealBrowser(t *testing.T) {
 		entries[name] = map[string]any{"command": node, "args": []string{script}, "env": map[string]string{"API_TOKEN": "a-value-that-nobody-sees"}}
 	}
 	data := t.TempDir()
-	base := strings.TrimSuffix(programtest.Host(t, entries, "--data", data, "--access", "keys")["weather"].URL, "/weather/mcp")
+	text, err := json.Marshal(map[string]any{
+		"mcpServers": entries,
+		"x-dormouse": map[string]any{"access": map[string]any{"roles": map[string]any{"operator": rule("sre"), "viewer": rule("eng")}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "servers.json")
+	programtest.Write(t, file, text)
+	base := strings.TrimSuffix(programtest.Host(t, entries, append([]string{"--data", data, "--access", "keys", "--servers", file}, flags...)...)["weather"].URL, "/weather/mcp")
 	shots := os.Getenv("DORMOUSE_SHOTS")
 	if shots == "" {
 		shots = t.TempDir()
 	}
 	asked, err := json.Marshal(map[string]any{
-		"base": base, "data": data, "dormouse": filepath.Join(programtest.Root(t), "bin", "dormouse"), "servers": servers,
+		"stack": of.stack, "oauth": of.oauth, "file": file, "base": base, "data": data, "dormouse": filepath.Join(programtest.Root(t), "bin", "dormouse"), "servers": servers,
 		"browser": os.Getenv("DORMOUSE_TEST_BROWSER"), "shots": shots,
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func counted() (all []meter.Operation) {
 	for _, name := range []string{
 		"HTTP: tools/call, 50 ms", "WebSocket: tools/call, 50 ms", "initialize, from the handshake record", "notifications/initialized",
 		"tools/list, from the handshake record", "WebSocket: connect", "WebSocket: disconnect", "WebSocket: ping",
-		"the first of a session, that wakes a box", "tools/call, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s",
+		"the first of a session, that wakes a box", "tools/call, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s", "a stream, held for 14 minutes in vain",
 	} {
 		all = append(all, meter.Operation{Name: name, Invocations: 1, Messages: 1})
 	}
@@ -41,7 +42,7 @@ func TestTablesSayTheirDateAndTheirAssumptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{meter.Published().Date, meter.McpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 1 million |", "| 100 million |"} {
+	for _, want := range []string{meter.Published().Date, meter.McpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 10 thousand |", "| 100 thousand |", "| 1 million |", "| 100 million |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the tables:\n%s", want, text)
 		}
@@ -81,6 +82,29 @@ func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " pay for " + strconv.Itoa(tb.stack.alarms) + " metrics with alarms, "} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/costs.md does not say %q", want)
+		}
+	}
+}
+
+// The short answer in the questions and the sums of the page are written by hand.
+func TestTheQuestionsSayTheSumsOfTheMonths(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/costs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	questions, err := os.ReadFile("../../../docs/faq.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sum = `\*\*(\S+)\*\*`
+	months := regexp.MustCompile(`(?m)^\| (.+) \| \S+ \| \S+ \| \S+ \| `+sum+` \| \S+ \| `+sum+` \|$`).FindAllStringSubmatch(string(page), -1)
+	for _, calls := range []string{"0", "10 thousand", "100 thousand", "1 million"} {
+		i := slices.IndexFunc(months, func(row []string) bool { return row[1] == calls })
+		if i < 0 {
+			t.Fatalf("docs/costs.md has no month of %s calls", calls)
+		}
+		if row := "| " + calls + " | " + months[i][2] + " | " + months[i][3] + " |"; !strings.Contains(string(questions), row) {
+			t.Errorf("docs/faq.md does not say %q", row)
 		}
 	}
 }

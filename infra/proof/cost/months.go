@@ -40,14 +40,17 @@ func (t tables) months() error {
 		t.stack.alarms, t.stack.dashboards, t.stack.secrets, sweepEvery, w.talk, object.Source, object.Date, object.Month)
 	t.say("Not in it: with Metrics=on up to %s a server, for %d metrics that are written in each hour, and an alarm on the time of a wake; with AWS's empty answers as messages, if it sends them, %s more for a million calls over WebSocket; backups of the table, images, and requests to S3.\n",
 		dollars(serverMetrics*metricMonth), serverMetrics, dollars(t.prices.Cost(meter.Units{Messages: 1e6})))
-	t.head("calls a month", "over HTTP", "over WebSocket", "boxes, one a session", "boxes, ten sessions in one", "supergateway, always on", "Durable Objects")
-	for _, calls := range []float64{0, 1e3, 1e6, 1e8} {
+	month := []float64{0, 1e3, 1e4, 1e5, 1e6, 1e8}
+	t.head("calls a month", "over HTTP", "over WebSocket", "boxes, one a session", "HTTP and these", "boxes, ten sessions in one", "HTTP and these")
+	for _, calls := range month {
 		sessions := calls / float64(w.calls)
-		fixed := t.fixed()
-		peak := 5 * sessions * w.talk.Hours() / hoursOfMonth
-		t.row(count(calls), fixed+t.prices.Cost(http)*sessions, fixed+t.prices.Cost(socket)*sessions,
-			t.prices.Cost(box)*sessions, t.prices.Cost(box)*sessions/10,
-			gateway.Cost(t.prices, peak, hoursOfMonth*time.Hour, meter.GB(int64(calls)*1000)),
+		endpoint, boxes := t.fixed()+t.prices.Cost(http)*sessions, t.prices.Cost(box)*sessions
+		t.row(count(calls), endpoint, t.fixed()+t.prices.Cost(socket)*sessions, boxes, endpoint+boxes, boxes/10, endpoint+boxes/10)
+	}
+	t.head("calls a month", "supergateway, always on", "Durable Objects")
+	for _, calls := range month {
+		peak := 5 * calls / float64(w.calls) * w.talk.Hours() / hoursOfMonth
+		t.row(count(calls), gateway.Cost(t.prices, peak, hoursOfMonth*time.Hour, meter.GB(int64(calls)*1000)),
 			object.Month+object.Call(50*time.Millisecond)*calls)
 	}
 	return nil

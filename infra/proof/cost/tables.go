@@ -135,6 +135,7 @@ func (t tables) byService(u meter.Units) map[string]float64 {
 const (
 	listenEvery = 61 * time.Second // the poll is held for a second, and the client comes back after sixty
 	pingEvery   = 9 * time.Minute
+	holdFor     = 14 * time.Minute // of a stream that a client does not give up; then it opens another
 )
 
 // silence prints the cost of a thousand sessions that send nothing for a day.
@@ -147,6 +148,10 @@ func (t tables) silence() error {
 	if err != nil {
 		return err
 	}
+	held, err := t.find("a stream, held for 14 minutes in vain")
+	if err != nil {
+		return err
+	}
 	const sessions, day = 1000, 24 * time.Hour
 	quiet := t.habits.Silent(sessions, meter.Operation{}, 0)
 	listening := t.habits.Silent(sessions, listen, listenEvery)
@@ -155,6 +160,7 @@ func (t tables) silence() error {
 	t.head("a thousand silent sessions, a day", "")
 	t.row("Dormouse, a client that does not listen", t.prices.Cost(quiet))
 	t.row("Dormouse, each client polls for what servers say by themselves (once in "+listenEvery.String()+")", t.prices.Cost(listening))
+	t.row("Dormouse, each on a stream that a function holds (HTTP+SSE, subscriptions/listen)", t.prices.Cost(t.habits.Silent(sessions, held, holdFor)))
 	t.row("Dormouse, each on an open WebSocket with a ping every "+pingEvery.String(), t.prices.Cost(connected))
 	t.row(fmt.Sprintf("supergateway on Fargate, always on, %.0f tasks of %v vCPU and %.0f MB (a server of %.0f MB a session), load balancer",
 		gateway.Tasks(sessions), gateway.Box.VCPUs, gateway.Box.MemoryMB, gateway.SessionMB), gateway.Cost(t.prices, sessions, day, 0))

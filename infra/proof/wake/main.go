@@ -7,7 +7,7 @@
 // the place of the runner, which stands in for Lambda: it enters a cgroup with a quota of
 // MB/1769 of a processor (period 20 ms), empties the cache, and becomes the real runner.
 // The clock starts when the script is in the cgroup, and ends when the client has the
-// result of a tool. A plain start is the server alone in the same cgroup, with initialize
+// result of a tool. The welcome is when the host has answered the runner's hello. A plain start is the server alone in the same cgroup, with initialize
 // and the same call over its pipes. Both alternate, so that other load meets both. All files
 // are in memory, because the disk of this machine says nothing about that of a box.
 package main
@@ -37,6 +37,7 @@ import (
 func main() {
 	s := suite{out: os.Stdout}
 	flag.StringVar(&s.dormouse, "dormouse", "bin/dormouse", "the program")
+	flag.StringVar(&s.runner, "runner", "bin/runner", "the program of boxes on AWS")
 	flag.StringVar(&s.pkg, "package", "@modelcontextprotocol/server-everything", "the npm package of the server, with a tool echo")
 	flag.IntVar(&s.rounds, "rounds", 30, "wakes and plain starts of each line")
 	sizes := flag.String("sizes", "512,1024", "sizes of boxes in MB")
@@ -51,15 +52,17 @@ func main() {
 const memoryOfOneCPU = 1769
 
 type suite struct {
-	dormouse, pkg string
-	rounds        int
-	folder        string // of this run
-	out           io.Writer
+	dormouse, runner, pkg string
+	rounds                int
+	folder                string // of this run
+	out                   io.Writer
 }
 
 func (s *suite) run(ctx context.Context, sizes []string) (err error) {
-	if s.dormouse, err = filepath.Abs(s.dormouse); err != nil {
-		return err
+	for _, program := range []*string{&s.dormouse, &s.runner} {
+		if *program, err = filepath.Abs(*program); err != nil {
+			return err
+		}
 	}
 	if s.folder, err = os.MkdirTemp("/dev/shm", "wake-"); err != nil {
 		return err
@@ -86,7 +89,7 @@ func (s *suite) run(ctx context.Context, sizes []string) (err error) {
 	if err := bake.Run(); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(s.out, "\n| box | install | wake: median, p95 | plain start: median, p95 | the same without compile cache | wake ÷ plain | wake − plain |\n|---|---|---|---|---|---|---|\n")
+	_, _ = fmt.Fprintf(s.out, "\n| box | install | welcome: median, p95 | wake: median, p95 | plain start: median, p95 | the same without compile cache | wake ÷ plain | wake − plain |\n|---|---|---|---|---|---|---|---|\n")
 	for _, size := range sizes {
 		mb, err := strconv.Atoi(size)
 		if err != nil {
@@ -117,7 +120,7 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 	} else {
 		env += " DORMOUSE_INSTALLS=folder:" + s.path("kept")
 	}
-	stand := fmt.Sprintf("#!/bin/bash\nrm -rf %s\n%s\ndate +%%s%%N >%s\necho $$ >%s\nexec env %s %s runner\n", cache, group.enter(), s.path("invoked"), s.path("pid"), env, s.dormouse)
+	stand := fmt.Sprintf("#!/bin/bash\nrm -rf %s\n%s\ndate +%%s%%N >%s\necho $$ >%s\nexec env %s %s 2>%s\n", cache, group.enter(), s.path("invoked"), s.path("pid"), env, s.runner, s.path("log"))
 	if err := os.WriteFile(s.path("box"), []byte(stand), 0o700); err != nil { //nolint:gosec // it is a program
 		return err
 	}
@@ -145,16 +148,17 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 		return err
 	}
 	w, p := at(m.wakes, 0.5), at(m.plain, 0.5)
-	_, err = fmt.Fprintf(s.out, "| %d MB | %s | %d, %d ms | %d, %d ms | %d ms | %.2f | %d ms |\n", mb, kind, w.Milliseconds(), at(m.wakes, 0.95).Milliseconds(),
+	_, err = fmt.Fprintf(s.out, "| %d MB | %s | %d, %d ms | %d, %d ms | %d, %d ms | %d ms | %.2f | %d ms |\n", mb, kind, at(m.welcomes, 0.5).Milliseconds(), at(m.welcomes, 0.95).Milliseconds(), w.Milliseconds(), at(m.wakes, 0.95).Milliseconds(),
 		p.Milliseconds(), at(m.plain, 0.95).Milliseconds(), at(m.bare, 0.5).Milliseconds(), float64(w)/float64(p), (w - p).Milliseconds())
 	return err
 }
 
 // measured has the times of one line.
 type measured struct {
-	wakes []time.Duration
-	plain []time.Duration // starts of the server alone
-	bare  []time.Duration // the same without a compile cache
+	welcomes []time.Duration
+	wakes    []time.Duration
+	plain    []time.Duration // starts of the server alone
+	bare     []time.Duration // the same without a compile cache
 }
 
 // measure alternates wakes and plain starts. The first round, in which the box may install,
@@ -167,7 +171,7 @@ func (s *suite) measure(ctx context.Context, c *client, group cgroup) (m measure
 		if err := s.asleep(ctx); err != nil {
 			return m, err
 		}
-		wake, err := s.wake(ctx, c)
+		welcome, wake, err := s.wake(ctx, c)
 		if err != nil {
 			return m, err
 		}
@@ -183,6 +187,7 @@ func (s *suite) measure(ctx context.Context, c *client, group cgroup) (m measure
 			return m, err
 		}
 		if i > 0 {
+			m.welcomes = append(m.welcomes, welcome)
 			m.wakes, m.plain, m.bare = append(m.wakes, wake), append(m.plain, plain), append(m.bare, bare)
 		}
 	}
@@ -191,19 +196,42 @@ func (s *suite) measure(ctx context.Context, c *client, group cgroup) (m measure
 
 const echo = `{"name":"echo","arguments":{"message":"m"}}`
 
-// wake calls a tool of a box that is asleep, and returns the time from the start of its
-// runner to the result.
-func (s *suite) wake(ctx context.Context, c *client) (time.Duration, error) {
+// wake calls a tool of a box that is asleep. It returns the times from the start of its
+// runner to the host's welcome, and to the result.
+func (s *suite) wake(ctx context.Context, c *client) (welcome, wake time.Duration, err error) {
 	if err := c.call(ctx, "tools/call", echo); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	now := time.Now()
 	text, err := os.ReadFile(s.path("invoked"))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	begun, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return now.Sub(time.Unix(0, begun)), err
+	ns, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	begun := time.Unix(0, ns)
+	if err != nil {
+		return 0, 0, err
+	}
+	welcomed, err := s.welcomed()
+	return welcomed.Sub(begun), now.Sub(begun), err
+}
+
+// welcomed returns when the host has welcomed the runner, as the runner's log says.
+func (s *suite) welcomed() (time.Time, error) {
+	text, err := os.ReadFile(s.path("log"))
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range bytes.Lines(text) {
+		var l struct {
+			Time time.Time `json:"time"`
+			Msg  string    `json:"msg"`
+		}
+		if json.Unmarshal(line, &l) == nil && l.Msg == "welcomed by the host" {
+			return l.Time, nil
+		}
+	}
+	return time.Time{}, errors.New("the runner's log has no welcome")
 }
 
 // asleep waits until the runner has ended.

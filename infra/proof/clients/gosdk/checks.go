@@ -75,9 +75,13 @@ func checkInitialize(ctx context.Context, s *session) error {
 	if result.ServerInfo == nil || result.Capabilities == nil {
 		return errors.New("the server names neither itself nor what it can")
 	}
+	name, version := "mcp-servers/everything", "2.0.0"
+	if s.one != "" {
+		name, version = "dormouse", "1"
+	}
 	return errors.Join(
-		wantText(result.ServerInfo.Name, "mcp-servers/everything", "serverInfo.name"),
-		wantText(result.ServerInfo.Version, "2.0.0", "serverInfo.version"),
+		wantText(result.ServerInfo.Name, name, "serverInfo.name"),
+		wantText(result.ServerInfo.Version, version, "serverInfo.version"),
 		wantText(result.ProtocolVersion, want, "negotiated version"),
 		wantTrue(s.kind != "http" || modern == (s.sdk.ID() == ""), "session id %q does not fit version %s", s.sdk.ID(), want),
 		wantTrue(result.Capabilities.Tools != nil, "capability tools is missing"),
@@ -97,11 +101,11 @@ func checkList(ctx context.Context, s *session) error {
 		return err
 	}
 	return errors.Join(
-		wantAll(tools, "tools", "echo", "get-roots-list", "toggle-simulated-logging",
+		wantAll(tools, "tools", s.named, "echo", "get-roots-list", "toggle-simulated-logging",
 			"trigger-elicitation-request", "trigger-long-running-operation", "trigger-sampling-request"),
-		wantAll(prompts, "prompts", "simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"),
-		wantAll(resources, "resources", "demo://resource/static/document/architecture.md"),
-		wantAll(templates, "resource templates", "demo://resource/dynamic/text/{resourceId}"),
+		wantAll(prompts, "prompts", s.named, "simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"),
+		wantAll(resources, "resources", s.located, "demo://resource/static/document/architecture.md"),
+		wantAll(templates, "resource templates", s.located, "demo://resource/dynamic/text/{resourceId}"),
 	)
 }
 
@@ -364,8 +368,10 @@ func names[T any](items iter.Seq2[T, error], name func(T) string) ([]string, err
 	return all, nil
 }
 
-func wantAll(got []string, what string, wanted ...string) error {
+// wantAll checks that a list has what is wanted. as returns how the list calls it.
+func wantAll(got []string, what string, as func(string) string, wanted ...string) error {
 	for _, name := range wanted {
+		name = as(name)
 		if !slices.Contains(got, name) {
 			return fmt.Errorf("%s: no %s among %v", what, name, got)
 		}

@@ -68,14 +68,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	protocol := flags.String("protocol", "", "the protocol version to offer; empty means the SDK's own default")
 	era := flags.String("era", "legacy", "the checks to run: legacy or modern")
 	cold := flags.Bool("cold", false, "the server has yet to start, and need not say who it is")
+	one := flags.String("one", "", "the URL has all servers, among them the one of this name")
 	through := flags.String("through", "", "a program, with arguments, that speaks stdio here and to the endpoint there; its URL is added")
 	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
 	sign := flags.Bool("sign-in", false, "sign in and refresh the token instead of the checks; see signin.go")
+	document := flags.String("document", "", "with --sign-in, the URL of the client's metadata document; without it the client registers itself")
+	revoke := flags.Bool("revoke", false, "with --sign-in, revoke the grant at last, and sign in once more")
+	stepUp := flags.Bool("step-up", false, "with --sign-in, only call the tool, which needs a scope that the token has not")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if *url != "" && *sign {
-		return runSignIn(ctx, *url, stdout, stderr)
+		return runSignIn(ctx, &signingIn{url: *url, protocol: *protocol, document: *document, revoke: *revoke, stepUp: *stepUp}, stdout, stderr)
 	}
 	if *url != "" && *plan != "" {
 		return runPlan(ctx, *url, *plan, stdout, stderr)
@@ -89,7 +93,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	s := newSession(*url, *transport, *protocol)
 	s.through = append(strings.Fields(*through), *url)
-	s.modern, s.cold = *era == "modern", *cold
+	s.modern, s.cold, s.one = *era == "modern", *cold, *one
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	client, code := "go-"+sdkVersion(), 0

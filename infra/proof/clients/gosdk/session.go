@@ -19,6 +19,7 @@ type session struct {
 	through             []string // for stdio: the program that speaks to the URL
 	modern              bool     // the era without sessions is wanted
 	cold                bool     // the server may not have been started when the client sends server/discover
+	one                 string   // the URL has all servers, among them the one of this name; "": the URL is that of the server
 	label               string   // part of every text that this client sends, so that a message of another client is noticed
 	client              *mcp.Client
 	sdk                 *mcp.ClientSession
@@ -155,7 +156,24 @@ func (s *session) call(ctx context.Context, name string, arguments map[string]an
 	return s.callWith(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments})
 }
 
+// named returns the name of a tool or prompt of the server, as it is at the URL.
+func (s *session) named(name string) string {
+	if s.one == "" {
+		return name
+	}
+	return s.one + "__" + name
+}
+
+// located returns the URI of a resource or template of the server, as it is at the URL.
+func (s *session) located(uri string) string {
+	if s.one == "" {
+		return uri
+	}
+	return "dormouse://" + s.one + "/" + uri
+}
+
 func (s *session) callWith(ctx context.Context, params *mcp.CallToolParams) (string, error) {
+	params.Name = s.named(params.Name)
 	result, err := s.sdk.CallTool(ctx, params)
 	if err != nil {
 		return "", fmt.Errorf("call %s: %w", params.Name, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,11 +24,26 @@ const redirect = "http://127.0.0.1:5000/done"
 
 // signedIn is what a sign-in has come to. The programs in ../ts and ../py print the same.
 type signedIn struct {
-	Tools  int    `json:"tools"`
-	Logins int    `json:"logins"`
-	Tokens int    `json:"tokens"` // answers of the token endpoint
-	Failed int    `json:"failed"` // calls
-	Scope  string `json:"scope"`
+	Version string `json:"version"` // of the protocol
+	Tools   int    `json:"tools"`
+	Logins  int    `json:"logins"`
+	Tokens  int    `json:"tokens"` // answers of the token endpoint
+	Failed  int    `json:"failed"` // calls
+	Scope   string `json:"scope"`
+	Revoked int    `json:"revoked,omitempty"` // the status that a revoked token got
+	Text    string `json:"text"`              // what the tool has said last
+}
+
+// signingIn says how to sign in.
+type signingIn struct {
+	url, protocol, document string
+	revoke, stepUp          bool
+
+	client  string // the client's id
+	tokens  countedTokens
+	lapsed  atomic.Bool
+	current *oauth2.Token // the newest one
+	result  signedIn
 }
 
 // countedTokens counts the good answers of token endpoints.
@@ -44,44 +60,94 @@ func (c *countedTokens) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // lapsing is a token source whose first token expires when a test says so.
 type lapsing struct {
+	*signingIn
 	first   *oauth2.Token
 	renewed oauth2.TokenSource
-	lapsed  *atomic.Bool
 }
 
 // Token implements oauth2.TokenSource.
-func (l lapsing) Token() (*oauth2.Token, error) {
-	if l.lapsed.Load() {
-		return l.renewed.Token()
+func (l lapsing) Token() (token *oauth2.Token, err error) {
+	if token = l.first; l.lapsed.Load() {
+		token, err = l.renewed.Token()
 	}
-	return l.first, nil
+	l.current = token
+	return token, err
 }
 
 // runSignIn has the SDK's client sign in as ada, list the tools, call the first one, and
 // call it again with a token that has expired, for which it has to refresh.
-func runSignIn(ctx context.Context, url string, stdout, stderr io.Writer) int {
-	result, err := signIn(ctx, url)
+func runSignIn(ctx context.Context, s *signingIn, stdout, stderr io.Writer) int {
+	err := s.run(ctx)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, err)
 		return 1
 	}
-	if err := json.NewEncoder(stdout).Encode(result); err != nil {
+	if err := json.NewEncoder(stdout).Encode(s.result); err != nil {
 		return 1 // nobody reads the result any more
 	}
 	return 0
 }
 
-func signIn(ctx context.Context, url string) (result signedIn, err error) {
-	tokens, lapsed := &countedTokens{}, &atomic.Bool{}
+func (s *signingIn) run(ctx context.Context) (err error) {
+	handler, err := s.handler()
+	if err != nil {
+		return err
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil)
+	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: s.url, OAuthHandler: handler}, &mcp.ClientSessionOptions{ProtocolVersion: s.protocol})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	s.result.Version = session.InitializeResult().ProtocolVersion
+	list, err := session.ListTools(ctx, nil)
+	if err != nil {
+		return err
+	}
+	s.result.Tools = len(list.Tools)
+	call := func() error {
+		called, err := session.CallTool(ctx, &mcp.CallToolParams{Name: list.Tools[0].Name, Arguments: map[string]any{}})
+		if err != nil {
+			return err
+		}
+		if called.IsError {
+			s.result.Failed++
+		}
+		if text, ok := called.Content[0].(*mcp.TextContent); ok {
+			s.result.Text = text.Text
+		}
+		return nil
+	}
+	if s.stepUp {
+		return call()
+	}
+	for _, expired := range []bool{false, true} {
+		s.lapsed.Store(expired)
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	if s.revoke {
+		if err := s.endGrant(ctx); err != nil {
+			return err
+		}
+		s.lapsed.Store(false)
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	s.result.Tokens = int(s.tokens.n.Load())
+	return nil
+}
+
+// handler is the SDK's part that signs in.
+func (s *signingIn) handler() (auth.OAuthHandler, error) {
 	user := webuser.New(webuser.Ada())
-	handler, err := auth.NewAuthorizationCodeHandler(&auth.AuthorizationCodeHandlerConfig{
-		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-			ClientName: "go-sdk", RedirectURIs: []string{redirect}, TokenEndpointAuthMethod: "none", GrantTypes: []string{"authorization_code", "refresh_token"},
-		}},
+	config := &auth.AuthorizationCodeHandlerConfig{
 		RedirectURL: redirect,
-		Client:      &http.Client{Transport: tokens},
+		Client:      &http.Client{Transport: &s.tokens},
 		AuthorizationCodeFetcher: func(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
-			result.Logins++
+			s.result.Logins++
 			page, err := user.Visit(ctx, args.URL, redirect)
 			if err != nil {
 				return nil, err
@@ -93,36 +159,55 @@ func signIn(ctx context.Context, url string) (result signedIn, err error) {
 			return &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
 		},
 		NewTokenSource: func(ctx context.Context, config *oauth2.Config, first *oauth2.Token) (oauth2.TokenSource, error) {
-			result.Scope, _ = first.Extra("scope").(string)
+			s.result.Scope, _ = first.Extra("scope").(string)
+			s.client = config.ClientID
 			old := *first
 			old.Expiry = time.Now().Add(-time.Minute)
-			return lapsing{first, config.TokenSource(ctx, &old), lapsed}, nil
+			return lapsing{s, first, config.TokenSource(ctx, &old)}, nil
 		},
-	})
-	if err != nil {
-		return result, err
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil)
-	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: handler}, nil)
-	if err != nil {
-		return result, err
+	if s.document != "" {
+		config.ClientIDMetadataDocumentConfig = &auth.ClientIDMetadataDocumentConfig{URL: s.document}
+	} else {
+		config.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			ClientName: "go-sdk", RedirectURIs: []string{redirect}, TokenEndpointAuthMethod: "none", GrantTypes: []string{"authorization_code", "refresh_token"},
+		}}
 	}
-	defer func() { err = errors.Join(err, session.Close()) }()
-	list, err := session.ListTools(ctx, nil)
+	return auth.NewAuthorizationCodeHandler(config)
+}
+
+// endGrant revokes the grant, and waits until its access token is refused.
+func (s *signingIn) endGrant(ctx context.Context) error {
+	at, err := url.Parse(s.url)
 	if err != nil {
-		return result, err
+		return err
 	}
-	result.Tools = len(list.Tools)
-	for _, expired := range []bool{false, true} {
-		lapsed.Store(expired)
-		called, err := session.CallTool(ctx, &mcp.CallToolParams{Name: list.Tools[0].Name, Arguments: map[string]any{}})
-		if err != nil {
-			return result, err
+	form := url.Values{"token": {s.current.RefreshToken}, "client_id": {s.client}}
+	if _, err := status(ctx, at.Scheme+"://"+at.Host+"/revoke", "application/x-www-form-urlencoded", form.Encode(), ""); err != nil {
+		return err
+	}
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(500 * time.Millisecond) {
+		if s.result.Revoked, err = status(ctx, s.url, "application/json", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, s.current.AccessToken); err != nil || s.result.Revoked == http.StatusUnauthorized {
+			return err
 		}
-		if called.IsError {
-			result.Failed++
-		}
 	}
-	result.Tokens = int(tokens.n.Load())
-	return result, nil
+	return nil
+}
+
+// status posts a body and returns the status of the answer.
+func status(ctx context.Context, to, kind, body, token string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	r.Header.Set("Content-Type", kind)
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
 }

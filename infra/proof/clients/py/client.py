@@ -108,8 +108,11 @@ class Session:
     holds them; open() and close() only talk to it and can therefore be given up on.
     """
 
-    def __init__(self, url: str, kind: str, mode: str, cold: bool) -> None:
+    def __init__(self, url: str, kind: str, mode: str, cold: bool, one: str) -> None:
         self.url = url
+        self.one = one  # the URL has all servers, among them the one of this name
+        # What comes before the names of tools and prompts there, and before URIs.
+        self.prefix, self.scheme = (f"{one}__", f"dormouse://{one}/") if one else ("", "")
         self.cold = cold  # the server has yet to start, and need not say who it is
         self.kind = kind
         self.mode = mode
@@ -236,7 +239,7 @@ class Session:
         self.log_arrived = anyio.Event()
 
     async def call(self, name: str, arguments: dict | None = None, **options: object) -> str:
-        result = wire(await self.caller.call_tool(name, arguments or {}, **options))
+        result = wire(await self.caller.call_tool(self.prefix + name, arguments or {}, **options))
         must(not result.get("isError"), f"tool {name} answered an error: {str(result['content'])[:300]}")
         return "\n".join(part.get("text", "") for part in result["content"])
 
@@ -261,10 +264,10 @@ async def all_pages(fetch_page, key: str) -> list[dict]:
         params = types.PaginatedRequestParams(cursor=cursor)
 
 
-def must_hold(items: list[dict], field: str, wanted: list[str], what: str) -> None:
+def must_hold(items: list[dict], field: str, wanted: list[str], what: str, prefix: str) -> None:
     names = [item[field] for item in items]
     must(len(set(names)) == len(names), f"{what}: a name comes twice: {names}")
-    for name in wanted:
+    for name in (prefix + name for name in wanted):
         must(name in names, f"{what}: no {name} among {names}")
 
 
@@ -275,8 +278,8 @@ async def check_initialize(s: Session) -> None:
         must(s.session_id is None, "an answer names a session")
     if s.cold or s.mode == MODERN_VERSION:
         return  # nobody has said yet who the server is; this client takes the version for granted
-    must_equal(s.initialized["serverInfo"]["name"], "mcp-servers/everything", "serverInfo.name")
-    must_equal(s.initialized["serverInfo"]["version"], "2.0.0", "serverInfo.version")
+    must_equal(s.initialized["serverInfo"]["name"], "dormouse" if s.one else "mcp-servers/everything", "serverInfo.name")
+    must_equal(s.initialized["serverInfo"]["version"], "1" if s.one else "2.0.0", "serverInfo.version")
     if not s.modern:
         must_equal(s.initialized["protocolVersion"], HANDSHAKE_VERSION, "negotiated version")
         must(s.kind != "http" or s.session_id, "the answer to initialize names no session")
@@ -294,14 +297,14 @@ async def check_list(s: Session) -> None:
         "trigger-long-running-operation",
         "trigger-sampling-request",
     ]
-    must_hold(tools, "name", wanted, "tools")
+    must_hold(tools, "name", wanted, "tools", s.prefix)
     must(all(tool["inputSchema"]["type"] == "object" for tool in tools), "a tool has no object inputSchema")
     prompts = await all_pages(s.sdk.list_prompts, "prompts")
-    must_hold(prompts, "name", ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"], "prompts")
+    must_hold(prompts, "name", ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"], "prompts", s.prefix)
     resources = await all_pages(s.sdk.list_resources, "resources")
-    must_hold(resources, "uri", ["demo://resource/static/document/architecture.md"], "resources")
+    must_hold(resources, "uri", ["demo://resource/static/document/architecture.md"], "resources", s.scheme)
     templates = await all_pages(s.sdk.list_resource_templates, "resourceTemplates")
-    must_hold(templates, "uriTemplate", ["demo://resource/dynamic/text/{resourceId}"], "resource templates")
+    must_hold(templates, "uriTemplate", ["demo://resource/dynamic/text/{resourceId}"], "resource templates", s.scheme)
 
 
 async def check_echo_unicode(s: Session) -> None:
@@ -475,8 +478,8 @@ async def run_check(session: Session, name: str, check) -> bool:
     return line["ok"]
 
 
-async def run(url: str, kind: str, mode: str, cold: bool) -> int:
-    session = Session(url, kind, mode, cold)
+async def run(url: str, kind: str, mode: str, cold: bool, one: str) -> int:
+    session = Session(url, kind, mode, cold, one)
     async with anyio.create_task_group() as tg:
         tg.start_soon(session.own)
         checks = [(name, check) for name, check in CHECKS if not (session.modern and name in LEGACY_ONLY)]
@@ -491,8 +494,9 @@ def main() -> int:
     parser.add_argument("--transport", choices=["http", "sse"] + ["ws"] * (not IS_V2), default="http")
     parser.add_argument("--mode", choices=["legacy"] + ["auto", MODERN_VERSION] * IS_V2, default="legacy")
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--one", default="")
     args = parser.parse_args()
-    return anyio.run(run, args.url, args.transport, args.mode, args.cold)
+    return anyio.run(run, args.url, args.transport, args.mode, args.cold, args.one)
 
 
 if __name__ == "__main__":

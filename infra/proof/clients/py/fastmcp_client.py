@@ -33,7 +33,9 @@ def must_equal(got: object, want: object, what: str) -> None:
 class Session:
     """The client and all that the server asked it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, one: str) -> None:
+        # What comes before names, and before URIs, if the URL has all servers, among them one.
+        self.prefix, self.scheme = (f"{one}__", f"dormouse://{one}/") if one else ("", "")
         self.prompts: list[str] = []
         self.questions = 0
         self.client = Client(
@@ -53,7 +55,7 @@ class Session:
         return ElicitResult(action="accept", content={"name": "Ada “🐭” Løvelace", "check": True, "integer": 17})
 
     async def call(self, tool: str, arguments: dict | None = None, **options: object) -> str:
-        result = await self.client.call_tool(tool, arguments or {}, **options)
+        result = await self.client.call_tool(self.prefix + tool, arguments or {}, **options)
         return "\n".join(part.text for part in result.content)
 
 
@@ -64,11 +66,12 @@ async def check_initialize(s: Session) -> None:
 
 async def check_list(s: Session) -> None:
     tools = {tool.name for tool in await s.client.list_tools()}
-    must({"echo", "trigger-elicitation-request", "get-roots-list"} <= tools, f"tools: {tools}")
+    wanted = {s.prefix + name for name in ("echo", "trigger-elicitation-request", "get-roots-list")}
+    must(wanted <= tools, f"tools: {tools}")
     prompts = {prompt.name for prompt in await s.client.list_prompts()}
-    must("simple-prompt" in prompts, f"prompts: {prompts}")
+    must(f"{s.prefix}simple-prompt" in prompts, f"prompts: {prompts}")
     resources = {str(resource.uri) for resource in await s.client.list_resources()}
-    must("demo://resource/static/document/architecture.md" in resources, f"resources: {resources}")
+    must(f"{s.scheme}demo://resource/static/document/architecture.md" in resources, f"resources: {resources}")
 
 
 async def check_echo_unicode(s: Session) -> None:
@@ -118,8 +121,8 @@ CHECKS = {
 }
 
 
-async def run(url: str) -> int:
-    session, failed = Session(url), 0
+async def run(url: str, one: str) -> int:
+    session, failed = Session(url, one), 0
     for name, check in CHECKS.items():
         begin = time.monotonic()
         line = {"client": NAME, "check": name, "ok": True, "ms": 0}
@@ -137,8 +140,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check one MCP endpoint with FastMCP.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--transport", choices=["http"], default="http")
+    parser.add_argument("--one", default="")
     logging.disable(logging.WARNING)
-    return asyncio.run(run(parser.parse_args().url))
+    args = parser.parse_args()
+    return asyncio.run(run(args.url, args.one))
 
 
 if __name__ == "__main__":

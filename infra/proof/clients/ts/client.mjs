@@ -172,6 +172,15 @@ class Session {
     onLog(this.client, ({ params }) => this.logs.push(params));
   }
 
+  /** What comes before the names of tools and prompts, and before URIs, at the address of all servers. */
+  get prefix() {
+    return this.one ? `${this.one}__` : "";
+  }
+
+  get scheme() {
+    return this.one ? `dormouse://${this.one}/` : "";
+  }
+
   /** Notes what comes in from here on, before the SDK has it. */
   tap() {
     const take = this.transport.onmessage;
@@ -182,7 +191,7 @@ class Session {
   }
 
   async call(name, args = {}, options = {}) {
-    const result = await callTool(this.client, { name, arguments: args }, {
+    const result = await callTool(this.client, { name: this.prefix + name, arguments: args }, {
       timeout: CHECK_TIMEOUT_MS,
       ...options,
     });
@@ -210,7 +219,8 @@ async function allPages(fetchPage, key) {
   }
 }
 
-function mustHold(items, field, wanted, what) {
+function mustHold(items, field, wanted, what, prefix) {
+  wanted = wanted.map((name) => prefix + name);
   const names = items.map((item) => item[field]);
   must(new Set(names).size === names.length, `${what}: a name comes twice: ${names}`);
   for (const name of wanted) must(names.includes(name), `${what}: no ${name} among ${names}`);
@@ -221,8 +231,8 @@ async function checkInitialize(s) {
   s.connected = true;
   s.tap();
   if (!s.cold) {
-    mustEqual(s.client.getServerVersion()?.name, "mcp-servers/everything", "serverInfo.name");
-    mustEqual(s.client.getServerVersion()?.version, "2.0.0", "serverInfo.version");
+    mustEqual(s.client.getServerVersion()?.name, s.one ? "dormouse" : "mcp-servers/everything", "serverInfo.name");
+    mustEqual(s.client.getServerVersion()?.version, s.one ? "1" : "2.0.0", "serverInfo.version");
   }
   const version = s.client.getNegotiatedProtocolVersion?.() ?? s.version;
   mustEqual(version, s.modern ? MODERN_VERSION : HANDSHAKE_VERSION, "negotiated version");
@@ -243,14 +253,14 @@ async function checkList(s) {
     "trigger-elicitation-request",
     "trigger-long-running-operation",
     "trigger-sampling-request",
-  ], "tools");
+  ], "tools", s.prefix);
   must(tools.every((tool) => tool.inputSchema.type === "object"), "a tool has no object inputSchema");
   const prompts = await allPages((page) => client.listPrompts(page), "prompts");
-  mustHold(prompts, "name", ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"], "prompts");
+  mustHold(prompts, "name", ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"], "prompts", s.prefix);
   const resources = await allPages((page) => client.listResources(page), "resources");
-  mustHold(resources, "uri", ["demo://resource/static/document/architecture.md"], "resources");
+  mustHold(resources, "uri", ["demo://resource/static/document/architecture.md"], "resources", s.scheme);
   const templates = await allPages((page) => client.listResourceTemplates(page), "resourceTemplates");
-  mustHold(templates, "uriTemplate", ["demo://resource/dynamic/text/{resourceId}"], "resource templates");
+  mustHold(templates, "uriTemplate", ["demo://resource/dynamic/text/{resourceId}"], "resource templates", s.scheme);
 }
 
 async function checkEchoUnicode(s) {
@@ -431,6 +441,7 @@ async function main() {
       transport: { type: "string", default: "http" },
       mode: { type: "string", default: "legacy" },
       cold: { type: "boolean", default: false }, // the server has yet to start, and need not say who it is
+      one: { type: "string", default: "" }, // the URL has all servers, among them the one of this name
     },
   });
   const { url, transport, mode } = values;
@@ -441,6 +452,7 @@ async function main() {
   }
   const session = new Session(url, transport, mode, `ts-${sdkVersion()} over ${transport}`);
   session.cold = values.cold;
+  session.one = values.one;
   let failed = 0;
   for (const [name, run] of CHECKS) {
     if (session.modern && LEGACY_ONLY.includes(name)) continue;

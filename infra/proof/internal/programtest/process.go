@@ -63,6 +63,17 @@ func Start(t testing.TB, env []string, command ...string) *Process {
 	return p
 }
 
+// Pause stops the process until it is killed. What is sent to it stays unread.
+func (p *Process) Pause() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGSTOP) // it may have ended by itself
+}
+
+// Kill kills the process and its children, and waits for its end.
+func (p *Process) Kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended by itself
+	<-p.exited
+}
+
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -67,11 +68,16 @@ func Run(t testing.TB, dir, help string, limit time.Duration, name string, args 
 	return out
 }
 
+// installing is held during an installation: tests that run at once install the same folder once.
+var installing sync.Mutex
+
 // Installed returns the folder .tools/<name>-<digest of key>. The first call has install
 // fill it. Installed writes the stamp last, so it repeats an installation that was
 // interrupted.
 func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	sum := sha256.Sum256(key)
 	dir := filepath.Join(Root(t), ".tools", name+"-"+hex.EncodeToString(sum[:6]))
 	stamp := filepath.Join(dir, ".installed")

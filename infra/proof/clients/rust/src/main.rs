@@ -3,6 +3,8 @@
 //!
 //!     rmcp-client --mode initialize|auto --url http://127.0.0.1:8080/mcp --transport http
 //!
+//! With --one NAME the URL has all servers, among them the one of this name.
+//!
 //! With --mode auto it must speak the era without sessions. Exit code: 0 all checks passed, 1 not.
 
 use std::{
@@ -66,8 +68,14 @@ fn words<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
+/// The name of a tool or prompt as it is at the URL.
+fn named(name: &str) -> String {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--one").skip(1);
+    arguments.next().map_or(name.to_owned(), |one| format!("{one}__{name}"))
+}
+
 async fn call(client: &Client, tool: &str, arguments: Value) -> Result<String, String> {
-    let mut params = CallToolRequestParams::new(tool.to_owned());
+    let mut params = CallToolRequestParams::new(named(tool));
     params.arguments = arguments.as_object().cloned();
     let result = serde_json::to_value(client.call_tool(params).await.map_err(words)?).map_err(words)?;
     let parts = result["content"].as_array().cloned().unwrap_or_default();
@@ -78,9 +86,9 @@ async fn call(client: &Client, tool: &str, arguments: Value) -> Result<String, S
 
 async fn list(client: &Client) -> Outcome {
     let tools = client.list_all_tools().await.map_err(words)?;
-    must(tools.iter().any(|t| t.name == "echo"), "tools: no echo")?;
+    must(tools.iter().any(|t| t.name == named("echo")), "tools: no echo")?;
     let prompts = client.list_all_prompts().await.map_err(words)?;
-    must(prompts.iter().any(|p| p.name == "simple-prompt"), "prompts: no simple-prompt")?;
+    must(prompts.iter().any(|p| p.name == named("simple-prompt")), "prompts: no simple-prompt")?;
     let resources = client.list_all_resources().await.map_err(words)?;
     must(!resources.is_empty(), "there are no resources")
 }
