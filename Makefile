@@ -62,11 +62,11 @@ check: ## Check before each commit, in a minute and a half: unit tests without e
 	@printf 'LEFT OUT: %s\n' $(foreach part,$(LEFT_OUT),'$(subst _, ,$(part))')
 
 .PHONY: test
-test: ## Check before a change goes in: unit tests with the race detector, lint, end-to-end tests
+test: ## Check before a change goes in: unit tests, lint, end-to-end tests (RACE=yes has the race detector look)
 	@$(call parts,test-unit test-worlds vet lint test-e2e)
 	@printf 'LEFT OUT, .ci/run has it: %s\n' 'nine of ten simulated worlds (make worlds)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
 	  'function programs and handlers that are made anew, end to end (make test-e2e FUNCTIONS=process, FUNCTIONS=cold)' \
-	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)'
+	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)' $(if $(RACE),,'the race detector (make test RACE=yes)')
 
 # What check leaves out: packages that need an emulator or a package index, and tests in
 # other packages that need one.
@@ -74,23 +74,25 @@ EMULATED_PACKAGES := shared/dynamostore infra/stack infra/runner shared/box/prov
 EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$|^TestMoto
 LEFT_OUT := shared/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
   infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
-  tests_of_costs_on_DynamoDB_and_of_tasks_in_moto_(make_test) the_race_detector_(make_test) \
+  tests_of_costs_on_DynamoDB_and_of_tasks_in_moto_(make_test) the_race_detector_(make_test_RACE=yes) \
   most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients_and_the_official_suite_(.ci/run)
 
 .PHONY: test-short
 test-short: need-go
 	@$(call each,go test -short -timeout 5m -skip '$(EMULATED_TESTS)' $$(go list ./... | grep -vE '/($(subst $(space),|,$(EMULATED_PACKAGES)))$$'))
 
-# A program with the race detector sleeps for a second before it exits, unless it is told
-# not to. Tests wait more than they compute, so more of them run at a time than there are
-# processors.
-TEST := GORACE=atexit_sleep_ms=0 go test -race
+# RACE=yes runs the unit and end-to-end tests with the race detector, as .ci/run does. It
+# needs a C compiler, and makes the unit tests take twice as long. A program with the race
+# detector sleeps for a second before it exits, unless it is told not to.
+RACE ?=
+TEST := $(if $(RACE),GORACE=atexit_sleep_ms=0 go test -race,go test)
 
+# Tests wait more than they compute, so more of them run at a time than there are processors.
 .PHONY: test-unit
-test-unit: need-race ## Run the unit tests with the race detector (fewer simulated worlds)
+test-unit: need-race ## Run the unit tests (few simulated worlds)
 	@$(call each,$(TEST) -p 4 -timeout 20m ./...)
 
-# Without the race detector, which makes them ten times as long.
+# Never with the race detector, which makes them ten times as long.
 .PHONY: test-worlds
 test-worlds:
 	@$(MAKE) worlds WORLDS=100
@@ -103,8 +105,8 @@ worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or
 # cold, inside by handlers that are made anew for each message. BOXES=lambda has the boxes
-# of function programs run as invocations, as on Lambda.
-FUNCTIONS ?= inside
+# of function programs run as invocations, as on Lambda, so it means FUNCTIONS=process.
+FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E       ?= ^TestE2E
 .PHONY: test-e2e
 test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
@@ -120,7 +122,7 @@ test-upgrade: need-go build ## Run functions and runners of earlier releases bes
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
-	@cd infra/proof && go test -count=1 -v -tags clients ./clients/...
+	@cd infra/proof && go test -count=1 -v -tags clients -timeout 40m ./clients/...
 
 .PHONY: test-browser
 test-browser: need-go need-node build ## Sign in with a real browser (Chromium on the PATH, or DORMOUSE_TEST_BROWSER)
@@ -129,17 +131,18 @@ test-browser: need-go need-node build ## Sign in with a real browser (Chromium o
 # DORMOUSE_SHOTS=FOLDER keeps the screenshots.
 .PHONY: test-console
 test-console: need-node build ## Look at the console in a real browser (Chromium from npm, or DORMOUSE_TEST_BROWSER)
-	@cd infra/proof && go test -count=1 -v -tags browser -run '^TestConsoleInARealBrowser$$' ./console
+	@cd infra/proof && go test -count=1 -v -tags browser -run '^TestConsole' ./console
 
 .PHONY: test-idp
 test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak, which Maven fetches once (160 MB), with every client
 	@cd infra/proof && go test -count=1 -v -tags clients,keycloak -run '^TestRealClientsSignInWithKeycloak$$' -timeout 20m ./clients
 
 # Cargo builds the Rust client once, which takes minutes. PAGE= leaves docs/clients.md as it is.
+# COLUMNS='/mcp,remote' runs these columns; the table keeps the others.
 PAGE ?= 1
 .PHONY: matrix
 matrix: need-go need-node need-python need-cargo build ## Run every client against servers of each era, and write the table of docs/clients.md
-	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./clients
+	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' DORMOUSE_MATRIX_COLUMNS='$(if $(filter command line,$(origin COLUMNS)),$(COLUMNS))' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./clients
 
 # Eight servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers
@@ -153,17 +156,17 @@ conformance: need-go need-node build ## Run the official conformance suite throu
 
 .PHONY: lint
 lint: need-go $(STAMP) ## Run the linters
-	@$(call each,$(LINT) run ./...)
+	@$(call each,$(LINT) run --allow-serial-runners ./...)
 
 .PHONY: vet
 vet: need-go
-	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)upgrade ./...)
+	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)release$(,)acme$(,)upgrade$(,)walk ./...)
 	@go vet -tags aws ./functions/...
 
 # Each processor takes minutes the first time: everything is compiled anew.
 .PHONY: vet-darwin
-vet-darwin: need-go ## Vet everything as it is built for macOS, on both processors
-	@for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=darwin GOARCH=$$arch go vet ./infra/... ./shared/... || exit; done
+vet-darwin: need-go ## Vet everything as it is built for macOS, on both processors, and build dormouse
+	@export CGO_ENABLED=0 GOOS=darwin; for GOARCH in amd64 arm64; do export GOARCH; go vet ./infra/... ./shared/... && go build -o /dev/null ./infra/dormouse || exit; done
 
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files
@@ -171,7 +174,7 @@ fmt: need-go $(STAMP) ## Format all Go files
 
 DURATION ?= 10m
 .PHONY: chaos
-chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m); FUNCTIONS=process BOXES=lambda has boxes as on Lambda
+chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m); BOXES=lambda has boxes as on Lambda
 	@DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' infra/local/chaos.sh '$(DURATION)'
 
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
@@ -227,6 +230,20 @@ docs: need-go ## Write the tables of docs/costs.md anew
 	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/relay -update
 	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/native -update
 
+# The tools of the site, by their hashes. Another requirements.txt makes another folder.
+SITE := $(TOOLS)/site-$(shell cksum <infra/site/requirements.txt | cut -d ' ' -f 1)
+$(SITE)/bin/mkdocs: | need-python
+	@rm -rf '$(SITE)' && python3 -m venv '$(SITE)' && '$(SITE)/bin/pip' install -q --disable-pip-version-check --require-hashes -r infra/site/requirements.txt
+
+.PHONY: site
+site: $(SITE)/bin/mkdocs ## Build the site from docs/ into bin/site; a link or an anchor that leads nowhere ends it
+	@NO_MKDOCS_2_WARNING=1 '$(SITE)/bin/mkdocs' build --strict --config-file infra/site/mkdocs.yml
+
+# It takes three minutes, until the server is asleep; the address must be free.
+.PHONY: pictures
+pictures: need-go need-node bin/dormouse ## Record docs/two-minutes.svg, the animated picture of README.md
+	@cd infra/proof && go run ./picture
+
 .PHONY: first-run
 first-run: need-go need-node ## Measure what a new user waits for: clone, build, URL, first tool result
 	@infra/local/first-run.sh
@@ -247,8 +264,10 @@ need-go:
 	@command -v go >/dev/null || { echo 'go is not on the PATH: install Go 1.26 or newer, see https://go.dev/dl' >&2; exit 1; }
 
 need-race: need-go
+ifneq ($(RACE),)
 	@cc=$$(go env CC); command -v "$${cc%% *}" >/dev/null || { echo "the race detector needs the C compiler $$cc, which is not on the PATH: install gcc" >&2; exit 1; }
 	@[ "$$(go env CGO_ENABLED)" = 1 ] || { echo 'the race detector needs cgo: unset CGO_ENABLED or set it to 1' >&2; exit 1; }
+endif
 
 need-node:
 	@for program in node npx; do command -v $$program >/dev/null || { echo "$$program is not on the PATH: install Node.js 20 or newer, see https://nodejs.org" >&2; exit 1; }; done
@@ -281,7 +300,7 @@ SAM        := $(TOOLS)/sam/aws-sam-cli-1.170.0-cfn-lint-1.58.0/bin/sam
 export SAM_CLI_TELEMETRY ?= 0
 
 # What sam build calls (BuildMethod: makefile in template.yaml).
-build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction: build-%Function: need-go
+build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction build-TracesFunction: build-%Function: need-go
 	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/$$(tr A-Z a-z <<<'$*')
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 
@@ -304,11 +323,12 @@ sam-local: need-go $(SAM) ## Send every file of events/ through sam local invoke
 	@infra/stack/engine.sh infra/stack/samlocal.sh $(SAM)
 
 .PHONY: check-stack
-check-stack: need-go $(SAM) ## Check the template and build the functions for AWS, as make deploy does
+check-stack: need-go $(SAM) ## Check the template, build the functions for AWS, and walk docs/aws against an emulator
 	@AWS_DEFAULT_REGION=us-east-1 $(SAM) validate --lint
 	@$(dir $(SAM))cfn-lint template.yaml
 	@AWS_DEFAULT_REGION=us-east-1 ARCH=$(ARCH) $(SAM) build --build-dir .aws-sam/check $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64) >/dev/null
 	@ls -l .aws-sam/check/*/bootstrap | awk '{ printf "%s: %.1f MB\n", $$9, $$5 / 1e6 }'
+	@$(MAKE) walk-stack
 
 .PHONY: bench-cold
 bench-cold: need-go ## Measure cold starts and sizes of the functions as they are deployed
@@ -320,7 +340,7 @@ bench-cold: need-go ## Measure cold starts and sizes of the functions as they ar
 STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
 
 .PHONY: deploy
-deploy: need-go $(SAM) ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; ROLLBACK=15 has alarms roll it back for 15 minutes)
+deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; ROLLBACK=15 has alarms roll it back for 15 minutes)
 	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
 
 .PHONY: delete
@@ -332,8 +352,8 @@ restore: need-go ## Restore the stack's table as it was at AT (a time such as 20
 	@$(STACK) restore $(if $(AT),AT=$(AT))
 
 .PHONY: logs
-logs: $(SAM) ## Follow the logs of the stack
-	@$(SAM) logs --config-env $(CONFIG) --tail
+logs: need-go $(SAM) ## Follow the logs of the stack
+	@$(STACK) logs
 
 .PHONY: runner-aws
 runner-aws: need-go
@@ -345,6 +365,12 @@ CRANE_VERSION := v0.22.1
 CRANE         := $(TOOLS)/crane-$(CRANE_VERSION)/crane
 $(CRANE): | need-go
 	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/google/go-containerregistry/cmd/crane@$(CRANE_VERSION)
+
+# Types the five commands, an upgrade and a deletion in a copy of the clone, with the real
+# make, sam, aws, crane and dormouse.
+.PHONY: walk-stack
+walk-stack: need-go $(SAM) $(CRANE) ## Walk docs/aws/deploy.md against an emulator of AWS
+	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags walk -run '^TestAStrangersWalk$$' ./infra/stack
 
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage or ImageTag then names it. LOCKS is a folder of locks, such
@@ -361,3 +387,82 @@ image: runner-aws bin/dormouse need-python $(CRANE) ## Push the image of the box
 .PHONY: test-image
 test-image: runner-aws need-python need-node $(CRANE) build ## Push images of boxes to a registry in memory, and look at them
 	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags image ./infra/image
+
+# The image of one machine, for Docker and its like. IMAGE is REPOSITORY:TAG, to which
+# docker login or crane auth login has logged in; or a file for docker load, such as
+# dormouse.tar, with PLATFORMS=linux/amd64.
+PLATFORMS ?= linux/amd64 linux/arm64
+.PHONY: image-local
+image-local: need-go need-python $(CRANE) ## Push the image of one machine, without Docker (IMAGE=REPOSITORY:TAG, or a FILE.tar with PLATFORMS=linux/amd64)
+	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, or IMAGE=dormouse.tar PLATFORMS=linux/amd64' >&2; exit 1; }
+	@for platform in $(PLATFORMS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o "bin/$${platform/\//-}/dormouse" ./infra/dormouse; done
+	@infra/image/machine.py $(CRANE) '$(IMAGE)' $(foreach platform,$(PLATFORMS),$(platform)=bin/$(subst /,-,$(platform))/dormouse)
+
+# Needs Node and curl, which it puts into the base of its image. Ends with 69 where there
+# is no Docker engine and none can be started.
+.PHONY: test-container
+test-container: need-node need-python $(CRANE) bin/dormouse ## Run the image of one machine (needs Docker, or root to start it)
+	@go vet -tags image,engine ./infra/image
+	@DORMOUSE_TEST_CRANE=$(CRANE) infra/stack/engine.sh go test -count=1 -tags image,engine -run '^TestAContainer' ./infra/image
+
+# Needs root and systemd-nspawn (Debian: systemd-container). Ends with 69 without them.
+.PHONY: test-systemd
+test-systemd: bin/dormouse ## Boot systemd in a container and walk docs/vps.md: units, kill, sleep, backup, HTTPS
+	@infra/systemd/try.sh bin/dormouse
+
+# Let's Encrypt's own authority for tests, and a name server.
+PEBBLE_VERSION := v2.10.1
+PEBBLE         := $(TOOLS)/pebble-$(PEBBLE_VERSION)
+$(PEBBLE)/pebble-challtestsrv: | need-go
+	@GOBIN='$(PEBBLE)' GOFLAGS= GOOS= GOARCH= go install github.com/letsencrypt/pebble/v2/cmd/pebble@$(PEBBLE_VERSION) github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@$(PEBBLE_VERSION)
+
+.PHONY: test-acme
+test-acme: $(PEBBLE)/pebble-challtestsrv bin/dormouse ## Get a certificate from a certificate authority on this machine (dormouse run --tls)
+	@DORMOUSE_TEST_PEBBLE='$(PEBBLE)' go test -count=1 -tags e2e,acme -run '^TestE2EACME' ./infra/dormouse
+
+# ---- Releases
+
+# From v2.17 goreleaser needs a module that the proxy does not give to everybody, and from
+# v2.18 a newer Go than ours.
+GORELEASER_VERSION := v2.16.0
+SYFT_VERSION       := v1.57.0
+COSIGN_VERSION     := v3.1.3
+GORELEASER         := $(TOOLS)/goreleaser-$(GORELEASER_VERSION)/goreleaser
+SYFT               := $(TOOLS)/syft-$(SYFT_VERSION)/syft
+COSIGN             := $(TOOLS)/cosign-$(COSIGN_VERSION)/cosign
+$(GORELEASER): | need-go
+	@echo 'installing goreleaser $(GORELEASER_VERSION) into .tools: takes minutes, once'
+	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
+$(SYFT): | need-go
+	@echo 'installing syft $(SYFT_VERSION) into .tools: takes minutes, once'
+	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/anchore/syft/cmd/syft@$(SYFT_VERSION)
+$(COSIGN): | need-go
+	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/sigstore/cosign/v3/cmd/cosign@$(COSIGN_VERSION)
+
+.PHONY: release-check
+release-check: $(GORELEASER) ## Check .goreleaser.yaml
+	@$(GORELEASER) check --quiet
+
+# Nothing is signed: a keyless signature needs the workflow's identity.
+.PHONY: release-snapshot
+release-snapshot: release-check $(SYFT) ## Make the archives, checksums, SBOMs and cask of a release in bin/release, unsigned
+	@PATH='$(dir $(SYFT))':"$$PATH" $(GORELEASER) release --snapshot --clean --skip=sign
+
+.PHONY: test-release
+test-release: release-snapshot ## Make a release, and run its archive in an empty folder
+	@DORMOUSE_TEST_RELEASE='$(CURDIR)/bin/release' go test -count=1 -tags release ./infra/image
+
+# .github/workflows/release.yml calls it, on a tag. The notes are what CHANGELOG.md has as
+# unreleased: the commit of a release cannot name itself.
+.PHONY: release
+release: release-check $(SYFT) $(COSIGN)
+	@mkdir -p bin && awk '/^## / { on = /\[Unreleased\]/; next } on' CHANGELOG.md >bin/release-notes.md
+	@PATH='$(dir $(SYFT)):$(dir $(COSIGN))':"$$PATH" $(GORELEASER) release --clean --release-notes bin/release-notes.md
+
+# Signs the image as goreleaser signs the checksums. A version without a hyphen is also the
+# latest one.
+.PHONY: release-image
+release-image: $(CRANE) $(COSIGN)
+	@$(CRANE) auth login '$(firstword $(subst /, ,$(IMAGE)))' --username "$$REGISTRY_USER" --password-stdin <<<"$$REGISTRY_PASSWORD"
+	@made=$$($(MAKE) -s image-local IMAGE='$(IMAGE)') && $(COSIGN) sign --yes "$$made"
+	@case '$(lastword $(subst :, ,$(IMAGE)))' in *-*) ;; *) $(CRANE) tag '$(IMAGE)' latest ;; esac
