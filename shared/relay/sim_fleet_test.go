@@ -177,6 +177,14 @@ func (p *simProc) live() {
 	p.cancel(nil)
 }
 
+// says notes the link of a hello. A runner with two connections may send an older hello
+// again after a newer one.
+func (p *simProc) says(link int64) {
+	for newest := p.link.Load(); link > newest && !p.link.CompareAndSwap(newest, link); {
+		newest = p.link.Load()
+	}
+}
+
 // fencedWithin is how long a runner may go on after the answer that fences it.
 const fencedWithin = time.Second
 

@@ -209,7 +209,7 @@ func (c *simConn) Send(message []byte) error {
 	passes := c.passes()
 	f, _ := frametest.Decode(message)
 	if f.Type == frame.TypeHello {
-		c.p.link.Store(f.Link)
+		c.p.says(f.Link)
 	}
 	if f.Type == frame.TypeBye {
 		w.bye()
