@@ -97,22 +97,29 @@ func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error
 	if err != nil {
 		return err
 	}
-	for {
-		h, err := u.in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := u.entry(h); err != nil {
-			return err
-		}
+	if err := entriesOf(u.in, u.entry); err != nil {
+		return err
 	}
 	if u.entries != want {
 		return corrupt("it has %d entries of %d", u.entries, want)
 	}
 	return u.finish()
+}
+
+// entriesOf hands each entry of an archive to unpack.
+func entriesOf(in *tar.Reader, unpack func(*tar.Header) error) error {
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := unpack(h); err != nil {
+			return err
+		}
+	}
 }
 
 type unpacker struct {

@@ -117,17 +117,8 @@ func (u *wholeUnpacker) all() error {
 	if err != nil {
 		return err
 	}
-	for {
-		h, err := u.in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := u.entry(h); err != nil {
-			return err
-		}
+	if err := entriesOf(u.in, u.entry); err != nil {
+		return err
 	}
 	if u.entries != want {
 		return corrupt("it has %d entries of %d", u.entries, want)
