@@ -150,6 +150,7 @@ func owners() []owner {
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
+		{"github.com/segmentio/encoding", []string{"shared/relay/frame", "shared/relay/relayhost"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/proof/clients/..."}},
 		{"github.com/coder/websocket", []string{"shared/relay/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
 		{"github.com/coreos/go-systemd", []string{"infra/dormouse"}},

@@ -2,7 +2,9 @@ package frame
 
 import (
 	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
+
+	"github.com/segmentio/encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -82,7 +84,7 @@ func kindOf(head []byte) (Type, error) {
 		V    int  `json:"v"`
 		Type Type `json:"t"`
 	}
-	if err := json.Unmarshal(head, &f); err != nil {
+	if err := unmarshal(head, &f); err != nil {
 		return "", unreadable(len(head), err)
 	}
 	switch {
@@ -188,6 +190,16 @@ func decodePlain(kind Type, head []byte) (Frame, error) {
 }
 
 func read[F any](head []byte) (f F, err error) {
-	err = json.Unmarshal(head, &f)
+	err = unmarshal(head, &f)
 	return f, err
+}
+
+// unmarshal is json.Unmarshal for headers that a hostile runner may have written. The
+// fast decoder has no limit of depth, so a header of millions of brackets would overflow
+// the stack. encoding/json has one, and reads those with many.
+func unmarshal(head []byte, v any) error {
+	if bytes.Count(head, []byte{'['})+bytes.Count(head, []byte{'{'}) > 1000 {
+		return stdjson.Unmarshal(head, v)
+	}
+	return json.Unmarshal(head, v)
 }

@@ -2,6 +2,8 @@ package frame_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -43,6 +45,75 @@ func FuzzDecode(f *testing.F) {
 			t.Error(diff)
 		}
 	})
+}
+
+// Decode reads each header as encoding/json does: it refuses what encoding/json refuses,
+// and finds the same fields in the rest.
+func FuzzDecodeReadsLikeEncodingJSON(f *testing.F) {
+	types := map[frame.Type]reflect.Type{}
+	for _, one := range []frame.Frame{
+		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[session.ID][]string{"s": {"q"}}},
+		frame.Pull{}, frame.Taken{Tickets: []string{"a"}}, frame.Ask{}, frame.Return{}, frame.Status{}, frame.Bye{}, frame.Whole{},
+		frame.Events{Seq: 2, Session: "s", Items: []frame.EventItem{{Ticket: "t", First: 1, Lens: []int{1, 2}}}, Payload: []byte("a\nb")},
+		frame.Snapshot{Op: frame.Put}, frame.Snapshot{Op: frame.Get}, frame.Snapshot{Op: frame.Done}, frame.Snapshot{Op: frame.Forget},
+		frame.Welcome{}, frame.Fenced{}, frame.Nudge{}, frame.Look{}, frame.Deliver{}, frame.May{}, frame.Pulled{}, frame.Ack{}, frame.ByeOK{},
+		frame.Answer{}, frame.Stop{}, frame.Halt{}, frame.Drain{}, frame.Kept{}, frame.PartOK{}, frame.Part{Frame: "f", N: 1, Of: 2},
+	} {
+		types[one.Kind()] = reflect.TypeOf(one)
+		f.Add(frame.Encode(one))
+	}
+	f.Add([]byte(`{"v":1,"t":"pull","n":1e2,"x":"\ud800\u0000","y":[[[[]]]]}`))
+	f.Add([]byte(`{"v":1,"t":"taken","tickets":["` + "\xff" + `",null],"Tickets":[]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		head, _, _ := bytes.Cut(data, []byte("\n"))
+		var kind struct {
+			V int        `json:"v"`
+			T frame.Type `json:"t"`
+		}
+		wrong := json.Unmarshal(head, &kind)
+		want := reflect.New(reflect.TypeFor[struct{}]())
+		if known, ok := types[kind.T]; ok {
+			want = reflect.New(known)
+		}
+		if wrong == nil {
+			wrong = json.Unmarshal(head, want.Interface())
+		}
+		read, err := frame.Decode(data)
+		if readable := wrong == nil && kind.V == frame.Version && kind.T != ""; readable != (err == nil) {
+			t.Fatalf("%q: encoding/json says %v of version %d and type %q, Decode says %v", head, wrong, kind.V, kind.T, err)
+		}
+		if err != nil {
+			return
+		}
+		if read.Kind() != kind.T {
+			t.Fatalf("%q: type %q, want %q", head, read.Kind(), kind.T)
+		}
+		if types[kind.T] == nil {
+			return
+		}
+		got := reflect.New(types[kind.T]).Elem()
+		got.Set(reflect.ValueOf(read))
+		for _, behind := range []string{"Payload", "Op"} { // not from the header
+			if field := got.FieldByName(behind); field.IsValid() {
+				field.SetZero()
+			}
+		}
+		if diff := cmp.Diff(want.Elem().Interface(), got.Interface(), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q: %s", head, diff)
+		}
+	})
+}
+
+// A header of millions of brackets is refused as any other that is no JSON.
+func TestDecodeRefusesAHeaderOfAnyDepth(t *testing.T) {
+	for _, open := range []string{`[`, `{"a":`} {
+		for _, begin := range []string{`{"v":1,"t":"pull","x":`, `{"t":"pull","v":1,"x":`} {
+			head := begin + strings.Repeat(open, frame.MaxJoined/len(open))
+			if _, err := frame.Decode([]byte(head)); session.CodeOf(err) != session.Invalid {
+				t.Errorf("%s and %d times %s: %v", begin, frame.MaxJoined/len(open), open, err)
+			}
+		}
+	}
 }
 
 // A frame of any text is cut into parts that are text too and that the gateway accepts.

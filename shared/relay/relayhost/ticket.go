@@ -5,8 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"time"
+
+	"github.com/segmentio/encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
