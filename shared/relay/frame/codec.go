@@ -11,22 +11,27 @@ import (
 
 // Encode returns a frame as bytes, whatever its length.
 func Encode(f Frame) []byte {
-	head, err := json.Marshal(f)
+	payload := payloadOf(f)
+	b := make([]byte, 0, usualHeader+len(payload))
+	b = append(append(append(b, begin...), f.Kind()...), '"')
+	fields := len(b)
+	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
 	if err != nil { // strings, numbers and slices of them only
 		panic("relay: a frame header that cannot be encoded: " + err.Error())
 	}
-	payload := payloadOf(f)
-	b := make([]byte, 0, len(begin)+len(f.Kind())+len(head)+len(payload)+4)
-	b = append(append(append(b, begin...), f.Kind()...), '"')
-	if len(head) > len("{}") {
-		b = append(b, ',')
+	if b[fields+1] == '}' {
+		b = append(b[:fields], '}')
+	} else {
+		b[fields] = ','
 	}
-	b = append(b, head[1:]...)
 	if len(payload) > 0 {
 		b = append(append(b, '\n'), payload...)
 	}
 	return b
 }
+
+// usualHeader is room for most headers, in bytes.
+const usualHeader = 512
 
 // begin is the start of every frame that Encode writes. Other writers may put the
 // members of the header in another order.
