@@ -21,15 +21,18 @@ import (
 //
 // Wait polls the file to find the writes of other processes. It polls first when the
 // stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
-// it has waited, at most a second. A poll reads the stream only if another process has
-// written to the file since.
+// it has waited, at most a second. A poll reads the stream if another process has written
+// to the file, and once when Wait cannot know.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
 	begun := time.Now()
-	look, read, seen := begun, false, int64(0)
+	look, unread, seen := begun, begun, int64(0) // unread is when to read whatever the version is
 	if s.waiters.untouched(w.stream) {
 		look = stream.Time().Add(infant)
+		if version, known := s.watch.before(stream.Time()); known {
+			seen, unread = version, begun.Add(doubt)
+		}
 	}
 	for {
 		n, woken, err := w.wait(ctx, s.closed, earlier(look, until))
@@ -42,7 +45,8 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		now := time.Now()
 		over := woken || !now.Before(until)
 		version, err := s.foreign(ctx) // before the read, which may find more
-		if err == nil && (woken || !read || version != seen) {
+		if err == nil && (woken || version != seen || !now.Before(unread)) {
+			unread = until
 			var p session.Page
 			p, err = s.Read(ctx, id, stream, after, session.MaxWait)
 			if len(p.Events) > 0 {
@@ -55,13 +59,17 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		if err != nil || over {
 			return session.Page{}, err
 		}
-		read, seen, look = true, version, now.Add(pace(now.Sub(begun)))
+		seen, look = version, now.Add(pace(now.Sub(begun)))
 	}
 }
 
 // infant is the age of a stream at which Wait polls for the first time. Other
 // processes need longer than this to answer a request.
 const infant = 4 * time.Millisecond
+
+// doubt is how long Wait relies on the version that the file had before the stream began.
+// A clock that was set back may have dated the stream too late.
+const doubt = 100 * time.Millisecond
 
 // pace returns the time until the next poll.
 func pace(waited time.Duration) time.Duration {
@@ -78,9 +86,16 @@ func earlier(a, b time.Time) time.Time {
 // watch caches the file's data version, which shows whether another process has
 // written.
 type watch struct {
-	mu      sync.Mutex
-	version int64
-	asked   time.Time
+	mu           sync.Mutex
+	version      int64
+	asked, heard time.Time // when the question began, and when the answer was there
+}
+
+// before returns the version that the file had at some moment before t, if it is known.
+func (w *watch) before(t time.Time) (version int64, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.version, !w.heard.IsZero() && w.heard.Before(t)
 }
 
 // watchAge is how long a data version that was read once serves all waiting calls.
@@ -110,7 +125,7 @@ func (s *Store) foreign(ctx context.Context) (int64, error) {
 	}
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
-	s.watch.version, s.watch.asked = version, begun
+	s.watch.version, s.watch.asked, s.watch.heard = version, begun, time.Now()
 	return version, nil
 }
 
