@@ -48,7 +48,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	servers := m.servers.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
-	tools := recordsOf(ctx, m)
+	tools := recordsOfAll(ctx, m)
 	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), Every: m.public.endpoint("NAME"), One: m.public.address(0) + "/mcp"}
 	for _, name := range servers.Names() {
 		server, _ := servers.Server(name)

@@ -40,7 +40,8 @@ func (m *machine) startFleet(context.Context) error {
 		Prepare:  func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },
 		OnStart:  m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
-			m.lines.Box(t.Server, line)
+			tenant, server := session.BoxID(t.Box).Parts()
+			m.lines.Box(tenant, server, line)
 			m.output("box "+t.Server, line)
 		},
 		Logger: m.log,

@@ -106,7 +106,7 @@ func (b *invokedBoxes) environment() []string {
 
 // output takes a line of a runner, which names its server.
 func (b *invokedBoxes) output(function, line string) {
-	b.m.lines.Box("", line)
+	b.m.lines.Box("", "", line)
 	b.m.output(function, line)
 }
 

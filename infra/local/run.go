@@ -71,7 +71,7 @@ func newMachine(cfg Config) *machine {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
 	m.hider = &hider{servers: func() *catalog.Catalog { return m.servers.Load() }}
-	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(server string) string { return toolsOf(m, server) }}
+	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	if sent != nil {
 		options.Trace = sent.Record
 	}

@@ -24,10 +24,17 @@ type recorded struct {
 	tenants []string
 }
 
-// recordsOf returns the records of the tenants that use a machine.
-func recordsOf(ctx context.Context, m *machine) recorded {
-	r := recorded{ctx: ctx, known: m.functions.operators()}
+// recordsOf returns the records of some tenants.
+func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
+	r := recorded{ctx: ctx, known: m.functions.operators(), tenants: tenants}
 	r.known.Store = m.functions.records()
+	return r
+}
+
+// recordsOfAll returns the records of the tenants that use a machine. It reads sessions to
+// find them.
+func recordsOfAll(ctx context.Context, m *machine) recorded {
+	r := recordsOf(ctx, m)
 	var err error
 	if r.tenants, err = api.Tenants(ctx, r.known.Store, mostSeen); err != nil {
 		m.log.Warn("the tools of servers are not counted for the terminal", "error", err)
@@ -68,16 +75,16 @@ func (r recorded) text(s catalog.Server) string {
 	}
 }
 
-// toolsOf returns how many tools a server is known to have, as "11 tools"; "" if that is
-// not known.
-func toolsOf(m *machine, server string) string {
+// toolsOf returns how many tools a tenant's server is known to have, as "11 tools"; "" if
+// that is not known.
+func toolsOf(m *machine, tenant, server string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
 	s, ok := m.servers.Load().Server(server)
 	if !ok || !s.InPlace() && !s.Record {
 		return ""
 	}
-	n, _ := recordsOf(ctx, m).tools(s)
+	n, _ := recordsOf(ctx, m, tenant).tools(s)
 	return countOf(n)
 }
 

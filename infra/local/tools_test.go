@@ -62,7 +62,9 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 			t.Errorf("%s: %q, want %q:\n%s", server, text, want, out.String())
 		}
 	}
-	if known, unknown := toolsOf(m, "asked"), toolsOf(m, "no-such-server"); known != "2 tools" || unknown != "" {
-		t.Errorf("when it is ready: %q and %q, want 2 tools and nothing", known, unknown)
+	for of, want := range map[[2]string]string{{"local", "asked"}: "2 tools", {"ada", "asked"}: "", {"ada", "of-ada"}: "1 tool", {"local", "no-such-server"}: ""} {
+		if got := toolsOf(m, of[0], of[1]); got != want {
+			t.Errorf("when %s of %s is ready: %q, want %q", of[1], of[0], got, want)
+		}
 	}
 }

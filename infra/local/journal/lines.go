@@ -42,10 +42,10 @@ const maxKnown = 10_000
 
 // Options of Lines. All of them may be left out.
 type Options struct {
-	Verbose bool                       // with events of kind Frame
-	Hide    func(string) string        // removes the secrets of servers from a text
-	Tools   func(server string) string // such as "3 tools"; "" if that is not known
-	Trace   func(Event)                // gets events of kinds Request, Deliver and Stored; must not block
+	Verbose bool                               // with events of kind Frame
+	Hide    func(string) string                // removes the secrets of servers from a text
+	Tools   func(tenant, server string) string // such as "3 tools"; "" if that is not known
+	Trace   func(Event)                        // gets events of kinds Request, Deliver and Stored; must not block
 }
 
 // NewLines returns a Lines that passes events to a recorder.
@@ -54,7 +54,7 @@ func NewLines(to *Recorder, o Options) *Lines {
 		o.Hide = func(s string) string { return s }
 	}
 	if o.Tools == nil {
-		o.Tools = func(string) string { return "" }
+		o.Tools = func(string, string) string { return "" }
 	}
 	return &Lines{
 		to: to, Options: o,
@@ -137,8 +137,9 @@ func (l *Lines) Function(line string) {
 	}
 }
 
-// Box takes a log line of the runner of a server's box.
-func (l *Lines) Box(server, line string) {
+// Box takes a log line of the runner of a box. tenant and server are the box's; they may be
+// "" if the line names its server and its session.
+func (l *Lines) Box(tenant, server, line string) {
 	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
 		var s said
 		if json.Unmarshal([]byte(line), &s) == nil && s.Trace != "" {
@@ -154,10 +155,17 @@ func (l *Lines) Box(server, line string) {
 		s.Server = cmp.Or(server, s.Server)
 		tools := ""
 		if s.State == "ready" {
-			tools = l.Tools(server)
+			tools = l.Tools(cmp.Or(tenant, l.tenantOf(s.Session)), s.Server)
 		}
 		l.process(&s, tools)
 	}
+}
+
+// tenantOf returns the tenant of a session's last caller, "" if nobody has called.
+func (l *Lines) tenantOf(id string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.callers[id].tenant
 }
 
 // Watch returns a handler that takes the lines of functions in this process, and passes

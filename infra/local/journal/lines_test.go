@@ -23,7 +23,7 @@ func newTold(verbose bool) *told {
 	r.Lines = NewLines(NewRecorder(func(e Event) { r.all = append(r.all, e) }), Options{
 		Verbose: verbose,
 		Hide:    func(s string) string { return strings.ReplaceAll(s, "hunter22", "***") },
-		Tools:   func(server string) string { return map[string]string{"mine": "3 tools"}[server] },
+		Tools:   func(tenant, server string) string { return map[string]string{"ada/mine": "3 tools"}[tenant+"/"+server] },
 	})
 	return r
 }
@@ -49,13 +49,13 @@ func TestLinesOfAStart(t *testing.T) {
 		r := newTold(false)
 		r.Function(`{"msg":"work","server":"mine","session_id":"s","principal":"ada","client":"zed"}`)
 		line := `{"msg":"process","server":"a lie","process":"shared","session_id":"s","pid":7,`
-		r.Box("mine", line+`"state":"staging","phase":"dep_install","step":"installing x\u001b[2J (PyPI)"}`)
+		r.Box("ada", "mine", line+`"state":"staging","phase":"dep_install","step":"installing x\u001b[2J (PyPI)"}`)
 		time.Sleep(3 * time.Second)
-		r.Box("mine", line+`"state":"staging","phase":"dep_install","step":"installed x (PyPI) in 3.0 s"}`)
+		r.Box("ada", "mine", line+`"state":"staging","phase":"dep_install","step":"installed x (PyPI) in 3.0 s"}`)
 		time.Sleep(time.Second)
-		r.Box("mine", line+`"state":"started"}`)
-		r.Box("mine", line+`"state":"ready","duration_ms":900}`)
-		r.Box("mine", line+`"state":"stopped"}`)
+		r.Box("ada", "mine", line+`"state":"started"}`)
+		r.Box("ada", "mine", line+`"state":"ready","duration_ms":900}`)
+		r.Box("ada", "mine", line+`"state":"stopped"}`)
 		of := func(kind string, change func(*Event)) Event {
 			e := Event{Kind: kind, Name: "mine", PID: 7, Principal: "ada", Client: "zed", Session: "s", Process: "shared"}
 			if change != nil {
@@ -69,10 +69,10 @@ func TestLinesOfAStart(t *testing.T) {
 			of(ServerReady, func(e *Event) { e.Install, e.Duration, e.Detail = 3*time.Second, 900*time.Millisecond, "3 tools" }),
 			of(ServerStopped, nil),
 		)
-		r.Box("mine", line+`"state":"started"}`)
-		r.Box("mine", line+`"state":"stopped","followed":true}`)
-		r.Box("mine", line+`"state":"started"}`)
-		r.Box("mine", line+`"state":"exited","phase":"mcp_init","why":"server \"mine\": knows hunter22\nmore","hint":"do this"}`)
+		r.Box("ada", "mine", line+`"state":"started"}`)
+		r.Box("ada", "mine", line+`"state":"stopped","followed":true}`)
+		r.Box("ada", "mine", line+`"state":"started"}`)
+		r.Box("ada", "mine", line+`"state":"exited","phase":"mcp_init","why":"server \"mine\": knows hunter22\nmore","hint":"do this"}`)
 		wantEvents(t, r.events(), of(ServerStarting, nil), of(ServerFailed, func(e *Event) {
 			e.Phase, e.Reason, e.Hint = "mcp_init", "knows ***", "do this"
 		}))
@@ -124,7 +124,7 @@ func TestLinesThatSayNothingForPeople(t *testing.T) {
 	r := newTold(false)
 	for _, line := range []string{"", "plain", `{"msg":"request","rpc_method":"tools/list","principal":"ada","server":"mine"}`, `{"msg":"frame","type":"pull"}`, `{"msg":"request"`} {
 		r.Function(line)
-		r.Box("mine", line)
+		r.Box("ada", "mine", line)
 	}
 	wantEvents(t, r.events())
 }
@@ -154,7 +154,7 @@ func TestLinesOfTraces(t *testing.T) {
 		{Time: at, Kind: Stored, Name: "mine", Session: "s", Trace: "t", Duration: 2 * time.Millisecond},
 		{Kind: Request, Name: "mine", Session: "s", Trace: "t", Principal: "ada", Duration: 5 * time.Millisecond, Measured: Measured{Method: "tools/list", Parent: "p", Protocol: "2025-11-25", Wakes: 1, In: 7, Out: 9}},
 	}
-	l.Box("mine", `{"time":"2026-11-23T12:00:00Z","msg":"deliver","trace":"t","session_id":"s"}`)
+	l.Box("ada", "mine", `{"time":"2026-11-23T12:00:00Z","msg":"deliver","trace":"t","session_id":"s"}`)
 	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
 	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
 	wantEvents(t, got, want...)
