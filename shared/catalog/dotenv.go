@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -44,13 +45,13 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 		rest = after
 		begins := line
 		line++
-		text = strings.TrimSpace(text)
+		text = strings.TrimLeftFunc(text, unicode.IsSpace) // space at the end may be in quotes
 		if text == "" || text[0] == '#' {
 			continue
 		}
 		name, value, ok := strings.Cut(text, "=")
 		name = strings.TrimSpace(strings.TrimPrefix(name, "export "))
-		value = strings.TrimSpace(value)
+		value = strings.TrimLeftFunc(value, unicode.IsSpace)
 		wrong := ""
 		switch {
 		case !ok:

@@ -103,7 +103,7 @@ func TestFilesThatCannotBeChangedSayWhatToDo(t *testing.T) {
 }
 
 func TestValueThatIsKeptIsReadBack(t *testing.T) {
-	for _, value := range []string{"", "a", "a b", "a # b", "it's", `"`, `\n`, "a\nb", "a\r\nb", "a'\nb\"\\$X", "${X}", "#", " a ", "ä", "=", "'a'"} {
+	for _, value := range []string{"", "a", "a b", "a # b", "it's", `"`, `\n`, "a\nb", "a\r\nb", "a'\nb\"\\$X", " \n", "a \t\n b ", "${X}", "#", " a ", "ä", "=", "'a'"} {
 		e := serversfile.NewEnv([]byte("OTHER=1 # no line end"), nil)
 		name, err := e.Keep("s", "K", value)
 		if err != nil || name != "K" {
