@@ -141,7 +141,7 @@ func everybodyNotices(t *testing.T, k *kit) {
 // write comes while the reader is about to wait. A store that loses wake-ups falls back to
 // its slow pace and is too slow.
 func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
-	const perStream, pace = 100, 40 * time.Millisecond
+	const perStream, pace = 100, 200 * time.Millisecond
 	most := time.Duration(pairs) * pace
 	turns, written := make(chan session.Batch), make(chan error, 1)
 	go func() {
