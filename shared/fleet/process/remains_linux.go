@@ -56,7 +56,7 @@ func (p *Pool) bury(t *task) error {
 // clearRemains kills until nothing of the runner is alive. Its error names a process
 // that did not die.
 func (p *Pool) clearRemains(runner int) error {
-	killed := map[int]bool{}
+	killed := map[int]uint64{}
 	for pause, until := time.Millisecond, time.Now().Add(clearTime); ; pause = min(2*pause, 50*time.Millisecond) {
 		table, err := readProcesses()
 		if err != nil {
@@ -70,7 +70,7 @@ func (p *Pool) clearRemains(runner int) error {
 			switch {
 			case !d.zombie:
 				_ = unix.Kill(d.pid, unix.SIGKILL)
-				killed[d.pid] = true
+				killed[d.pid] = d.start
 			case d.parent == os.Getpid():
 				_, _ = unix.Wait4(d.pid, nil, unix.WNOHANG, nil)
 			}
@@ -89,8 +89,9 @@ type proc struct {
 }
 
 // remainsOf picks the processes of the runner from the table: its session, strays, and
-// the descendants of both. It leaves out zombies that another process has to reap.
-func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []proc {
+// the descendants of both. It leaves out zombies that another process has to reap. Killed
+// maps the pid of each process that was killed to its start.
+func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
 	adopts := ok && isSubreaper()
 	self := os.Getpid()
@@ -124,14 +125,18 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []
 // This program's own children are not: a runner of any pool has the task variable, and
 // before its exec it has this program's own environment. A session leader that has just
 // ended shows neither. It may be the runner of another task that is about to be buried, so
-// stray returns false until it is an old zombie.
-func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
+// stray returns false until it is an old zombie. A process that was killed before was a
+// stray then, and stays one until it is reaped.
+func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
+	if start, was := killed[d.pid]; was && start == d.start {
+		return true
+	}
 	leader, ok := table[d.session]
 	switch {
 	case !ok:
 		return true
 	case leader.zombie:
-		return d.pid == leader.pid && (killed[d.pid] || p.isHusk(d))
+		return d.pid == leader.pid && p.isHusk(d)
 	}
 	name := "/proc/" + strconv.Itoa(leader.pid)
 	env, err := os.ReadFile(name + "/environ")

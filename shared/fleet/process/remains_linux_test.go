@@ -105,6 +105,24 @@ func TestAZombieIsTakenForForgottenOnlyAfterAWhile(t *testing.T) {
 	})
 }
 
+// A process that is about to end shows no environment, as a pid that nobody has.
+func TestAKilledOrphanIsAwaitedWhileItEnds(t *testing.T) {
+	p := NewPool(Config{})
+	defer func() { _ = p.Close(t.Context()) }()
+	const nobody = 1 << 30 // above every pid that Linux gives
+	runner, orphan := proc{pid: 7, session: 7, start: 1}, proc{pid: nobody, parent: os.Getpid(), session: nobody, start: 2}
+	table := map[int]proc{runner.pid: runner, orphan.pid: orphan}
+	if left := p.remainsOf(table, runner.pid, nil); len(left) != 0 {
+		t.Errorf("a process that nobody killed is a remain: %+v", left)
+	}
+	if left := p.remainsOf(table, runner.pid, map[int]uint64{nobody: 1}); len(left) != 0 {
+		t.Errorf("another process has its pid by now, and is a remain: %+v", left)
+	}
+	if left := p.remainsOf(table, runner.pid, map[int]uint64{nobody: 2}); len(left) != 1 {
+		t.Errorf("the killed process is forgotten before it has ended: %+v", left)
+	}
+}
+
 func TestParseStat(t *testing.T) {
 	tests := map[string]struct {
 		stat string
