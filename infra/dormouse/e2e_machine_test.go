@@ -284,6 +284,7 @@ type process struct {
 	pid     int
 	program string // dormouse, http, socket, relay, sweep, runner or stdio
 	server  string // of a stdio process: its -name
+	parent  int
 }
 
 func (p process) String() string { return fmt.Sprintf("%s %s (pid %d)", p.program, p.server, p.pid) }
@@ -314,7 +315,7 @@ func (m *machine) processes() []process {
 		if err != nil || len(args) > 1 && args[1] == "ps" {
 			continue
 		}
-		p := process{pid: pid, program: filepath.Base(args[0])}
+		p := process{pid: pid, program: filepath.Base(args[0]), parent: parentOf(e.Name())}
 		if p.program == "dormouse" && len(args) > 1 && args[1] == "runner" {
 			p.program = "runner"
 		}
@@ -340,9 +341,18 @@ func (m *machine) hidden(pid string) bool {
 	if m.cmd == nil { // it was never started
 		return false
 	}
+	return parentOf(pid) == m.cmd.Process.Pid
+}
+
+// parentOf returns the pid of the parent of a process, or 0 if the process has ended.
+func parentOf(pid string) int {
 	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	return err == nil && len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(m.cmd.Process.Pid)
+	if err != nil || len(fields) < 2 || fields[0] == "Z" {
+		return 0
+	}
+	parent, _ := strconv.Atoi(fields[1]) // the kernel wrote it
+	return parent
 }
 
 // those lists the processes of these programs.
@@ -351,10 +361,14 @@ func (m *machine) those(names ...string) []process {
 	return slices.DeleteFunc(m.processes(), func(p process) bool { return !slices.Contains(names, p.program) })
 }
 
-// only returns the one process of a program.
+// only returns the one process of a program. A child that has not started its own program
+// yet has the name of its parent, and does not count.
 func (m *machine) only(name string) process {
 	m.t.Helper()
-	all := m.those(name)
+	named := m.those(name)
+	all := slices.DeleteFunc(slices.Clone(named), func(p process) bool {
+		return slices.ContainsFunc(named, func(parent process) bool { return p.parent == parent.pid })
+	})
 	if len(all) != 1 {
 		m.t.Fatalf("there are %d processes of %s, want 1: %v", len(all), name, all)
 	}
