@@ -18,7 +18,7 @@ import (
 )
 
 // lambdaMachine returns a machine whose boxes run as invocations of a function. Each server
-// is the test server, whose calls go to a file and may take two seconds.
+// is the test server, whose calls go to a file and may take eight seconds.
 func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
 	t.Helper()
 	program, err := stdio()
@@ -29,7 +29,7 @@ func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
 	file := map[string]any{}
 	for _, name := range names {
 		file[name] = map[string]any{
-			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": 2},
+			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": 8},
 		}
 	}
 	return machineOf(t, file).asPrograms(), log
@@ -209,7 +209,7 @@ func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 // withoutTimeout returns a servers file whose calls may take ten minutes.
 func withoutTimeout(t *testing.T, path string) string {
 	t.Helper()
-	text := strings.ReplaceAll(read(t, path), `"tool_timeout_sec": 2`, `"tool_timeout_sec": 600`)
+	text := strings.ReplaceAll(read(t, path), `"tool_timeout_sec": 8`, `"tool_timeout_sec": 600`)
 	if !json.Valid([]byte(text)) || !strings.Contains(text, "600") {
 		t.Fatalf("the servers file is %s", text)
 	}
