@@ -178,13 +178,15 @@ chaos: need-go need-node need-python build ## Run the ten experiments and a soak
 	@DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' infra/local/chaos.sh '$(DURATION)'
 
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
-# time on a slow machine.
+# time on a slow machine. Up to Go 1.26 a loaded machine may report the end of the time
+# as a failure without an input, golang.org/issue/75804: that finds nothing.
 .PHONY: fuzz
 fuzz: need-go ## Fuzz every decoder for FUZZTIME (10s) each
 	@grep -rHo --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^func Fuzz[A-Za-z0-9_]*' . \
 	  | sed 's/:func / /' | sort | while read -r file target; do \
 	    echo "== $$target in $$(dirname "$$file")"; \
-	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$(dirname "$$file")" </dev/null; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$(dirname "$$file")" </dev/null 2>&1 | tee .fuzz.out \
+	      || { grep -qx '    context deadline exceeded' .fuzz.out && ! grep -q 'Failing input written' .fuzz.out; } || exit 1; \
 	  done
 
 # PART='latency,wake' PEERS='dormouse,supergateway' SERVER=everything SCALE=0.5; OUT is for
