@@ -143,10 +143,14 @@ func Only(traces []string) string {
 	return ""
 }
 
-// ReadLine reads the log line of an invocation: JSON as slog writes it. ok is false for any
-// other line; of JSON without units, l has the rest.
+// ReadLine reads the log line of an invocation: JSON as slog writes it. Of JSON without
+// units, l has the rest, and ok is false. Of any other text, such as a line that was cut off,
+// l has nothing.
 func ReadLine(text []byte) (l Line, ok bool) {
-	whole := wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
+	if !wire.Valid(text) {
+		return Line{}, false
+	}
+	wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
 		switch string(key) {
 		case `"server"`:
 			l.Server, _ = wire.String(value)
@@ -168,12 +172,13 @@ func ReadLine(text []byte) (l Line, ok bool) {
 				l.For = Only(all)
 			}
 		case `"units"`:
+			l.Units = Units{}
 			ok = l.Units.read(value)
 		}
 		return true
 	})
-	if !whole {
-		return Line{}, false
+	if !ok {
+		l.Units = Units{}
 	}
 	return l, ok
 }

@@ -228,13 +228,30 @@ func TestATaskIsBilledForAMinuteAtLeastAndInWholeSeconds(t *testing.T) {
 	}
 }
 
+func TestALineThatWasCutOffIsNotRead(t *testing.T) {
+	const whole = `{"server":"one","tenant":"a","units":{"invocations":1,"requests":2}}`
+	for n := range len(whole) {
+		if l, ok := meter.ReadLine([]byte(whole[:n])); ok || l != (meter.Line{}) {
+			t.Errorf("%s is read as %+v, %v", whole[:n], l, ok)
+		}
+	}
+	if l, ok := meter.ReadLine([]byte(whole)); !ok || l.Units.Requests != 2 {
+		t.Errorf("the whole line is read as %+v, %v", l, ok)
+	}
+}
+
 func FuzzReadLine(f *testing.F) {
 	f.Add([]byte(`{"server":"one","tenant":"a","session_id":"s","units":{"invocations":1}}`))
 	f.Add([]byte(`{"units":null}`))
+	f.Add([]byte(`{"server":"one","units":{"invocations":1,"requests":"two"}}`))
 	f.Add([]byte("not JSON"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if l, ok := meter.ReadLine(text); !ok && l != (meter.Line{}) {
-			t.Errorf("%q is refused and read as %+v", text, l)
+		l, ok := meter.ReadLine(text)
+		if !ok && l.Units != (meter.Units{}) {
+			t.Errorf("%q has no units, and is read as %+v", text, l)
+		}
+		if l != (meter.Line{}) && !json.Valid(text) {
+			t.Errorf("%q is no JSON, and is read as %+v", text, l)
 		}
 	})
 }
