@@ -135,8 +135,10 @@ func TestAWaitLooksForWhatOtherProcessesWrite(t *testing.T) {
 	}
 }
 
-// hasRead reports whether a store has read events.
+// hasRead reports whether a store has read events, once all that the bubble had to do
+// has been done.
 func hasRead(s *Store) bool {
+	synctest.Wait()
 	_, prepared := s.reader.statements[readEvents]
 	return prepared
 }
