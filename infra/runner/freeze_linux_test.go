@@ -285,6 +285,23 @@ func (x *icehouse) state(held session.StreamID) state {
 	return state{b, items, page.Events}
 }
 
+// settled waits until the box has no item left, and returns the state. An answer reaches
+// its client before the host deletes the item of the call.
+func (x *icehouse) settled(held session.StreamID) state {
+	x.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		s := x.state(held)
+		if len(s.Items) == 0 {
+			return s
+		}
+		if time.Now().After(deadline) {
+			x.t.Fatalf("items %+v stay", s.Items)
+		}
+	}
+}
+
 // freeze stops an environment, which is a process and all below it. It returns when none of
 // their threads runs. thaw lets them go on.
 func freeze(t *testing.T, pid int) (thaw func()) {
@@ -388,7 +405,7 @@ func TestAThawedBoxThatWasReplacedIsFenced(t *testing.T) {
 	if second.N != 1 {
 		t.Errorf("the other environment counts %d", second.N)
 	}
-	before := x.state(held.Cursor().Stream)
+	before := x.settled(held.Cursor().Stream)
 	thaw()
 	if end := old.api.end(t); end.ExitCode != exitFenced {
 		t.Errorf("the thawed runner ended with %+v, want exit code %d", end, exitFenced)
