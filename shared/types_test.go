@@ -86,8 +86,8 @@ func receiver(e ast.Expr) string {
 	}
 }
 
-// A rule may find nothing because it looks at nothing. Without the list of reasons it must
-// find the large types.
+// This test shows that checkTypes looks at the code: without the list of exceptions, it
+// must find the large types.
 func TestLargeTypesAreFound(t *testing.T) {
 	found := checkTypes(load(t, ".."), nil)
 	for _, p := range found {

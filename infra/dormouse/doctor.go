@@ -417,7 +417,8 @@ func (d *doctor) sandbox() finding {
 // wrongBy is a difference of clocks that breaks tokens and tickets.
 const wrongBy = time.Minute
 
-// clock compares the time with that of the build, and with that of the place at --url.
+// clock compares the local time with the time of the build and with at, the time of the
+// endpoint at --url.
 func (d *doctor) clock(at time.Time) finding {
 	const check = "clock"
 	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Doctor starts a server as its first client would, beside a machine that is up and without
-// one, and leaves nothing.
+// Doctor starts a server as its first client would, whether dormouse runs or not, and leaves
+// nothing behind.
 func TestE2EDoctorTakesAServerThroughItsStart(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

@@ -172,7 +172,8 @@ func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Contex
 	return errors.Join(err, <-ended)
 }
 
-// clientKind is what a kind of client says in its handshake. A list may depend on it.
+// clientKind is what a kind of client says in its handshake. The tools and other lists of a
+// server may depend on it.
 type clientKind struct{ version, capabilities string }
 
 // clientKinds are the kinds of clients that a server is prepared for, the most usual one

@@ -18,8 +18,8 @@ import (
 // These tests install hostile packages. They do harm in install scripts and builds, by
 // links in their tarballs, and by the names of their files.
 
-// hostileRounds is a variable for a longer test run. It says how many packages with random
-// names are installed besides the fixed ones.
+// hostileRounds names the environment variable for a longer test run. It says how many
+// packages with random names are installed besides the fixed ones.
 const hostileRounds = "DORMOUSE_HOSTILE_ROUNDS"
 
 // canary is the data that a package must neither read nor change.

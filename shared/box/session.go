@@ -23,7 +23,7 @@ type session struct {
 	departed  bool   // it has no group, or has left it
 	forget    func() // deletes the session from the box
 
-	// From the newest delivery that had them.
+	// Each is from the last delivery that had it.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage

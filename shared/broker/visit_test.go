@@ -122,8 +122,8 @@ func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
 	}
 }
 
-// What a provider gives to a user is handed on for clients and for visits alike, under the
-// principal of the user. A sign-in goes on if it cannot be kept.
+// The broker passes on a provider's token under the principal of the user, whether the user
+// signs in for a client or for the pages. A sign-in succeeds even if SignedIn fails.
 func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	i := newIDP(t)
 	var got []string

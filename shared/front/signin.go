@@ -169,7 +169,7 @@ func (x *exchange) discovery() error {
 	return nil
 }
 
-// maxQuery is the length up to which a query is repeated, in bytes.
+// maxQuery is the longest query that queried repeats, in bytes.
 const maxQuery = 512
 
 // address returns the address that a client called when it was refused at path, or when it

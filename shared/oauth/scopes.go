@@ -29,11 +29,12 @@ func lacks(wanted []string) error {
 }
 
 // Permit checks whether a caller may call tools of a server: the rules for these tools let
-// it in, and its token has their scopes. Callers with API keys need neither: no login
-// would help them.
+// it in, and its token has their scopes. Neither check applies to callers with API keys,
+// who have no token.
 //
 // Errors: Forbidden. For scopes that are missing, Challenge names all scopes of this call
-// together, and the optional ones that the token has. For rules it says nothing.
+// together, and the optional ones that the token has. For a rule that refuses, Challenge
+// is empty.
 func (r resources) Permit(who session.Identity, server string, tools []string) error {
 	may := r.Tools(who, server)
 	for _, tool := range tools {

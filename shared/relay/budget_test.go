@@ -31,6 +31,7 @@ import (
 // messages of the relay. The host, relay function and runner are real, on a network
 // without faults. Reads that wait are counted apart. docs/costs.md has the figures.
 
+// counted is a host, a relay function and a runner whose costs are counted.
 type counted struct {
 	store *sessiontest.Counting
 	host  *host.Host
@@ -57,7 +58,7 @@ type costs struct {
 
 func newCounted(t *testing.T) *counted { return countedOn(t, sessiontest.NewMemory()) }
 
-// countedOn makes the counted world over another store.
+// countedOn makes a counted over store, and newCounted over one in memory.
 func countedOn(t *testing.T, store session.Store, change ...func(*relayhost.Config)) *counted {
 	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {

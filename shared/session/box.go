@@ -124,8 +124,8 @@ const (
 	Leftover  ItemState = "leftover"  // no message: the session has ended, and the box must remove its files
 )
 
-// Item is the durable trace of a message on its way to a box. It says which box or
-// function must send the end of the message.
+// Item is the stored record of a message on its way to a box. It says which box or
+// function must send the end of the message: its last response, or an error.
 type Item struct {
 	Box      BoxID
 	ID       StreamID

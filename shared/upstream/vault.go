@@ -233,7 +233,8 @@ func (v *Vault) good(ctx context.Context, at place, renew renewal) (*session.Sec
 	}
 }
 
-// renewAt is when a token is renewed: [Early] before its end, or after half of its life.
+// renewAt is when a token is renewed: [Early] before its end or after half of its life,
+// whichever is later.
 func renewAt(row session.UpstreamToken) time.Time {
 	return row.Until.Add(-min(Early, row.Until.Sub(row.Changed)/2))
 }

@@ -40,7 +40,8 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
 	}
 	if len(d.Requests) == 0 {
-		// The post comes last: a client that is told of an error sends the message again.
+		// Deliver posts last. The client sends the message again after an error, and the
+		// box must not get it twice.
 		if err := k.cancelled(ctx, d); err != nil {
 			return nil, err
 		}

@@ -21,8 +21,8 @@ type Config struct {
 	// and clients get the events later.
 	Clients session.Clients
 	Fleet   fleet.Fleet
-	// Place chooses where the next attempt to start a box runs, among the places of Fleet.
-	// b has the attempt, counted from 1. nil: Fleet has one place.
+	// Place chooses the place in Fleet for the next attempt to start a box. b holds the
+	// number of the attempt, from 1. Place may be nil if Fleet has one place.
 	Place  func(b session.Box) string
 	Sealer *Sealer
 	// Launch returns the environment variables that a runner for a box needs besides

@@ -271,8 +271,8 @@ func (in *inflight) resumeInflight(moved, fresh bool) {
 
 // # Deliver frames that come late
 
-// late reports whether the runner must ask the host before it executes a deliver. A
-// deliver that needs no end is never late, because its client waits for nothing.
+// late reports whether a deliver is so old that the runner must ask the host whether it
+// still counts. A deliver without requests is never late: no client waits for its answer.
 func late(f frame.Deliver) bool {
 	if f.Sent == 0 || f.AckWithin == 0 {
 		return false

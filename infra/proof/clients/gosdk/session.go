@@ -61,8 +61,8 @@ func newSession(url, kind, protocol string) *session {
 	return s
 }
 
-// connect gives up when ctx ends. The connections that it opened stay: over HTTP+SSE the
-// SDK binds the stream to the context of its connect.
+// connect fails when ctx ends. A session that was connected outlives ctx. Over HTTP+SSE the
+// SDK would end its stream with the context of Connect, so connect passes another one.
 func (s *session) connect(ctx context.Context) error {
 	life, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, hangUp)
