@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -248,7 +249,8 @@ func (c *copier) removeStale() error {
 			continue
 		}
 		err := c.dst.Remove(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !stale[name].Mode.IsDir() {
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG)
+		if err != nil && !gone && !stale[name].Mode.IsDir() {
 			return err // a folder may hold files of the process
 		}
 	}

@@ -329,6 +329,7 @@ func FuzzRecordOfTheCopy(f *testing.F) {
 	f.Add([]byte(`{"../x":{}}`))
 	f.Add([]byte(`{"":{},".":{}}`))
 	f.Add([]byte(`{".":{}}`))
+	f.Add([]byte(`{"` + strings.Repeat("z", 2000) + `":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
 		for _, name := range []string{"from", "to"} {
