@@ -196,7 +196,7 @@ func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 
 func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
 	t.Helper()
-	costs := map[string][][2]int{}
+	costs := map[string][2]int{} // the median: a call on a loaded machine may take one read more
 	for _, access := range []string{"open", "oauth", "idp"} {
 		s := newSiteOn(t, open(t))
 		s.open, s.signIn = access == "open", access == "oauth"
@@ -208,15 +208,18 @@ func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
 		s.warm = s.handler()
 		s.do("POST", "/who/mcp", call("me"), in...)
 		s.cost()
-		for range 3 {
+		var all [7][2]int
+		for i := range all {
 			if a := s.do("POST", "/who/mcp", call("me"), in...); a.status != http.StatusOK || !strings.Contains(a.body, "result") {
 				t.Fatal(access, a)
 			}
-			costs[access] = append(costs[access], s.cost())
+			all[i] = s.cost()
 		}
+		slices.SortFunc(all[:], func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
+		costs[access] = all[len(all)/2]
 	}
 	for _, access := range []string{"oauth", "idp"} {
-		if !slices.Equal(costs[access], costs["open"]) {
+		if costs[access] != costs["open"] {
 			t.Errorf("calls cost %v without access control, and %v with tokens (%s)", costs["open"], costs[access], access)
 		}
 	}
