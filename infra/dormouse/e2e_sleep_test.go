@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -19,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // sleepy returns the flags of a machine that should sleep soon.
@@ -246,8 +250,37 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the call that was in flight has no end: %v", err)
 	}
-	if f, err := failureOf(end); err != nil || f.Data.Phase == "" {
-		t.Errorf("the call that was in flight ended in %s, %v, want an error with its phase", end.Raw, err)
+	if f, err := failureOf(end); err != nil || f.Data.Phase == "" || f.Code != int(wire.CodeOutcomeUnknown) || !strings.Contains(f.Message, "whether the call was executed is not known") {
+		t.Errorf("the call that was in flight ended in %s, %v, want an error that its outcome is not known", end.Raw, err)
+	}
+}
+
+func TestE2EInterruptLetsCallsInFlightEnd(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	w := m.session("one").begin()
+	w.progress(t, 1, 3)
+	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually(5*time.Second, "dormouse takes no more connections", func() bool {
+		u, err := url.Parse(m.urls["one"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("tcp", u.Host)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	w.open(t)
+	if end, err := w.response(w.id); err != nil || end.Error != nil {
+		t.Errorf("the call that was in flight ended in %s, %v, want its result", end.Raw, err)
+	}
+	if state := m.ended(25 * time.Second); state.ExitCode() != 0 {
+		t.Errorf("dormouse run ended with %v, want 0", state)
 	}
 }
 

@@ -34,7 +34,7 @@ func (m *machine) startFleet(context.Context) error {
 		return err
 	}
 	m.boxes = boxes.NewPool(boxes.Config{
-		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes,
+		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes, Grace: boxStopGrace,
 		Env:      env,
 		Disabled: m.environ.boxesOff(m.log),
 		Prepare:  func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },

@@ -41,8 +41,9 @@ const (
 	environmentsFolder = "environments"
 	// boxEventAge is how long Lambda tries to start a box.
 	boxEventAge = time.Minute
-	// boxStopGrace is how long a box has to end its work when the machine stops.
-	boxStopGrace = 10 * time.Second
+	// boxStopGrace is how long a box has to end its calls and processes, and to save its
+	// workspaces, when the machine stops. Some of stopTime is left for what comes after.
+	boxStopGrace = 18 * time.Second
 	boxLife      = 15 * time.Minute
 )
 

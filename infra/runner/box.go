@@ -116,6 +116,9 @@ func provisionerFor(s catalog.Server, at setup, log *slog.Logger) *provision.Pro
 	})
 }
 
+// drainTime is how long calls in flight have to end when the runner is told to stop.
+const drainTime = 5 * time.Second
+
 // live runs until the box is asleep, fenced or told to stop. It stops the processes while
 // the link still works, so that the ends of open requests reach the host. of returns the
 // box, or nil if there is none yet.
@@ -124,17 +127,19 @@ func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
+		var within time.Duration
 		select {
 		case <-ctx.Done():
+			within = drainTime
 		case <-ended:
 		}
 		p := of()
 		if p == nil {
 			return
 		}
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime+saveTime)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), within+stopTime+saveTime)
 		defer cancel()
-		if err := p.box.box.Close(stop); err != nil {
+		if err := p.box.box.Close(stop, within); err != nil {
 			p.log.Warn("some processes of the box did not end in time", "error", err)
 		}
 	}()

@@ -64,7 +64,7 @@ func readAssignment(env environment) (assignment, error) {
 func (a assignment) config(log *slog.Logger) runner.Config {
 	return runner.Config{
 		URL: a.relay, Box: a.box, Gen: session.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
-		Flush: stopTime + saveTime, // the runner ends as soon as nothing is in flight
+		Flush: drainTime + stopTime + saveTime, // the runner ends as soon as nothing is in flight
 	}
 }
 

@@ -191,7 +191,7 @@ func (b *Box) CloseStream(session, stream string) {
 func (b *Box) StopSession(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, ended := b.sessions[session], b.unavailable("the session was ended")
+	s, ended := b.sessions[session], b.interrupted("the session was ended")
 	switch {
 	case b.server.Scope.wide():
 		if s != nil {
@@ -280,14 +280,14 @@ func (b *Box) Counts() Counts {
 
 // Close stops all processes. It returns when they and everything in their groups are
 // gone, the sink has taken their last events, and the workspaces are saved. Apart from
-// the sink and the saves it takes no longer than the slowest process, which gets about
-// six seconds.
+// the sink and the saves it takes no longer than within and the slowest process, which
+// gets about six seconds.
 //
-// Requests in flight end a second after the call at the latest, and later requests at
-// once; both with phase box_unavailable. When ctx ends first, Close kills the processes,
-// gives up saving, and returns an error that wraps the cause of ctx.
-func (b *Box) Close(ctx context.Context) error {
-	over := b.shut()
+// Requests in flight get the time within to end. Those that are left end with an error of
+// phase box_unavailable, and so do later requests, at once. When ctx ends first, Close
+// kills the processes, gives up saving, and returns an error that wraps the cause of ctx.
+func (b *Box) Close(ctx context.Context, within time.Duration) error {
+	over := b.shut(within)
 	select {
 	case <-over:
 		return nil
@@ -306,12 +306,17 @@ func (b *Box) Close(ctx context.Context) error {
 	return fmt.Errorf("stop server %q in time: %w", b.server.Name, context.Cause(ctx))
 }
 
-func (b *Box) shut() <-chan struct{} {
+func (b *Box) shut(within time.Duration) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
 	for _, g := range b.groups {
-		g.stop(b.unavailable("the box is shut down, try again"))
+		why := b.interrupted("the box was shut down")
+		if within > 0 {
+			g.drain(why, within)
+		} else {
+			g.stop(why)
+		}
 	}
 	if b.over == nil {
 		b.over = make(chan struct{})

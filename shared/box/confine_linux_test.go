@@ -35,7 +35,7 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 	if !strings.Contains(env, "\x00HOME="+temp+"\x00") || !strings.Contains(env, "\x00TMPDIR="+temp+"\x00") || strings.Contains(env, "RUNNER") {
 		t.Errorf("its environment is %q", env)
 	}
-	if err := r.Close(t.Context()); err != nil {
+	if err := r.Close(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(temp); !errors.Is(err, fs.ErrNotExist) {

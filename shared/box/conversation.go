@@ -408,7 +408,7 @@ func (c *conversation) askIfLast(st *stream) {
 // endAll ends all requests and forgets all questions.
 func (c *conversation) endAll(f *fault) {
 	for _, r := range c.inOrder() {
-		c.end(r, f.response(r.id))
+		c.end(r, f.unanswered(r))
 	}
 	clear(c.questions)
 	clear(c.asked)
@@ -420,7 +420,7 @@ func (c *conversation) leave(s *session, f *fault) {
 	for _, r := range c.inOrder() {
 		if r.stream.session == s {
 			c.tellCancelled(r, "the session has ended")
-			c.end(r, f.response(r.id))
+			c.end(r, f.unanswered(r))
 		}
 	}
 	for _, q := range c.questions {

@@ -110,6 +110,14 @@ func (c *boxCore) unavailable(why string) *fault {
 	return c.server.fault(PhaseBoxUnavailable, "%s", why)
 }
 
+// interrupted returns the fault of requests in flight whose process or session ends before
+// they do.
+func (c *boxCore) interrupted(why string) *fault {
+	f := c.unavailable(why + "; whether the call was executed is not known")
+	f.unsent = c.unavailable(why + "; the call was not executed, send it again").message
+	return f
+}
+
 // saveTime limits how long the box takes to save a workspace. Only two things wait for a
 // save: the next process of the session, and the box before it sleeps.
 const saveTime = 2 * time.Minute

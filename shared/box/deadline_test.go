@@ -52,7 +52,7 @@ func inBubbleFrom(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		played := newPlayedChild()
 		r.spawn = func(proc.Command, proc.Grace) (child, error) { return played, nil }
 		test(t, dialogue{r, played, &drawn, &open})
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 	})

@@ -74,6 +74,7 @@ type fault struct {
 	words   string // last words of the server or an install; they follow the message
 	after   string // ends the message
 	hint    string // what the operator may type or change, "" for nothing
+	unsent  string // the message for a request that the process never got, "" for message
 	show    bool   // clients get the words, and Stderr and Stdout of data
 	data    Failure
 }
@@ -86,8 +87,26 @@ func (f *fault) whole() string {
 	return f.message + ": " + f.words + f.after
 }
 
-// response returns the error response to the request with this id.
+// response returns the error response to a request that was refused, or that its process
+// has answered wrongly or not in time.
 func (f *fault) response(id json.RawMessage) []byte {
+	return f.coded(wire.CodeInternal, id)
+}
+
+// unanswered returns the error response to a request whose process or session ends. If the
+// process got the request, nobody knows whether it was executed.
+func (f *fault) unanswered(r *request) []byte {
+	own := *f
+	switch {
+	case r.passed != nil:
+		return own.coded(wire.CodeOutcomeUnknown, r.id)
+	case f.unsent != "":
+		own.message = f.unsent
+	}
+	return own.response(r.id)
+}
+
+func (f *fault) coded(code wire.Code, id json.RawMessage) []byte {
 	message, data := f.whole(), f.data
 	if !f.show {
 		message = f.message + f.after
@@ -96,7 +115,7 @@ func (f *fault) response(id json.RawMessage) []byte {
 		}
 		data.Stderr, data.Stdout = "", ""
 	}
-	return wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: message, Data: data})
+	return wire.ErrorResponse(id, &wire.Error{Code: code, Message: message, Data: data})
 }
 
 func (s Server) fault(p Phase, format string, args ...any) *fault {

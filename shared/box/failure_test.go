@@ -308,7 +308,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	}
 	k := &slowSink{recorder: newRecorder(), slow: "slow", gate: make(chan struct{})}
 	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
-	t.Cleanup(func() { _ = b.Close(t.Context()) })
+	t.Cleanup(func() { _ = b.Close(t.Context(), 0) })
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
 		b.Deliver(Delivery{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})

@@ -425,7 +425,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	r.grace = proc.Grace{Stdin: patience, Term: patience}
 	t.Cleanup(func() {
 		// The context is over, so Close kills the processes. Its error says only that.
-		_ = r.Close(t.Context())
+		_ = r.Close(t.Context(), 0)
 		eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r

@@ -12,7 +12,7 @@ import "time"
 func (b *Box) Halt(session, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	why := b.unavailable("it was stopped by " + by + "; whether the call was executed is not known")
+	why := b.interrupted("it was stopped by " + by)
 	if session == "" {
 		for _, g := range b.groups {
 			g.drain(why, within)

@@ -19,8 +19,8 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 			first := r.result(r.call("1", "pid", "0"))
 			hang := r.call("2", "hang", "0")
 			r.Halt(session, "ada", 0)
-			if id, message, _, data := r.failure(hang); id != "2" || message != stoppedByAda || data.Phase != PhaseBoxUnavailable {
-				t.Errorf("the call %s ended with %q %+v", id, message, data)
+			if id, message, code, data := r.failure(hang); id != "2" || message != stoppedByAda || code != int(wire.CodeOutcomeUnknown) || data.Phase != PhaseBoxUnavailable {
+				t.Errorf("the call %s ended with %q, code %d, %+v", id, message, code, data)
 			}
 			if second := r.result(r.call("3", "pid", "0")); string(second) == string(first) {
 				t.Error("the process that was stopped answers")
@@ -78,8 +78,9 @@ func TestHaltStopsAProcessThatDoesNotGetReady(t *testing.T) {
 	waits := r.call("1", "echo", "0")
 	r.state(t, Started)
 	r.Halt("s", "ada", 0)
-	if _, message, _, _ := r.failure(waits); message != stoppedByAda {
-		t.Errorf("got %q", message)
+	want := `server "fake": it was stopped by ada; the call was not executed, send it again`
+	if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
+		t.Errorf("got %q, code %d", message, code)
 	}
 	r.state(t, Stopped)
 }

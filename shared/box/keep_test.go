@@ -159,7 +159,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		r.state(t, Exited)
 		// The next process goes on in the same workspace, which is then saved.
 		r.result(r.call("2", "echo", "{}"))
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 		calls(t, k, "restore s", "restore s", "save s")
@@ -170,7 +170,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		r.hurry()
 		r.result(r.call("1", "stop reading", "{}"))
 		hangs := r.call("2", "hang", "{}")
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 		r.failure(hangs)
@@ -181,7 +181,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		r, _ := withKeeper(t, "deaf", k)
 		r.hurry()
 		r.result(r.call("1", "stop reading", "{}"))
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 		calls(t, k, "restore s", "save s")
@@ -229,7 +229,7 @@ func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
 	r.result(r.call("1", "echo", "{}"))
 	ctx, cancel := context.WithCancel(t.Context())
 	closed := make(chan error)
-	go func() { closed <- r.Close(ctx) }()
+	go func() { closed <- r.Close(ctx, 0) }()
 	<-begun
 	select {
 	case err := <-closed:
@@ -287,7 +287,7 @@ func TestFilesComeBackInTheNextBox(t *testing.T) {
 		if string(text) != want+"x" || err != nil {
 			t.Errorf("box %d finds %q and adds to it (%v), want %q", i, text, err, want+"x")
 		}
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 	}

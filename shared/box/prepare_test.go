@@ -148,7 +148,7 @@ func TestCloseEndsStaging(t *testing.T) {
 	r := newRig(t, "plain", change)
 	call := r.call("1", "echo", "{}")
 	<-began
-	if err := r.Close(t.Context()); err != nil {
+	if err := r.Close(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 	r.failure(call)

@@ -169,7 +169,7 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	r.StopSession("s")
 	// The call ends when the server's grace time is over, not only when the server is
 	// dead.
-	if _, message, _, data := r.failure(hang); data.Phase != PhaseBoxUnavailable || data.Signal != "" || message != `server "fake": the session was ended` {
+	if _, message, _, data := r.failure(hang); data.Phase != PhaseBoxUnavailable || data.Signal != "" || message != `server "fake": the session was ended; whether the call was executed is not known` {
 		t.Errorf("got %q %+v", message, data)
 	}
 	s := r.state(t, Stopped)
@@ -259,12 +259,13 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 		r.Deliver(Delivery{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 		pids = append(pids, r.state(t, Ready).PID)
 	}
-	if err := r.Close(t.Context()); err != nil {
+	if err := r.Close(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range []string{"a", "b"} {
-		if _, message, _, data := r.failure("open " + s); data.Phase != PhaseBoxUnavailable || !strings.Contains(message, "shut down") {
-			t.Errorf("got %q %+v", message, data)
+		_, message, code, data := r.failure("open " + s)
+		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
+			t.Errorf("got %q, code %d, %+v", message, code, data)
 		}
 		if alive(pids[i]) {
 			t.Errorf("process %d is there", pids[i])
@@ -276,8 +277,43 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	if len(r.Processes()) != 0 {
 		t.Error("a process was started after Close")
 	}
-	if err := r.Close(t.Context()); err != nil {
+	if err := r.Close(t.Context(), 0); err != nil {
 		t.Errorf("the second Close: %v", err)
+	}
+}
+
+func TestCloseLetsCallsInFlightEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "ask", `"e"`)
+	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close(context.Background(), patience) }()
+	n := 1
+	eventually(t, "the box refuses calls", func() bool {
+		n++
+		id := strconv.Itoa(n)
+		return strings.Contains(string(r.final(t, r.call(id, "pid", "0")).Raw), "the box is shut down, try again")
+	})
+	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
+	r.result(d)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseEndsACallThatNeverReachedItsProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "silent")
+	r.hurry()
+	waits := r.call("1", "echo", "0")
+	r.state(t, Started)
+	if err := r.Close(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	want := `server "fake": the box was shut down; the call was not executed, send it again`
+	if _, message, code, _ := r.failure(waits); message != want || code != int(wire.CodeInternal) {
+		t.Errorf("got %q, code %d", message, code)
 	}
 }
 
@@ -288,7 +324,7 @@ func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
 	pid := r.state(t, Ready).PID
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
+	if err := r.Close(ctx, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "the process is gone", func() bool { return !alive(pid) })
@@ -316,7 +352,7 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 		for range 3 {
 			r.final(t, "x")
 		}
-		if err := r.Close(t.Context()); err != nil {
+		if err := r.Close(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -185,7 +185,7 @@ func FuzzOutput(f *testing.F) {
 			t.Fatal(err)
 		}
 		played.Terminate()
-		if err := b.Close(t.Context()); err != nil {
+		if err := b.Close(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		ends := 0
@@ -310,7 +310,7 @@ func BenchmarkCall(b *testing.B) {
 		call()
 	}
 	b.StopTimer()
-	if err := box.Close(b.Context()); err != nil {
+	if err := box.Close(b.Context(), 0); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -69,7 +69,8 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failureError returns the error that a client gets for a failure.
+// failureError returns the error that a client gets for a failure. A box that ended during
+// a request leaves its outcome unknown.
 func failureError(box session.BoxID, f session.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
 	switch {
@@ -81,7 +82,11 @@ func failureError(box session.BoxID, f session.Failure) *wire.Error {
 	if !f.At.IsZero() {
 		data["since"] = f.At.UTC().Format(time.RFC3339)
 	}
-	return &wire.Error{Code: wire.CodeInternal, Message: f.Phase + ": " + f.Detail, Data: data}
+	code := wire.CodeInternal
+	if f.Phase == phaseRuntime {
+		code = wire.CodeOutcomeUnknown
+	}
+	return &wire.Error{Code: code, Message: f.Phase + ": " + f.Detail, Data: data}
 }
 
 func ignoreConflict(err error) error {

@@ -244,7 +244,7 @@ func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
 		f.gone = true
 		killed := time.Now()
 		events, err := call.Next(t.Context(), time.Now().Add(5*time.Minute))
-		if err != nil || len(events) != 1 || !strings.Contains(string(events[0].Raw), "is not known") {
+		if err != nil || len(events) != 1 || !strings.Contains(string(events[0].Raw), `"code":-32010`) || !strings.Contains(string(events[0].Raw), "is not known") {
 			t.Fatalf("%v, %v", events, err)
 		}
 		if took := time.Since(killed); took > lookAfter+goneAfter {
