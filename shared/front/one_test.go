@@ -107,6 +107,23 @@ func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
 	})
 }
 
+// The session of a group, too, lives if its client uses it and never says that it is
+// initialized.
+func TestGroupSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
+	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"s1__echo"}}`} {
+		grouped(t, 2, nil, func(t *testing.T, w *world) {
+			a := w.do(request("POST", "/mcp", initialize))
+			c := &client{w: w, path: "/mcp", session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+			for range 3 {
+				if a := c.post(body); a.status != 200 {
+					t.Fatalf("got %d %s", a.status, a.body)
+				}
+				<-time.After(time.Hour)
+			}
+		})
+	}
+}
+
 func TestListOfTwentyServersCostsTwoReads(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()

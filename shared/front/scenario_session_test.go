@@ -162,6 +162,19 @@ func TestSessionWithoutInitializedIsGoneAfterAMinute(t *testing.T) {
 	})
 }
 
+// A client that calls has got the answer to its initialize, whether it says so or not.
+func TestSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		v := s.greet("known")
+		for range 3 {
+			if a := v.call("x"); a.status != http.StatusOK {
+				t.Fatalf("got %d %s", a.status, a.body)
+			}
+			time.Sleep(3 * 24 * time.Hour)
+		}
+	})
+}
+
 // a setting says how long the client may take for it.
 func TestSessionWithoutInitializedLivesAsLongAsIsSet(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {

@@ -117,7 +117,8 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 		case m.Kind == wire.Request && m.Method == wire.MethodInitialize:
 			return nil, session.Errorf(session.Invalid, "this session is initialized already; send initialize without a session id to open another")
 		case m.Method == wire.NotifyInitialized:
-			if err := h.ready(ctx, s); err != nil {
+			var err error
+			if s, err = h.ready(ctx, s); err != nil {
 				return nil, err
 			}
 			continue
@@ -128,6 +129,13 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 	}
 	if len(rest) == 0 {
 		return nil, nil
+	}
+	if s.State == session.Created && len(requests) > 0 {
+		// Some clients never send notifications/initialized.
+		var err error
+		if s, err = h.ready(ctx, s); err != nil {
+			return nil, err
+		}
 	}
 	s, err := h.remember(ctx, s, rest)
 	if err != nil {
@@ -181,8 +189,8 @@ func joined(msgs []wire.Message, batch bool) []byte {
 }
 
 // ready marks the session as initialized, which gives it its long life.
-func (h *Host) ready(ctx context.Context, s session.Session) error {
-	_, err := h.update(ctx, s, func(s *session.Session) bool {
+func (h *core) ready(ctx context.Context, s session.Session) (session.Session, error) {
+	return h.update(ctx, s, func(s *session.Session) bool {
 		if s.State != session.Created {
 			return false
 		}
@@ -190,7 +198,6 @@ func (h *Host) ready(ctx context.Context, s session.Session) error {
 		h.extend(s)
 		return true
 	})
-	return err
 }
 
 // remember keeps the settings that a fresh process of the session needs: the log level and

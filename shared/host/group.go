@@ -55,8 +55,8 @@ func (h Groups) Greet(ctx context.Context, c Caller, id session.ID, m wire.Messa
 	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the session id of a group. If its initialize has been overtaken by another
-// message, Session waits for it, as [Host.Accept] does.
+// Session returns the session id of a group, which its client is using. If its initialize
+// has been overtaken by another message, Session waits for it, as [Host.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.Session, error) {
@@ -64,7 +64,10 @@ func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.
 	if err == nil {
 		s, _, err = h.initialized(ctx, of, s, box)
 	}
-	return s, err
+	if err != nil || s.State != session.Created {
+		return s, err
+	}
+	return h.ready(ctx, s)
 }
 
 // Join opens the session that the session id of a group has with a member, c.Server. It begins
