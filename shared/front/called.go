@@ -33,6 +33,8 @@ const (
 	outcomeOpen   = "open" // the call goes on after the request; a later line has its end
 )
 
+const clientGone = "the client closed the response before the answer; the call may have been executed"
+
 // asks reads what a client has sent.
 func (c *called) asks(msgs []wire.Message) {
 	i := slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request })
@@ -137,10 +139,12 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 	}
 	switch {
 	case outcome != "":
+	case errors.Is(err, context.Canceled):
+		outcome, why = outcomeFailed, clientGone
 	case err != nil:
 		outcome, why = outcomeFailed, problemOf(err).rpc.Message
 	case ctx.Err() != nil && c.stream == "":
-		outcome, why = outcomeFailed, "the client has closed the response"
+		outcome, why = outcomeFailed, clientGone
 	default:
 		outcome = outcomeOpen
 		attrs = append(attrs, slog.String("stream", string(c.stream)))

@@ -1,6 +1,7 @@
 package front_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -94,6 +95,20 @@ func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
 }
 
 // The operator reads in the terminal what a client behind the proxy is told.
+func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, leave)
+		w.do(request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat").WithContext(ctx))
+		got, _ := w.lastLine()
+		want := "the client closed the response before the answer; the call may have been executed"
+		if got.Outcome != "failed" || got.Why != want {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
 func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		q := request("POST", "/quiet/mcp", initialize)

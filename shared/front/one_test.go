@@ -124,6 +124,31 @@ func TestGroupSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
 	}
 }
 
+// A list of the group does not wait for a server that takes long to start for the first
+// time. The standalone stream tells the client when it is worth to list again.
+func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: map[string]string{"s0": "s0", "s1": "new"}[name], Record: true, Anonymous: true}, name == "s0" || name == "s1"
+		}
+		c := w.openGroup()
+		stream := w.start(c.request("GET", ""))
+		<-time.After(20 * time.Second)
+		w.keep("new", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"late","inputSchema":{"type":"object"}}]}}`)
+		got := (<-stream).datas(t)
+		want := []string{
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+		if names := toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body); !slices.Contains(names, "s1__late") {
+			t.Errorf("the list has %q", names)
+		}
+	})
+}
+
 func TestListOfTwentyServersCostsTwoReads(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()

@@ -122,6 +122,7 @@ func (o oneStreams) listen(last string) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(x.ctx())
+	late := o.unlisted(g)
 	heard := make(chan sound)
 	var hearing sync.WaitGroup
 	defer hearing.Wait()
@@ -129,9 +130,13 @@ func (o oneStreams) listen(last string) error {
 	for _, e := range ears {
 		hearing.Go(func() { e.hear(ctx, end, heard) })
 	}
+	look := time.NewTicker(x.opts.KeepAlive)
+	defer look.Stop()
 	for open := len(ears); open > 0; {
 		timer := time.NewTimer(x.opts.KeepAlive)
 		select {
+		case <-look.C:
+			late = o.tellListed(out, g, late)
 		case s := <-heard:
 			if s.err != nil {
 				x.err = s.err
@@ -156,9 +161,40 @@ func (o oneStreams) listen(last string) error {
 			return nil // a client that has gone loses nothing: it comes back with the last id it has
 		}
 	}
+	o.tellListed(out, g, late)
 	out.pace(out.retry)
 	_ = out.flush() // as above
 	return nil
+}
+
+// unlisted returns how many members have tools that no client has ever had. A list of the
+// group may be without them, because it does not wait long for the start of a server.
+func (o oneStreams) unlisted(g session.Session) (n int) {
+	known, err := o.x.opts.Host.Lists(o.x.ctx(), g, o.members, wire.MethodToolsList)
+	if err != nil {
+		return 0 // the client can still list again by itself
+	}
+	for _, k := range known {
+		if k.Result == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// tellListed tells the client that the lists of the group have changed if fewer members are
+// unlisted than before, and returns how many are.
+func (o oneStreams) tellListed(out *stream, g session.Session, before int) int {
+	if before == 0 {
+		return 0
+	}
+	now := o.unlisted(g)
+	if now < before {
+		for _, method := range []string{wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged} {
+			out.message(out.seen.place(""), wire.NewNotification(method, nil))
+		}
+	}
+	return now
 }
 
 // ears opens the standalone streams of the members that the session uses. Before it uses any,
