@@ -33,7 +33,7 @@ const (
 	outcomeOpen   = "open" // the call goes on after the request; a later line has its end
 )
 
-const clientGone = "the client closed the response before the answer; the call may have been executed"
+const clientGone = "the connection was closed before the answer; the request may have been executed"
 
 // asks reads what a client has sent.
 func (c *called) asks(msgs []wire.Message) {
@@ -139,8 +139,6 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 	}
 	switch {
 	case outcome != "":
-	case errors.Is(err, context.Canceled):
-		outcome, why = outcomeFailed, clientGone
 	case err != nil:
 		outcome, why = outcomeFailed, problemOf(err).rpc.Message
 	case ctx.Err() != nil && c.stream == "":

@@ -98,11 +98,12 @@ func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
 func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })
+		defer w.backend.running.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, leave)
 		w.do(request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat").WithContext(ctx))
 		got, _ := w.lastLine()
-		want := "the client closed the response before the answer; the call may have been executed"
+		want := "the connection was closed before the answer; the request may have been executed"
 		if got.Outcome != "failed" || got.Why != want {
 			t.Errorf("got %+v", got)
 		}

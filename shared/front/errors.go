@@ -84,7 +84,9 @@ func problemOf(err error) *problem {
 	case errors.As(err, &known): // whatever caused it
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: session.Invalid, rpc: rpc}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled):
+		return refusal(http.StatusInternalServerError, session.Unknown, wire.CodeOutcomeUnknown, clientGone)
+	case errors.Is(err, context.DeadlineExceeded):
 		return refusal(http.StatusInternalServerError, session.Unknown, wire.CodeOutcomeUnknown, "the time for this request is over; the request may have been executed")
 	}
 	code := session.CodeOf(err)
