@@ -26,7 +26,7 @@ func recipe(t *testing.T, target string) string {
 	return found[1]
 }
 
-// A person with a Mac builds what is checked here; a person with Windows reads what to do.
+// The CI builds for macOS, and README.md tells users of Windows to use WSL2.
 func TestCIVetsAndBuildsForMacOS(t *testing.T) {
 	if !strings.Contains(fileOf(t, "../.ci/run"), "\nstep make vet-darwin\n") {
 		t.Error(".ci/run does not run make vet-darwin")

@@ -25,7 +25,7 @@ const (
 	maxReferenceLines = 300
 )
 
-// writtenPage is a page that a program writes. It is as long as it must be.
+// writtenPage is a page that a program writes. Its length has no limit.
 const writtenPage = "docs/cli.md"
 
 var update = flag.Bool("update", false, "write docs/llms.txt")
@@ -118,9 +118,9 @@ func TestALinkThatLeadsNowhereIsFound(t *testing.T) {
 	}
 }
 
-// serversFile makes the JSON of a page whole. A page may show a member alone; those of the
-// section x-dormouse are put into it, in a file with a server. ok is false if text is
-// neither JSON nor a member.
+// serversFile makes a whole JSON text of the JSON on a page. A page may show a member
+// alone. If the member is a section of x-dormouse, serversFile puts it into a servers
+// file. ok is false if text is neither JSON nor a member.
 func serversFile(text string) (file string, ok bool) {
 	if json.Valid([]byte(text)) {
 		return text, true

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// ownVariable is the name of a variable that only our programs or AWS's and OpenTelemetry's
-// conventions give a meaning, and readVariable that of any other. A name that ends with _ is
-// the begin of names.
+// ownVariable matches the names that belong to Dormouse, AWS or OpenTelemetry.
+// readVariable matches the name of any variable. A name that ends with _ is the beginning
+// of names.
 var (
 	ownVariable  = regexp.MustCompile(`^(DORMOUSE|OTEL|AWS)_[A-Z0-9_]+$`)
 	readVariable = regexp.MustCompile(`^[A-Z][A-Z0-9_]+_?$`)
@@ -24,8 +24,8 @@ var (
 // readers are the functions whose string arguments are names of variables.
 var readers = []string{"Getenv", "LookupEnv", "getenv", "only", "get", "lookup"}
 
-// variablesOf returns the names of variables in a file: of our own all that stand in it, and of
-// others those that it reads.
+// variablesOf returns the names of variables in a file: every ownVariable in a string,
+// and every other variable that the file reads.
 func variablesOf(f *ast.File) (names []string) {
 	text := func(e ast.Expr) string {
 		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
@@ -66,7 +66,7 @@ func variablesOf(f *ast.File) (names []string) {
 	return names
 }
 
-// onPage reports whether the page names a variable, or the begin of its name.
+// onPage reports whether the page names a variable, or the beginning of its name.
 func onPage(named map[string]bool, name string) bool {
 	for n := range named {
 		if begin, is := strings.CutSuffix(n, "*"); n == name || is && strings.HasPrefix(name, begin) || strings.HasSuffix(name, "_") && strings.HasPrefix(n, name) {
@@ -106,7 +106,7 @@ func TestTheEnvironmentPageHasEveryVariable(t *testing.T) {
 			}
 		}
 	}
-	// A library reads the first three, and the names of OpenTelemetry's are put together.
+	// A library reads the first three names. Code assembles the names of OpenTelemetry.
 	elsewhere := regexp.MustCompile(`^(LISTEN_FDS|LISTEN_PID|NOTIFY_SOCKET|OTEL_.*)$`)
 	for name := range named {
 		if !strings.Contains(text.String(), strings.TrimSuffix(name, "*")) && !elsewhere.MatchString(name) {

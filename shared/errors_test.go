@@ -21,8 +21,8 @@ import (
 // errorPages are the pages that explain errors by the text that people see.
 const errorPages = "docs/errors"
 
-// fewestLetters is how much of a text is the same whenever it is said. A text with less is
-// only the frame of another.
+// fewestLetters is how many letters a text must have outside of its verbs. A text with
+// fewer only wraps another text.
 const fewestLetters = 6
 
 // speakers are the packages whose errors people see: clients, users in a browser, and whoever
@@ -106,14 +106,14 @@ func name(e ast.Expr) string {
 	return ""
 }
 
-// filled puts … in the place of verbs.
+// filled replaces the formatting verbs in a format by ….
 func filled(format string) string {
 	text := verbInText.ReplaceAllString(strings.ReplaceAll(format, "%q", `"…"`), "…")
 	return severalDots.ReplaceAllString(strings.ReplaceAll(text, "%%", "%"), "…")
 }
 
-// said returns the texts of errors in a source, with … for what is filled in. A text that
-// only says where another error happened is left out.
+// said returns the texts of errors in a source, with … for what is filled in. said leaves
+// out a text that only says where another error happened.
 func said(file *ast.File, without []string) (texts []string) {
 	add := func(e ast.Expr) bool {
 		text := filled(literal(e))
@@ -213,7 +213,7 @@ type errorRow struct {
 	texts []string
 }
 
-// errorTables begin the tables of errors.
+// errorTables is the first line of each table of errors.
 const errorTables = "| it says | because | do |"
 
 // errorRows returns the rows of the tables of errors, and the rows that lack something.
@@ -249,8 +249,9 @@ func errorRows(all map[string]string) (rows []errorRow, problems []string) {
 	return rows, problems
 }
 
-// pattern returns what a text of a row fits: a whole error, in which … stands for anything.
-// The place or the server that begins an error is left out in a row.
+// pattern returns an expression for the errors that a text of a row explains; … in the
+// text stands for anything. The text lacks the position or the server with which an error
+// may begin.
 func pattern(text string) *regexp.Regexp {
 	return regexp.MustCompile(`^(?s:(….*: |…)?` + strings.ReplaceAll(regexp.QuoteMeta(text), "…", ".*") + `)$`)
 }
@@ -340,8 +341,8 @@ func f() {
 	}
 }
 
-// codes returns the values of the constants of a type, or of those whose names begin so, in a
-// file.
+// codes returns the values of the constants in a file whose type is of, or whose names
+// begin with of.
 func codes(file *ast.File, of string) (values []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if spec, is := n.(*ast.ValueSpec); is && len(spec.Values) == 1 && (name(spec.Type) == of || strings.HasPrefix(spec.Names[0].Name, of)) {

@@ -245,7 +245,7 @@ func (f file) place(n ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.path, f.set.Position(n.Pos()).Line)
 }
 
-// imports gives each import with its path.
+// imports calls use for each import, with its path.
 func (f file) imports(use func(path string, spec *ast.ImportSpec)) {
 	for _, spec := range f.syntax.Imports {
 		if p, err := strconv.Unquote(spec.Path.Value); err == nil {
@@ -458,8 +458,8 @@ func checkLengths(files []file) (problems []string) {
 	return problems
 }
 
-// A rule may find nothing because it looks at nothing. The tree in this test breaks each
-// rule.
+// This test shows that the rules look at the code: its tree breaks each rule, and each
+// must report that.
 func TestRulesFindWhatTheyForbid(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -23,7 +23,7 @@ func main() {
 	})
 }
 
-// logs returns where calls are searched, nil if there is no such place.
+// logs returns the log groups in which the console searches calls, nil if there are none.
 func logs() *webconsole.Logs {
 	groups := os.Getenv(boot.EnvCallLogs)
 	if groups == "" {

@@ -73,7 +73,7 @@ func (c *cloud) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
 }
 
-// Confirm implements front.Authenticator.
+// Members implements front.Authenticator.
 func (c *cloud) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
 	return auth.EachServer(c, r, servers)
 }

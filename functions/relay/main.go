@@ -24,8 +24,8 @@ func main() {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil
 			}
-			// $connect proves nothing about the owner of a connection, and $disconnect is only
-			// a hint. The hello names the owner.
+			// The other routes need no work. $connect does not prove whose the connection
+			// is, but the runner's hello does. $disconnect is only a hint.
 			if e.RequestContext.RouteKey != "$default" {
 				return answer{StatusCode: 200}, nil
 			}

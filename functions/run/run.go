@@ -56,8 +56,8 @@ func Socket(servers native.Servers) {
 		if err != nil {
 			return nil, err
 		}
-		// A connection gets no message before this invocation has ended, so another
-		// invocation pushes.
+		// Nothing can be sent to a new connection before the invocation for $connect has
+		// ended, so another invocation pushes.
 		s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
 			payload, err := lambdafront.PushEvent(id)
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // taskStopped is the detail type of Dormouse's own event about one stopped task.
-// Events of a schedule have another.
+// Events of a schedule have another detail type.
 const taskStopped = "Dormouse Task Stopped"
 
 // event is an event of EventBridge.

@@ -8,7 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/otlp"
 )
 
-// line is a log line of a function or a runner, as far as spans are made of it.
+// line holds the fields of a log line from which spans are made. A function or a runner
+// wrote it.
 type line struct {
 	Time   time.Time `json:"time"`
 	Msg    string    `json:"msg"`
@@ -20,7 +21,7 @@ type line struct {
 	ofRequest
 }
 
-// ofRequest is in the line of a client's request.
+// ofRequest holds the fields for the line of a client's request.
 type ofRequest struct {
 	Parent    string  `json:"traceparent"`
 	Method    string  `json:"rpc_method"`
@@ -37,9 +38,9 @@ type ofRequest struct {
 	Start     float64 `json:"wake_function_ms"`
 }
 
-// spansOf returns the spans that one line describes. It needs no other line: equal
-// requests have equal ids in all of them. A line that describes no span, or is no JSON,
-// gives none.
+// spansOf returns the spans that one line describes, nil if it describes none or is no
+// JSON. It needs no other line, because it computes ids from the name of the request,
+// which all lines of the request have.
 func (f *forwarder) spansOf(text string) []otlp.Span {
 	var l line
 	if json.Unmarshal([]byte(text), &l) != nil || l.Time.IsZero() {
@@ -51,7 +52,7 @@ func (f *forwarder) spansOf(text string) []otlp.Span {
 	case "frame":
 		var all []otlp.Span
 		for _, trace := range l.Traces {
-			// A frame of the same request may come again, so the time is in the id.
+			// A request may have several frames, so the time is part of the id.
 			all = append(all, f.part(l, trace, "store events", "store "+strconv.FormatInt(l.Time.UnixNano(), 10))...)
 		}
 		return all
@@ -91,7 +92,7 @@ func (f *forwarder) request(l line) []otlp.Span {
 	return spans
 }
 
-// part returns the span of a part of a request, which ended with its line.
+// part returns the span of a part of a request. The part ended when its line was written.
 func (f *forwarder) part(l line, name, what, id string) []otlp.Span {
 	trace, flags := otlp.TraceOf(name)
 	if name == "" || !f.settings.Sampler.Sampled(trace, flags) {

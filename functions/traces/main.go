@@ -1,6 +1,6 @@
 // Command traces is the Lambda function that sends spans to an OpenTelemetry collector. It
-// makes them of the log lines of the other functions and of boxes, which CloudWatch Logs
-// hands it some seconds later. So a request waits for none of it, and costs no more.
+// makes them from the log lines of the other functions and of boxes, which CloudWatch
+// Logs sends to it some seconds later. So no request waits for the collector.
 package main
 
 import (

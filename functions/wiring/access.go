@@ -41,9 +41,10 @@ func addresses(servers *catalog.Catalog) map[string][]string {
 	return all
 }
 
-// ReadBroker reads the same section for the broker. Without an issuer, the broker has a
-// sign-in of its own, for development, with any name; only on loopback. issuer and
-// secret replace those of the file unless they are empty.
+// ReadBroker reads the same settings as [ReadAccess] for the broker. issuer and secret
+// replace those of the file unless they are empty. Without an issuer, a broker whose URL
+// is http, which only loopback may have, gets a sign-in for development that takes any
+// name.
 func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string) (*oauth.Settings, error) {
 	s, err := ReadAccess(servers, publicURL)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	}
 }
 
-// Lambda has no uid for each server, and no guard that needs one.
+// A box on Lambda has no uid for each server, so it has none of the guards that need one.
 func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{
 		"profile":{"command":"node","x-dormouse":{"box":{"profile":"default","place":"lambda"}}},

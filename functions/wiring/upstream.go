@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
-// openVault opens the store of the keys and tokens that callers have at third parties, by
-// the servers file. The error names the wrong setting.
+// openVault opens the store of the keys and tokens that callers have at the third parties
+// of the servers file. The error names the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
 	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
 	if f.Access != nil {
@@ -26,7 +26,8 @@ func (f *Function) openVault(others [][]byte) error {
 	return err
 }
 
-// secrets returns what the principal of a session has for the processes of its server.
+// secrets returns the values of a session's principal that the processes of its server
+// use.
 func (f *Function) secrets(ctx context.Context, s session.Session) (map[string]session.Secret, error) {
 	server, _ := f.Servers.Server(s.Server)
 	names := server.Principal()

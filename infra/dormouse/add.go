@@ -134,8 +134,8 @@ func (c *addCommand) Run(t *terminal) error {
 	return err
 }
 
-// put puts the server of the command line into the file. version is that of its package,
-// if put has added it.
+// put writes the server of the command line into the file. version is the version that
+// put has added to the server's package, or "".
 func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
 	entry, err := c.entry()
 	if err != nil {
@@ -247,9 +247,10 @@ func exists(path string) bool {
 // askTime is the longest time for a registry to say the newest version of a package.
 const askTime = 30 * time.Second
 
-// pin adds the newest version of a package of npm or PyPI that is started without one, and
-// returns it. It asks the registry that the machine's own client is configured for. If
-// there is no answer, the version stays open; the lock of the installation keeps it then.
+// pin adds the newest version to a package of npm or PyPI that the entry starts without
+// one, and returns it. It asks the registry that npm or pip on this machine is configured
+// for. If the registry does not answer, the entry stays without a version. The lock of
+// the installation then keeps the version that is installed first.
 func (t *terminal) pin(ctx context.Context, e *serversfile.Entry, folder string) (version string) {
 	u, ok := e.Unpinned()
 	if !ok {

@@ -26,8 +26,8 @@ import (
 const discoverWithin = 30 * time.Second
 
 // connects finds out where the users of a remote server sign in (MCP 2025-11-25,
-// "Authorization"), registers this endpoint there, and writes both into the file. The
-// server then gets the token of each user.
+// "Authorization"). It registers this endpoint there unless --client-id is set. It writes
+// the result into x-dormouse.connect, and into e a header with the token of each user.
 func (c *addCommand) connects(ctx context.Context, f *edited, e *serversfile.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, discoverWithin)
 	defer cancel()
@@ -92,9 +92,9 @@ func (c *addCommand) register(ctx context.Context, client *http.Client, f *edite
 	return err
 }
 
-// protection returns what a server says about the authorization servers whose tokens it
-// takes (RFC 9728). It asks where the server's answer to a request without a token says,
-// or else at the well-known places.
+// protection returns the metadata in which a server names the authorization servers whose
+// tokens it takes (RFC 9728). The metadata is at a URL that the server gives when it
+// refuses a request without a token, or else at a well-known URL.
 func protection(ctx context.Context, client *http.Client, server string) (*oauthex.ProtectedResourceMetadata, error) {
 	probe := wire.NewRequest(json.RawMessage("1"), wire.MethodInitialize, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader(probe))
@@ -133,6 +133,6 @@ func protection(ctx context.Context, client *http.Client, server string) (*oauth
 			}
 		}
 	}
-	// In 2025-03-26 the server itself is the authorization server.
+	// A server without metadata is its own authorization server, as in 2025-03-26.
 	return &oauthex.ProtectedResourceMetadata{Resource: u.String(), AuthorizationServers: []string{root}}, nil
 }

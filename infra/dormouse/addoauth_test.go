@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAddFindsOutWhereUsersSignIn adds a server that wants a token, by the metadata of the
-// server and of its authorization server.
+// TestAddFindsOutWhereUsersSignIn adds a server that requires a token. It uses the
+// metadata of the server and of its authorization server.
 func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 	var registered map[string]any
 	mux := http.NewServeMux()

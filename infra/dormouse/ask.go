@@ -45,8 +45,8 @@ func askOn(in, out *os.File) asker {
 	}
 }
 
-// readLine reads to the end of a line. It does not read beyond it, because the next reader
-// may be another one.
+// readLine reads to the end of a line and not beyond, because another reader may read the
+// next line.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	for char := make([]byte, 1); ; {
@@ -60,8 +60,8 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
-// hideInput has a terminal not show what is typed, until show is called, or Ctrl-C ends the
-// program.
+// hideInput makes a terminal hide what the user types. Call show to end that. Ctrl-C ends
+// it too, and then ends the program.
 func hideInput(in *os.File) (show func(), err error) {
 	fd := int(in.Fd())
 	modes, err := unix.IoctlGetTermios(fd, getModes)
@@ -117,7 +117,7 @@ func (v *variables) save() error {
 	return writeText(v.path, v.Text(), 0o600)
 }
 
-// sayKept names the variables that a command has put into the file for a server.
+// sayKept prints the names of the variables that a command has added for a server.
 func (v *variables) sayKept(out io.Writer, server string) {
 	if kept := v.Added(); len(kept) > 0 {
 		_, _ = fmt.Fprintf(out, "%s of %s: in .env, which only you can read\n", strings.Join(kept, ", "), server)
@@ -132,10 +132,10 @@ type asked struct {
 	all      bool     // ask for every variable, not for inputs only
 }
 
-// fill asks the user for values that servers lack, keeps them in .env, and reports whether
-// there are any. It does nothing if there is nobody to ask, or if the file cannot be read,
-// which its next reader reports. It passes over a server that would have other mistakes even
-// with its values.
+// fill asks the user for values that servers lack, keeps them in .env, and reports
+// whether it has kept any. It does nothing if there is no user to ask. If it cannot read
+// the servers file, it leaves the error to the next reader of the file. It skips a server
+// that would have other mistakes even with its values.
 func (t *terminal) fill(a asked) (filled bool, err error) {
 	if t.ask == nil {
 		return false, nil

@@ -45,7 +45,8 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 		{
 			line: "run --data folder", says: "folder", // a file is no data folder
 			answers: map[string]string{"asks needs my-key (The key): ": "hunter2", "asks needs city: ": ""},
-			// Enter alone is no value. What has no input is not asked for.
+			// An empty answer is no value. dormouse run asks only for inputs, not for
+			// variables such as HOME_TOWN.
 			questions: []string{"asks needs my-key (The key): *", "asks needs city: "}, kept: "MY_KEY=hunter2\n",
 		},
 		{

@@ -71,7 +71,7 @@ func (c *billCommand) Run(t *terminal) error {
 	return c.show(t, a, func() error { return a.print(t.out, c.Most) })
 }
 
-// read returns the use of the span that was asked for.
+// read returns the use of the time that --since selects.
 func (c *billCommand) read() (b api.Bill, err error) {
 	query := ""
 	if c.Since != "" || c.By == "day" || c.By == "tool" {

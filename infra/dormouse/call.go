@@ -115,7 +115,8 @@ func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any,
 	return nil, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
 }
 
-// values reads arguments of the form key=value, or all as one JSON object.
+// values returns the arguments in all, a JSON object, and those in pairs, which have the
+// form key=value. An argument in pairs replaces the one in all.
 func (t tool) values(pairs []string, all string) (any, error) {
 	wrong := func(format string, args ...any) error {
 		return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
@@ -193,8 +194,8 @@ func aOrAn(kind string) string {
 	return "a " + kind
 }
 
-// endpoint returns the URL of a server, and the key to show there. On a machine whose
-// callers need a key, it makes one that lives for a few minutes.
+// endpoint returns the URL of a server, and the key for requests to it. If callers of
+// this machine need a key, endpoint makes one that expires after callPatience.
 func (c *client) endpoint(ctx context.Context, server string) (address, key string, err error) {
 	base, key := c.base, c.key
 	if c.base == "http://local" {
@@ -231,8 +232,8 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 	}
 }
 
-// plainly returns the error of a server as the terminal of dormouse run has it: without the
-// name of the server and of the method.
+// plainly returns the error of a server as dormouse run prints it: without the names of
+// the server and of the method.
 func plainly(server string, err error) error {
 	var lost *url.Error // the SDK puts an answer of its own before it
 	if errors.As(err, &lost) {
@@ -245,8 +246,8 @@ func plainly(server string, err error) error {
 	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
 }
 
-// shortKey makes a key for one server that ends by itself soon. Without a tenant it is of
-// the default one.
+// shortKey makes a key for one server that expires after callPatience. If tenant is "",
+// the key is for the default tenant.
 func (c *client) shortKey(ctx context.Context, tenant, server string) (string, error) {
 	var made api.Key
 	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Tenant: tenant, Servers: []string{server}, Seconds: int64(callPatience.Seconds())}, &made)

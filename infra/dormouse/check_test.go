@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dormouse run ends with a third party that it cannot read, so check names it.
+// dormouse run does not start if it cannot read the settings of a third party, so check
+// reports that.
 func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "servers.json")

@@ -29,7 +29,8 @@ type client struct {
 	end   func()
 }
 
-// placed is a [target] whose store can be read while nothing is up.
+// placed is a [target] whose store a command can also read itself, while no machine is
+// up.
 type placed struct {
 	target
 	Store string `placeholder:"STORE" help:"The store to read, even while dormouse run is up: the value of its --store, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
@@ -78,8 +79,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use calls do with a client for a place, and closes the client. within is the longest time
-// for that; 0 sets no limit.
+// use opens a client for place, calls do with it, and closes it. within limits the time
+// for all of this; 0 sets no limit.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
 }, within time.Duration, do func(context.Context, *client) error,

@@ -24,7 +24,7 @@ type reference struct {
 	seen map[string]int // how many commands have a flag with these words
 }
 
-// sharedBy is of how many commands a flag is that the page explains once.
+// sharedBy is how many commands must have a flag for the page to explain it only once.
 const sharedBy = 4
 
 // leaves returns the commands that can be executed, by name.

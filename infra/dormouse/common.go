@@ -42,8 +42,8 @@ type target struct {
 	Key  string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
 }
 
-// defaultData is the data folder of commands that get neither --data nor --url, unless
-// dataEnv names another one. An image of a container does.
+// defaultData is the data folder of commands that get neither --data nor --url. dataEnv
+// may name another one; a container image sets it.
 const (
 	defaultData = ".dormouse"
 	dataEnv     = "DORMOUSE_DATA"

@@ -161,7 +161,7 @@ type ways struct {
 	Ways []clientfile.Paste `json:"ways"`
 }
 
-// paste prints what to paste.
+// paste prints the texts and links that connect a client to the servers.
 func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
 	var all []ways
 	for _, s := range servers {

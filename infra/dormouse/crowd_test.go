@@ -57,7 +57,7 @@ func TestPsOfTwentyServersAndFiftyPeopleFitsOnAScreen(t *testing.T) {
 	}
 }
 
-// Somebody asks who called get_forecast yesterday and what failed.
+// One command shows who called get_forecast yesterday, and which calls failed.
 func TestYesterdaysFailuresOfAToolAreOneCommand(t *testing.T) {
 	yesterday := noon().Add(-20 * time.Hour)
 	var asked []api.CallQuery

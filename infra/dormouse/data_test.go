@@ -26,7 +26,7 @@ func TestDataFolderOfTheEnvironmentServesEveryCommand(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(folder, "store.db")); err != nil {
 		t.Error(err)
 	}
-	// A flag wins.
+	// --data wins over the environment.
 	if code, said := say("ps", "--data", folder+"2"); code != exitNotUp || !strings.Contains(said, folder+"2") {
 		t.Errorf("ps --data: %d %s", code, said)
 	}

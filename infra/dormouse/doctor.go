@@ -108,8 +108,8 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 	return all
 }
 
-// elsewhere reports whether the checks are about --url alone, such as that of a stack:
-// this machine hosts nothing.
+// elsewhere reports whether the checks are only about the endpoint at --url, such as a
+// stack. That is so if no machine is up here and there is no servers file.
 func (d *doctor) elsewhere() bool {
 	if !d.remote() || d.machine != nil {
 		return false

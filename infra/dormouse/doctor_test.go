@@ -75,7 +75,7 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	compare(t, filepath.Join(d.testdata, "doctor-desk.txt"), steady(printed))
-	// Of one server it says what concerns that server.
+	// With the name of a server, doctor reports only what concerns that server.
 	printed, code = d.run("doctor gone --listen 127.0.0.1:0")
 	if want := "✗ path          mcp-gone is not on the PATH"; code != exitFailed || !strings.Contains(printed, want) || strings.Contains(printed, "WEATHER_KEY") || strings.Contains(printed, "✗ node") || !strings.Contains(printed, "✓ node          18.1.0 (DIR/bin/node), too old; no server of the file needs it") {
 		t.Errorf("doctor gone: %d %s", code, printed)

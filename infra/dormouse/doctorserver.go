@@ -24,7 +24,7 @@ import (
 )
 
 // proxy asks the endpoint at --url as a client does, so that a reverse proxy in front of it is
-// checked too. at is the time there, zero if it is not known.
+// checked too. at is the time at the endpoint, zero if it is not known.
 func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -33,7 +33,8 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	if u, err := url.Parse(base); err != nil || u.Host == "" {
 		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
 	}
-	// No server has this name. An answer that says so has come through the check of Host.
+	// No server has this name. An answer that says so has passed the check of the Host
+	// header.
 	p := &peer{http: http.DefaultClient, url: base + "/doctor.none/mcp", key: d.Key}
 	res, err := p.send(ctx, http.MethodPost, wire.NewRequest(json.RawMessage("1"), "ping", nil))
 	if err != nil {
@@ -122,7 +123,7 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 // shown is how many of the last lines of a server doctor shows.
 const shown = 10
 
-// lastLines returns what a server wrote last. It may be in several processes.
+// lastLines returns the last lines that the processes of a server wrote.
 func lastLines(ctx context.Context, data, server string) (lines []string) {
 	_ = use(ctx, target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		query := url.Values{"of": {server}, "lines": {fmt.Sprint(shown)}}
@@ -188,7 +189,7 @@ type starts struct {
 
 func newStarts(server string) *starts { return &starts{server: server, over: make(chan struct{})} }
 
-// eventWithin is how much later than its answer the event of a start may come.
+// eventWithin is how long after the server's answer the event of its start may come.
 const eventWithin = 2 * time.Second
 
 // wait waits for the event that ends the first start.

@@ -55,8 +55,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// start starts a program and returns when it listens: both say so in their own words, so
-// the caller's first request decides.
+// start starts a program and does not wait until it listens. The caller repeats its first
+// request until the program answers.
 func (a *authority) start(program string, args ...string) *exec.Cmd {
 	a.t.Helper()
 	cmd := exec.CommandContext(a.t.Context(), program, args...)

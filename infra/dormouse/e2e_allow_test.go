@@ -108,7 +108,8 @@ func signedIn(t *testing.T, base, server, name, groups string) string {
 }
 
 // A program in a box offers all its tools, and users see those that the rules let them
-// use, at first and when the lists are kept.
+// use. That holds for the first list of tools, and for a later one from the handshake
+// record.
 func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	t.Parallel()
 	const hiddenTool = "pid"

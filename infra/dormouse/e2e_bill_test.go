@@ -48,8 +48,8 @@ func (m *machine) counted() (c counted) {
 }
 
 // costs returns what one call adds to the counters, if the box is awake. It repeats a call
-// that was so slow that the runner had to give a sign of life: it has 200 ms to answer a
-// client of WebSockets without one.
+// that took 200 ms or longer: by then a runner that has not answered a WebSocket client
+// sends one message more, to say that it works on the request.
 func (m *machine) costs(call func() error) (c counted) {
 	m.t.Helper()
 	for range 20 {

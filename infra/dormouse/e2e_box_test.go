@@ -290,7 +290,7 @@ func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
 	m.leftFolders(work, 0)
 }
 
-// leftFolders wants this number of box folders.
+// leftFolders checks how many box folders there are.
 func (m *machine) leftFolders(work string, want int) {
 	m.t.Helper()
 	left, err := filepath.Glob(filepath.Join(work, "box-*"))

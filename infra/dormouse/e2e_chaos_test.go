@@ -24,8 +24,8 @@ import (
 
 // TestE2EEveryCallEndsWhateverDies makes calls in a few sessions while the test kills
 // the programs under them. An accepted call ends once, in its result or in an error
-// with a phase. None runs twice, and every session goes on afterwards. The victims
-// are random, so look into a failure with the log rather than the seed.
+// with a phase. No call runs twice, and every session works afterwards. The test kills at
+// random, so look into a failure with the log rather than the seed.
 func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	t.Parallel()
 	const sessions, calls, kills = 4, 30, 60
@@ -70,8 +70,8 @@ func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 // DORMOUSE_TEST_KILLS=60 makes it a minute.
 const hostKills = "DORMOUSE_TEST_KILLS"
 
-// A few sessions call while dormouse itself is killed every second and restarted at
-// once. The demands are those of [TestE2EEveryCallEndsWhateverDies].
+// A few sessions make calls while dormouse itself is killed every second and restarted
+// at once. The test requires the same as [TestE2EEveryCallEndsWhateverDies].
 func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 	t.Parallel()
 	kills, err := strconv.Atoi(cmp.Or(os.Getenv(hostKills), "8"))

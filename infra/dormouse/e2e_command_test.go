@@ -191,7 +191,7 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	}
 }
 
-// The one file is the whole program: with no other beside it, it hosts and answers.
+// The file dormouse is the whole program: it hosts servers with no other file beside it.
 func TestE2EDormouseAloneHosts(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -209,7 +209,8 @@ func TestE2EDormouseAloneHosts(t *testing.T) {
 	}
 }
 
-// The proxy passes the Host on that clients have used.
+// The endpoint serves the Host of the public URL, which a proxy passes on from its
+// clients.
 func TestE2EBehindAReverseProxy(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -246,7 +247,7 @@ func TestE2EBehindAReverseProxy(t *testing.T) {
 	})
 }
 
-// dormouse call takes the way of clients. If the proxy in front is not up, the command says so.
+// dormouse call uses the public URL, as clients do. If nothing answers there, it says so.
 func TestE2ECallSaysThatThePublicAddressDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

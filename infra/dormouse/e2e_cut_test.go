@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// work is a call of the tool work that has begun: its stream is open and has shown
-// its first progress. It goes on when the gate exists.
+// work is a call of the tool work that has begun: its stream is open and has shown its
+// first progress. The tool continues when the file gate exists.
 type work struct {
 	*stream
 	id, gate string
@@ -130,7 +130,7 @@ func TestE2ECutCallIsTakenUpWhereItWasCut(t *testing.T) {
 		t.Errorf("after the cut (-want +got):\n%s", diff)
 	}
 
-	// Cut once more, after the last byte. Only events after a cursor may come.
+	// A client that resumes after the last event gets nothing.
 	if got := c.resumed(s.last); len(got) > 0 {
 		t.Errorf("behind the last event came %v, want nothing", got)
 	}

@@ -15,12 +15,14 @@ import (
 )
 
 var (
-	// runBlock is a block of commands that this test runs: one behind a comment "run", or one
-	// that is in a comment, for a page whose reader has done something before.
+	// runBlock matches a block of commands that this test runs. The block follows a
+	// comment "run", or is inside one if a reader of the page has done it already.
 	runBlock = regexp.MustCompile("(?m)^<!-- run -->\n```sh\n((?s:.*?))\n```$|^<!-- run\n((?s:.*?))\n-->$")
-	// expected is what the output of a line has: the end of its comment.
+	// expected matches the end of a line's comment: a text that the line's output
+	// contains.
 	expected = regexp.MustCompile(`#.*⇒ (.*)$`)
-	// hostsHere is a line that goes on, for which a reader takes another terminal.
+	// hostsHere matches a line that starts dormouse run. A reader types it in a second
+	// terminal.
 	hostsHere = regexp.MustCompile(`^(pkill -9 dormouse; )?dormouse run\b([^#]*)`)
 )
 
@@ -69,8 +71,8 @@ func TestE2EBlocksOfTheDocumentsRun(t *testing.T) {
 	}
 }
 
-// commands returns the commands of a block: its lines. A line that ends in a backslash goes
-// on, and a here-document (<<'END') belongs to the line before it.
+// commands returns the commands of a block: its lines. A line that ends in a backslash
+// continues on the next one. A here-document (<<'END') belongs to the line before it.
 func commands(block string) (all []string) {
 	inside := false
 	for line := range strings.SplitSeq(strings.ReplaceAll(block, "\\\n", " "), "\n") {

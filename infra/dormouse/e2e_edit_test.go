@@ -31,7 +31,7 @@ func (m *machine) does(verb string, args ...string) string {
 	return string(out)
 }
 
-// A server that was added has answered before its first client asks.
+// dormouse add keeps a server's answers, so the server's first clients wake no process.
 func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
@@ -128,7 +128,7 @@ func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
 	}
 }
 
-// A running machine takes the server, and prepares it itself.
+// dormouse add makes a running machine host the new server and prepare it.
 func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 	t.Parallel()
 	for _, access := range []string{"open", "keys"} {

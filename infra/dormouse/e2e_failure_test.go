@@ -179,8 +179,8 @@ func (c *client) slowly() error {
 	return nil
 }
 
-// breaks makes a working server fail at its start. Its session reports that and lives on.
-// It works again when the server is repaired.
+// breaks makes a working server fail at its next start. A call of its session reports
+// that, and the session works again when the server is repaired.
 func (m *machine) breaks(broken string) {
 	m.t.Helper()
 	c := m.session("breaks")

@@ -245,7 +245,7 @@ func (g *greedy) String() string {
 		g.posts.Load(), g.refused.Load(), g.frames.Load(), g.streams.Load(), g.slow.Load(), g.large.Load(), g.opened.Load())
 }
 
-// take takes until ctx ends.
+// take uses as much as it can until ctx ends.
 func (g *greedy) take(ctx context.Context) {
 	own := g.m.as(g.key, "one")
 	g.sessions = append(g.sessions, own)

@@ -80,8 +80,8 @@ func TestE2ECallsAreListedAndCounted(t *testing.T) {
 	}
 }
 
-// The link of `dormouse open` leads into the console, whose page and API answer. The same
-// machine without it says who may come in.
+// The link of `dormouse open` signs in to the console. Before that, the console serves
+// its page, but its API refuses requests.
 func TestE2EConsoleIsOpenedByTheUserOfTheMachine(t *testing.T) {
 	t.Parallel()
 	consoleIsOpened(t, newMachine(t, servers{"one": nil}))

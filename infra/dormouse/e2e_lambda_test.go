@@ -35,7 +35,7 @@ func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
 	return machineOf(t, file).asPrograms(), log
 }
 
-// onLambda are the flags of such a machine, besides those of a sleepy one.
+// onLambda returns the flags of a lambdaMachine, with those of a sleepy one.
 func onLambda(more ...string) []string {
 	return append(append(sleepy(), "--boxes", "lambda"), more...)
 }
@@ -44,8 +44,8 @@ func onLambda(more ...string) []string {
 // TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults calls.
 const lifetimes = "DORMOUSE_TEST_LIFETIMES"
 
-// A box lives for 20 seconds at most. From the middle of that time on it begins no call, and
-// the next box does.
+// A box lives for 20 seconds at most. In the second half of that time it begins no call,
+// and the next box takes new calls.
 func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv(lifetimes), "45s"))
@@ -147,7 +147,8 @@ func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
 	}
 }
 
-// An environment that cannot be made is a start that never comes, and nobody says so.
+// If Lambda cannot make an environment, the box never starts and nothing reports that.
+// The next place then starts it.
 func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
 	m, _ := lambdaMachine(t, "one")
@@ -165,8 +166,8 @@ func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 	}
 }
 
-// Nothing reports the death of a box on Lambda. The function that waits for its call finds
-// out.
+// Nothing reports the death of a box on Lambda. The function that waits for a call of the
+// box notices it.
 func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	m, log := lambdaMachine(t, "one")

@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(stdioFolder) }() // an error cannot be handled at the end
-		// Servers in a sandbox run as other users, who must be able to enter.
+		// Servers in a sandbox run as other users, who must be able to enter the folder.
 		if err := os.Chmod(stdioFolder, 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -355,7 +355,7 @@ func parentOf(pid string) int {
 	return parent
 }
 
-// those lists the processes of these programs.
+// those lists the machine's processes of the named programs.
 func (m *machine) those(names ...string) []process {
 	m.t.Helper()
 	return slices.DeleteFunc(m.processes(), func(p process) bool { return !slices.Contains(names, p.program) })
@@ -429,7 +429,8 @@ func (m *machine) restart() {
 	}
 	flags := m.flags
 	for name, address := range m.urls {
-		// Another test's machine may have taken a port that was free for a moment.
+		// The ports were free for a moment, and the machine of another test may have
+		// taken one.
 		m.eventually(30*time.Second, "the addresses are free", func() bool { return free(m.t, host(address)) && free(m.t, host(m.ws[name])) })
 		if !slices.Contains(flags, "--sockets") {
 			flags = append(slices.Clone(flags), "--listen", host(address), "--sockets", host(m.ws[name]))
@@ -514,7 +515,7 @@ func (m *machine) await(within time.Duration, what string, is func(event) bool) 
 	return e
 }
 
-// awaitLine waits for a line of an output in the same way.
+// awaitLine waits for a line of an output. It also finds lines that are already there.
 func (m *machine) awaitLine(j *journal, within time.Duration, what string, is func(string) bool) string {
 	m.t.Helper()
 	deadline := time.After(within)

@@ -27,8 +27,8 @@ var modern = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// modernMachine returns a machine that hosts that server. It also returns the files that
-// get a line for each run of a tool, and for each start.
+// modernMachine returns a machine that hosts the program modern. It also returns the
+// files that get a line for each run of a tool, and for each start.
 func modernMachine(t *testing.T) (m *machine, calls, starts string) {
 	t.Helper()
 	program, err := modern()
@@ -157,7 +157,7 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 	return s.status, answer
 }
 
-// served returns the answer to such a request, which must succeed.
+// served sends a request by modernly and returns the answer. The request must succeed.
 func (c *client) served(method, name, params, capabilities string, headers ...string) wire.Message {
 	c.t.Helper()
 	status, answer := c.modernly(method, name, params, capabilities, headers...)

@@ -15,7 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// atOne makes the address of all servers one of the machine's.
+// atOne adds the address of all servers to the machine's URLs, and returns its name
+// there.
 func (m *machine) atOne(server string) string {
 	m.urls["/mcp"] = strings.Replace(m.urls[server], "/"+server+"/mcp", "/mcp", 1)
 	return "/mcp"
@@ -116,8 +117,9 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	}
 }
 
-// A WebSocket to all servers: a tool asks its client, the program is killed and started again in
-// the middle of a call, and the client comes back for the answer and goes on in its session.
+// Over a WebSocket to all servers, a tool can ask its client. After dormouse is killed in
+// the middle of a call and started again, the client connects, gets the end of the call,
+// and continues its session.
 func TestE2EOneWebSocketForAllServers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil, "two": nil})

@@ -80,7 +80,8 @@ func TestE2EStopWaitsForCallsInFlight(t *testing.T) {
 	m.eventually(10*time.Second, "the box has gone", func() bool { return len(m.those("runner", "stdio")) == 0 })
 }
 
-// The functions are programs, so the API on the endpoint knows what it knows on AWS.
+// The functions are programs, so the API on the endpoint has only the data that it has on
+// AWS.
 func TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil}).asPrograms()

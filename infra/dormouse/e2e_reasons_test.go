@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// fakeNpm puts an npm before the PATH of a machine that answers as the registry does about
-// a package that it does not have.
+// fakeNpm puts a fake npm first on the PATH of a machine. The fake reports that the
+// registry does not have the package.
 func (m *machine) fakeNpm() {
 	m.t.Helper()
 	folder := m.t.TempDir()
@@ -50,7 +50,8 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	m.fakeNpm()
 	m.run()
 	every := m.awaitLine(m.log, patience, "the servers are announced", func(line string) bool { return strings.HasPrefix(line, "  exits  ") })
-	// told is how the reason begins: tables cut it. kept is what the logs of a server have.
+	// told is the beginning of the reason, because tables cut it. kept is in the server's
+	// logs.
 	for name, want := range map[string]struct{ says, told, kept string }{
 		"absent": {"no-such-program-anywhere is not on the PATH of dormouse run", "cannot be started: no-such-program", "is not on the PATH of dormouse run"},
 		"nonode": {"it needs npx, which is not installed: Node.js 20 or newer, or run the container image", "cannot be started: it needs npx", "it needs npx, which is not installed"},
@@ -82,7 +83,7 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// U-15: reasons that are no failed start, at all places where they can be read.
+// U-15: a reason that is not a failed start is the same text too, wherever it is read.
 func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

@@ -14,7 +14,8 @@ func (m *machine) registryOf(server string) string {
 	return strings.TrimSuffix(m.urls[server], "/"+server+"/mcp") + "/registry"
 }
 
-// A machine adds a server that another one hosts, by its name in the registry of the other.
+// A machine adds a server that another machine hosts, by the server's name in the
+// registry of that machine.
 func TestE2EServerOfARegistryIsAdded(t *testing.T) {
 	t.Parallel()
 	far := newMachine(t, servers{"one": nil, "two": nil})

@@ -51,7 +51,7 @@ func (m *machine) saveFile(file map[string]any) event {
 	return m.changed(before)
 }
 
-// changed waits for a servers.changed event behind those that were there.
+// changed waits for a servers.changed event after the first ones, whose number is before.
 func (m *machine) changed(before int) event {
 	m.t.Helper()
 	return m.await(takenWithin, "the file is taken", func(e event) bool {
@@ -95,7 +95,7 @@ func (m *machine) hold(c *client, calls string) *held {
 	return h
 }
 
-// finish lets the call end, which it must do well.
+// finish lets the call end, and checks that it succeeds.
 func (h *held) finish() {
 	h.t.Helper()
 	write(h.t, h.gate, "")
@@ -191,7 +191,7 @@ func TestE2EReloadChangesAServer(t *testing.T) {
 	})
 }
 
-// The client listens, and hears of it with the next message of its session.
+// A client that listens is notified of new tools once its session gets its next message.
 func TestE2EReloadTellsListeners(t *testing.T) {
 	everyway(t, func(t *testing.T, machine func(servers) *machine) {
 		m := machine(servers{"one": {"-announces"}})

@@ -83,8 +83,8 @@ func farMachine(t *testing.T, url string) *machine {
 	return machineOf(t, map[string]any{"far": map[string]any{"url": url, "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}}})
 }
 
-// A function that is killed in the middle of a call of a remote server leaves a trace, with
-// which another one resumes the call's stream there.
+// If a function is killed in the middle of a call of a remote server, the store has what
+// another function needs to resume the call's stream at that server.
 func TestE2ERemoteCallGoesOnAfterAKill(t *testing.T) {
 	t.Parallel()
 	url, calls, release := farServer(t, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)})
@@ -103,7 +103,8 @@ func TestE2ERemoteCallGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// Without event ids nobody can know how the call ended.
+// If the remote server sends no event ids, the call ends in an error that says that its
+// outcome is not known.
 func TestE2ERemoteCallEndsAfterAKillThoughItCannotBeResumed(t *testing.T) {
 	t.Parallel()
 	url, calls, release := farServer(t, nil)

@@ -25,7 +25,7 @@ type real struct {
 }
 
 // realServers returns four servers from npm and four from PyPI. folder has a git
-// repository and a note in it; page is the address of a page.
+// repository and a note in it; page is the URL of a web page.
 func realServers(folder, page string) map[string]real {
 	npm := func(name string, more ...string) []string {
 		return append([]string{"-y", "@modelcontextprotocol/server-" + name + "@2026.8.31"}, more...)

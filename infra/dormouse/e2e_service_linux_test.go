@@ -22,8 +22,8 @@ import (
 // unit is the unit that docs/vps.md installs.
 const unit = "../systemd/dormouse.service"
 
-// serviceUID returns a user that no machine has, as those that systemd makes up. Tests that
-// are not root can only be themselves.
+// serviceUID returns a user id that no machine has, like the ids that systemd makes up. A
+// test that does not run as root can use only its own user id.
 func serviceUID() int {
 	if uid := os.Getuid(); uid != 0 {
 		return uid
@@ -32,8 +32,8 @@ func serviceUID() int {
 }
 
 // service returns a machine that runs as systemd runs the unit: with its command line and its
-// environment, as a user without a home, whose only folder is the state directory. Only its
-// program, its servers file and its ports are others.
+// environment, as a user without a home, whose only folder is the state directory. Only
+// the program, the servers file and the ports differ.
 func service(t *testing.T) *machine {
 	t.Helper()
 	m := newMachine(t, servers{"one": nil})
@@ -145,7 +145,8 @@ func (m *machine) uidOf(p process) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// manager holds the sockets of a service and is told of its states, as systemd does.
+// manager holds the sockets of a service and gets notifications of its states, like
+// systemd.
 type manager struct {
 	sockets []*os.File
 	notify  *net.UnixConn
@@ -184,7 +185,7 @@ func managed(t *testing.T, m *machine) *manager {
 	return g
 }
 
-// told returns when the manager was told of a state.
+// told returns when the service has notified the manager of a state.
 func (g *manager) told(t *testing.T, state string) {
 	t.Helper()
 	if err := g.notify.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -197,7 +198,7 @@ func (g *manager) told(t *testing.T, state string) {
 	}
 }
 
-// awaitConnection returns when a client connects to a socket that nobody accepts on.
+// awaitConnection returns when a client connects to a socket while no service accepts.
 func (g *manager) awaitConnection(t *testing.T) {
 	t.Helper()
 	all := []unix.PollFd{{Fd: int32(g.sockets[0].Fd()), Events: unix.POLLIN}}
@@ -233,7 +234,7 @@ func TestE2EIdleServiceEndsAndTheNextConnectionStartsIt(t *testing.T) {
 		t.Fatalf("the tool said %q", got)
 	}
 
-	// An open stream keeps it.
+	// An open stream keeps the service up.
 	l := m.listen("one")
 	m.eventually(asleepWithin, "no box runs", func() bool { return len(m.those("runner", "stdio")) == 0 })
 	select {

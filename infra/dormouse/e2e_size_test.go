@@ -72,7 +72,8 @@ func quoting(t *testing.T, text string) (answer, result string) {
 	return answer, `{"content":[{"type":"text","text":` + string(quoted) + `}]}`
 }
 
-// fiveMiB returns an answer below the limit of a POST whose result has 5 MiB.
+// fiveMiB returns an answer below the limit of a POST, and a result of at least 5 MiB
+// that quotes the answer.
 func fiveMiB(t *testing.T) (answer, result string) {
 	t.Helper()
 	answer, result = quoting(t, filling(3_300_000, 2))

@@ -166,7 +166,7 @@ func TestE2EMessageRightAfterTheBye(t *testing.T) {
 	m.asleep()
 }
 
-// quiet wants no event for a while.
+// quiet checks that no event comes within span.
 func (m *machine) quiet(span time.Duration) {
 	m.t.Helper()
 	before, more := m.out.lines()
@@ -192,7 +192,7 @@ func TestE2EOneWakeForManyCallers(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			// The caller gets its own id and its own response.
+			// Each caller gets its own id and its own response.
 			id, want := fmt.Sprintf(`"caller-%d"`, i), fmt.Sprintf("text of %d", i)
 			s, err := c.post(c.request(id, "echo", fmt.Sprintf(`{"text":%q}`, want)))
 			if err != nil {
@@ -239,7 +239,7 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	if left := m.processes(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	// The client comes back, whether it has seen the end of its call or not.
+	// The client resumes, whether or not it has seen the end of its call.
 	m.start()
 	s, err = m.again(c, "one").resume(s.last)
 	if err != nil {

@@ -172,7 +172,7 @@ func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
 		t.Errorf("DELETE: status %d, %v", status, err)
 	}
-	// The box of the session is asleep. A machine is swept when it starts.
+	// The box sleeps, so the sweep removes its snapshot. A machine sweeps at its start.
 	if m.interrupt().ExitCode() != 0 {
 		t.Error("dormouse run did not end well")
 	}

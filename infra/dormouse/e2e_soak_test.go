@@ -27,9 +27,9 @@ const soakSessions = 2
 
 // Sessions of two tenants make calls while dormouse itself, its runners and servers are
 // killed. Dormouse is killed only in the first half, so that growth in the second half
-// shows. No call runs twice, each accepted call ends, and each session continues. No byte
-// of the other tenant arrives. Memory and descriptors return to their values from the
-// beginning.
+// shows. No call runs twice, each accepted call ends, and each session continues. No
+// client gets a byte of the other tenant. Memory and descriptors return to their first
+// values.
 func TestE2ESoak(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Each command that takes --url works with a stack, or says in a sentence where the thing
-// is that a stack does not have. Each command that takes only --store works with the
-// table. The functions are programs on DynamoDB, so their endpoint knows what it knows on
-// AWS. The commands come from the program: a command that no row is about fails the test.
+// Each command that takes --url works with a stack, or says in one line why it cannot and
+// what to use instead. Each command that takes only --store works with the table. The
+// functions are programs on DynamoDB, so their endpoint has only the data that it has on
+// AWS. The test reads the commands from --help, and fails for one that has no row.
 func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
@@ -42,8 +42,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	c.text("count", "")
 	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
 
-	// A machine's functions have their file from its disk, so push goes to the API as a
-	// stack has it, over the same table.
+	// The functions of a machine read their servers file from the disk and take no push.
+	// So push calls an API with the options of a stack, over the same table.
 	store := dynamostore.New(location.Client(dynamostore.Keys{ID: "local", Secret: "local"}, nil), location.Table, dynamostore.Options{})
 	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store), nil)}))
 	t.Cleanup(stack.Close)
@@ -75,12 +75,12 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"stop", "one --now --json", at, "default/one", 0},
 		{"end", c.session[:12] + " --json", at, c.session, 0},
 		{"push", file, []string{"--url", stack.URL, "--key", operator}, "Version 1 of the servers file", 0},
-		// A stack does not have these. The answer says where they are.
+		// A stack does not have this data. The answer says where it is.
 		{"calls", "", at, "log groups in CloudWatch", 1},
 		{"logs", "one", at, "aws logs tail", 1},
 		{"bill", "", at, "log groups in CloudWatch", 1},
 		{"reload", "", at, "dormouse push", 1},
-		// These work with the table itself, with the credentials of its owner.
+		// These commands use the table itself, with the credentials of its owner.
 		{"quotas show", "", in, "default", 0},
 		{"quotas set", "default month_usd=5", in, "", 0},
 		{"secrets set", "github --principal ada", in, "", 0},
@@ -89,7 +89,7 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"grants list", "--json", in, "[]", 0},
 		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
 	}
-	// These are about this machine alone.
+	// These commands are about this machine alone.
 	here := []string{"run", "add", "import", "remove", "enable", "disable", "check", "image", "version", "completion"}
 
 	for _, r := range rows {

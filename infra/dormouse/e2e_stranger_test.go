@@ -78,7 +78,7 @@ func TestE2EStrangerFindsTheBrokenServerAndCallsATool(t *testing.T) {
 	}
 	lap("client, terminal, dormouse list and dormouse logs have said why the third one fails")
 
-	// A mistyped address names what there is.
+	// The answer at a mistyped address names the servers that exist.
 	if status, body := m.refusal(strings.Replace(first, "/first/", "/frist/", 1)); status != 404 || !strings.Contains(body, "there is no server frist (did you mean first?); there are ") {
 		t.Errorf("a mistyped address: %d %s", status, body)
 	}

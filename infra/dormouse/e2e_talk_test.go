@@ -131,7 +131,7 @@ func (m *machine) cancel() {
 	if f, err := failureOf(end); err != nil || f.Code != int(wire.CodeCancelled) {
 		m.t.Errorf("the cancelled call ended in %s, %v", end.Raw, err)
 	}
-	// Until the late result is out.
+	// This call ends after the tool of the cancelled call has sent its late result.
 	messages, err := c.call("work", fmt.Sprintf(`{"gate":%q}`, gate))
 	if err != nil || len(messages) != 1 {
 		m.t.Errorf("the next call got %v, %v, want its response alone", ended(messages), err)

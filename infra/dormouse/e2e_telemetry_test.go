@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// collector is an OpenTelemetry collector that keeps all spans, the newest of each name, and
-// the text of everything.
+// collector is an OpenTelemetry collector. It keeps the newest span of each name, a list
+// of all spans, and the text of all requests.
 type collector struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -119,7 +119,8 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 	}
 }
 
-// The audit file has who called what, and nothing of what was said. An earlier file goes on.
+// The audit file says who called which tool, and has neither arguments nor results. A
+// file of an earlier run is continued.
 func TestE2EAuditHasEachCallAndNoArgument(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.jsonl")

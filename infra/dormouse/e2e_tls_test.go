@@ -51,8 +51,8 @@ func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return cert, key, pool
 }
 
-// trusting returns a client that trusts these authorities, and finds every host at an
-// address; "" is where its name leads.
+// trusting returns a client that trusts these authorities. It connects to address instead
+// of any host, or to the host itself if address is "".
 func trusting(pool *x509.CertPool, address string) *http.Client {
 	var d net.Dialer
 	return &http.Client{
@@ -94,8 +94,8 @@ func fetch(t *testing.T, client *http.Client, url string) answered {
 	return answered{res.StatusCode, res.Header.Get("Location"), string(text)}
 }
 
-// With a certificate of files, both endpoints speak HTTPS, every address that is printed
-// says so, and pages that come without it are sent there.
+// With a certificate in files, both endpoints speak TLS, and every printed address has
+// the scheme https or wss. GET requests over HTTP are redirected to HTTPS.
 func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 	t.Parallel()
 	cert, key, pool := ownCertificate(t)
@@ -136,7 +136,7 @@ func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 	}
 }
 
-// A machine whose authority does not answer runs, and says what to do.
+// If the certificate authority does not answer, the machine runs and says what to do.
 func TestE2ETLSWithoutTheAuthoritySaysSo(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"secure": nil})

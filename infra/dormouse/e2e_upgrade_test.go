@@ -58,8 +58,8 @@ func TestUpgradeOnOneTable(t *testing.T) {
 	}
 }
 
-// A data folder of an earlier release goes on with this one. The earlier release then
-// takes it as before, or does it no harm.
+// This release works with a data folder of an earlier release. If the earlier release
+// starts on the folder again, it runs or ends, and does no harm to the data.
 func TestUpgradeOfADataFolder(t *testing.T) {
 	t.Parallel()
 	for _, commit := range releases(t) {
@@ -80,7 +80,8 @@ func TestUpgradeOfADataFolder(t *testing.T) {
 			w.finish()
 			m.interrupt()
 
-			// A release with another schema ends; it must not write into the file.
+			// An earlier release with another schema must end and not write into the
+			// file.
 			m.program = theirs
 			m.run("--json", "--idle", idle.String())
 			m.eventually(patience, "the earlier release is ready or has ended", func() bool { return !m.running() || m.count("ready") > 0 })
@@ -95,7 +96,7 @@ func TestUpgradeOfADataFolder(t *testing.T) {
 	}
 }
 
-// releases returns the commits of the file, oldest first: those of the last two releases.
+// releases returns the commits of the last two releases, oldest first, from releasesFile.
 func releases(t *testing.T) (commits []string) {
 	t.Helper()
 	for line := range strings.Lines(read(t, releasesFile)) {
@@ -293,8 +294,8 @@ func (m *machine) wait(calls string) *waiting {
 	return w
 }
 
-// wakes calls the server whose box sleeps, and waits until it sleeps again. awake is
-// called between.
+// wakes calls the server whose box sleeps, then calls awake if it is not nil, and waits
+// until the box sleeps again.
 func (w *waiting) wakes(step string, awake func()) {
 	w.t.Helper()
 	if got := w.asleep.text("count", ""); got != "1" {
@@ -389,8 +390,8 @@ func (r *rolling) live(folder string) *living {
 	return l
 }
 
-// goOn checks, after programs were exchanged for those of a folder, that a process that
-// runs is found, that one that sleeps wakes, and that a WebSocket is still served.
+// goOn makes checks after programs were exchanged for those of a folder. A session still
+// has its running process, a sleeping box wakes, and a WebSocket is still served.
 func (l *living) goOn(folder string, exchanged []string) {
 	l.t.Helper()
 	step := strings.Join(exchanged, " and ")
@@ -402,7 +403,8 @@ func (l *living) goOn(folder string, exchanged []string) {
 		l.t.Errorf("%s: echo over a WebSocket says %q", step, got)
 	}
 	l.waits.wakes(step, func() {
-		// Nobody has signed in, and the sweep comes every five minutes.
+		// These functions may not run: no user has signed in, and the sweep runs every
+		// five minutes.
 		seldom := []string{"oauth", "console", "sweep"}
 		for _, name := range slices.DeleteFunc(exchanged, func(name string) bool { return slices.Contains(seldom, name) }) {
 			if !l.runsFrom(folder, name) {

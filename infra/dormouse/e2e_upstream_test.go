@@ -25,9 +25,9 @@ import (
 // ports counts the ports that freePort has returned.
 var ports atomic.Int32
 
-// freePort returns an address of loopback that nobody listens on, with a port after which
-// one more is free. Programs that ask the kernel for any port get none of these, and neither
-// do two tests that run at once.
+// freePort returns an address of loopback whose port and the next one are free. Programs
+// that ask the kernel for any port get none of these, and two tests at once get different
+// ones.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1_000 {
@@ -41,7 +41,7 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// acts returns what the server says that it acts with: the hash of a token.
+// acts returns the hash of the token with which the server acts.
 func (c *client) acts() string {
 	c.t.Helper()
 	return c.text("acts", `{}`)
@@ -127,7 +127,7 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	m.nowhere("token-of-")
 }
 
-// connects goes the way of a user with a browser and a key.
+// connects stores a token by the page at link, as a user with a browser and a key does.
 func (m *machine) connects(link, key, token string) {
 	m.t.Helper()
 	jar, err := cookiejar.New(nil)

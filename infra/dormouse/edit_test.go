@@ -109,9 +109,10 @@ func (d *desk) run(line string) (printed string, code int) {
 	return strings.ReplaceAll(printed, d.dir, "DIR"), code
 }
 
-// TestCommandsThatWriteFilesPrint compares with the archives of testdata/edit. Each has
-// files, a file "commands" without content, and then one file a command line: its name is
-// the line and the exit code, its content all that was printed.
+// TestCommandsThatWriteFilesPrint compares outputs with the archives of testdata/edit.
+// Each archive has files, then an empty file "commands", and then a file for each command
+// line. The file's name is the line and the exit code, and its content is the whole
+// output.
 func TestCommandsThatWriteFilesPrint(t *testing.T) {
 	goldens, err := filepath.Glob("testdata/edit/*.txtar")
 	if err != nil || len(goldens) == 0 {
@@ -247,7 +248,8 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	if printed, code := d.run("add local/near --registry " + registry.URL); code != 1 || !strings.Contains(printed, "401") || !strings.Contains(printed, "--registry-key") {
 		t.Error(code, printed)
 	}
-	// A server at the address of the registry gets the registry's key, and nobody else does.
+	// A server at the address of the registry gets the registry's key. Other servers do
+	// not.
 	if printed, code := d.run("add local/near --no-start --private --registry-key hunter3 --registry " + registry.URL); code != 0 || !strings.Contains(printed, "added near") {
 		t.Error(code, printed)
 	}
@@ -270,7 +272,8 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	if text, _ := d.run("cat servers.json"); !strings.Contains(text, `"@ada/weather@1.0.2"`) || !strings.Contains(text, `"MINE_KEY": "${MINE_KEY}"`) {
 		t.Error(text)
 	}
-	// add sends a value of .env that is for one server to no other, unless the user says so.
+	// add refuses a server that would get a variable which is set for another server,
+	// unless the user gives the value with -e.
 	for _, name := range []string{"header", "variable", "link"} {
 		printed, code := d.run("add io.github.eve/" + name + " --no-start --registry " + registry.URL)
 		if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "would send MINE_KEY, which is set here, to https://mcp.example.com/mcp") || strings.Contains(text, `"`+name+`":`) {
@@ -283,7 +286,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	if printed, code := d.run("remove variable"); code != 0 {
 		t.Error(printed)
 	}
-	// Without the value that it needs, it is in the file, and says what it needs.
+	// add writes a server into the file even if a value is missing, and says which one.
 	if printed, code := d.run("remove weather.mcp"); code != 0 {
 		t.Error(printed)
 	}

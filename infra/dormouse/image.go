@@ -17,7 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Where the image of the boxes has its installs and its Python. infra/image says the same.
+// The paths of installs and of Python in the image of the boxes. infra/image has the same
+// paths.
 const (
 	bakedAt     = "/usr/local/share/dormouse/installs"
 	imagePython = "/usr/bin/python3"

@@ -63,8 +63,9 @@ func (c *importCommand) Run(t *terminal) error {
 	return nil
 }
 
-// importAll imports from one source after the other. With names of --only it asks each
-// source for those that it has.
+// importAll imports from one source after the other. With --only it imports from each
+// source the names that the source has. It asks the last source for all names that are
+// left, so that the error names the missing ones.
 func importAll(sources []serversfile.Source, f *edited, o serversfile.Options) ([]serversfile.Item, error) {
 	items := []serversfile.Item{}
 	only := o.Only
@@ -134,7 +135,8 @@ func note(i serversfile.Item) string {
 	return strings.Join(parts, "; ")
 }
 
-// sources reads the files of the client, the file, or standard input.
+// sources reads what c.From names: "-" is standard input, the name of a client stands for
+// the client's files, and anything else is the path of a file.
 func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 	if c.From == "-" {
 		text, err := io.ReadAll(io.LimitReader(t.in, catalog.MaxFile+1))
@@ -196,7 +198,8 @@ func sourceOf(path string) (serversfile.Source, error) {
 	return source(text, path)
 }
 
-// source reads the text of a client's file. A path that is not absolute is only a name.
+// source reads the text of a client's file. A path that is not absolute is only a name
+// for messages.
 func source(text []byte, path string) (serversfile.Source, error) {
 	set := func(string) (string, bool) { return "http://set", true } // this value stands for every variable; it is valid where the file needs a URL, too
 	raw, err := catalog.ReadRaw(text, path, nil)
@@ -217,7 +220,7 @@ func source(text []byte, path string) (serversfile.Source, error) {
 		return src, err
 	}
 	for _, r := range c.Rejected() {
-		// A wrong name is no obstacle: the server gets another one.
+		// Import gives a server with an invalid name another name, so that is no error.
 		r.Errors = slices.DeleteFunc(r.Errors, func(e *catalog.Error) bool {
 			return strings.HasPrefix(e.Reason, "invalid server name") || strings.HasPrefix(e.Reason, "server name ")
 		})

@@ -31,7 +31,7 @@ type managed struct {
 	printing
 }
 
-// use calls do with a client for the place of the keys.
+// use calls do with a client for the machine or the store that has the keys.
 func (m managed) use(do func(context.Context, *client) error) error {
 	// A folder may not exist yet: keys are often made before the first run.
 	if !m.remote() && m.Store == "" {
@@ -61,8 +61,8 @@ func (k keyStore) useStore(do func(context.Context, session.Store) error) error 
 	return do(ctx, store)
 }
 
-// openStore opens the store of a folder, or the one that name says. Its credentials are
-// in the environment, or those of the aws command.
+// openStore opens the store that name says, or that of the folder data if name is "". Its
+// credentials come from the environment, or from the aws command if there are none.
 func openStore(ctx context.Context, name, data string) (session.Store, error) {
 	name, err := local.StoreName(name, data)
 	if err != nil {

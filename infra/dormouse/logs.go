@@ -94,8 +94,8 @@ func (c *logsCommand) query() url.Values {
 	return query
 }
 
-// print prints output until its end. With a server or a session, a title comes before the
-// output of each process; without, each line begins with its server.
+// print prints output until its end. If the user names a server or a session, it prints a
+// title before the output of each process. Otherwise each line begins with its server.
 func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
 	last := ""
 	for {

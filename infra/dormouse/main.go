@@ -18,7 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/timerslack"
 )
 
-// operating has the commands that see and act; see package api.
+// operating has the commands that show a machine or a stack and act on it; see package
+// api.
 type operating struct {
 	List     listCommand     `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand    `cmd:"" help:"Show the tools of a server with their arguments."`

@@ -92,9 +92,10 @@ func prepareThere(ctx context.Context, to *client, p preparation) (readiness, er
 // sleepWithin is how long add waits until the boxes of its server sleep.
 const sleepWithin = 3 * time.Second
 
-// putToSleep stops what the handshakes have started, and waits until it has ended. Only
-// the lists of a server that sleeps come from the record, unless the server announces
-// changes. After a failure the first client asks a process instead.
+// putToSleep stops the processes that the handshakes have started, and waits until they
+// have ended. If a server does not announce changes of its lists, Dormouse takes them
+// from the record only while the server sleeps. After a failure the first client asks a
+// process instead.
 func (c *client) putToSleep(ctx context.Context, server string) {
 	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
 	defer cancel()

@@ -81,7 +81,7 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 	})
 }
 
-// choose leaves out what was not asked for.
+// choose removes from r what the flags do not select.
 func (c *psCommand) choose(r *report) {
 	r.Processes = slices.DeleteFunc(r.Processes, func(p api.Process) bool {
 		return c.Server != "" && p.Server != c.Server || c.Principal != "" && p.Principal != c.Principal || !c.All && !c.JSON && p.State == "stopped"
@@ -89,12 +89,12 @@ func (c *psCommand) choose(r *report) {
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }
 
-// mostListed is how many processes ps lists one by one, unless somebody asks for them. More
+// mostListed is how many processes ps lists one by one, unless flags ask for each. More
 // would not fit on a screen.
 const mostListed = 30
 
-// print prints the processes, also those of the platform with all. Without each, many
-// processes are summed by server.
+// print prints the processes. With all it adds those of the platform. Unless each is set,
+// it prints more than mostListed processes as one line for each server.
 func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 	return table(out, func(say func(string, ...any)) {
 		switch {

@@ -11,7 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// What principals have used is shown beside their caps, and a cap that is set is in force.
+// dormouse quotas shows what each principal has used beside its caps, and includes caps
+// that the operator has set.
 func TestQuotasShowPrincipals(t *testing.T) {
 	s := newShell(t)
 	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{"principal_month_gb":2}}}`)

@@ -67,9 +67,9 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 	return "", f.Set(c.Name, entry)
 }
 
-// guardVariables refuses a remote server whose entry takes a variable that is set here and
-// that nobody has given for it. Whoever has written the entry has chosen the name, and the
-// server gets the value with the first request.
+// guardVariables refuses a remote server whose entry uses a variable that is set here,
+// unless the user gives its value with -e. The author of the entry could choose the name
+// of any secret, and the server would get the value with the first request.
 func (c *addCommand) guardVariables(e serversfile.Entry, f *edited) error {
 	texts := []string{e.URL}
 	for _, h := range e.Headers {
@@ -100,8 +100,8 @@ func variablesIn(texts []string) (names []string) {
 	return names
 }
 
-// shareKey gives the key of the registry to a server at the same address. It does so if
-// the server's server.json asks for one key and nobody has given it.
+// shareKey gives the key of the registry to a server at the same address, if the server's
+// server.json asks for one key that is not set.
 func (c *addCommand) shareKey(e serversfile.Entry, f *edited) error {
 	i := slices.IndexFunc(e.Headers, func(h serversfile.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
 	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {

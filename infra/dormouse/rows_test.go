@@ -71,8 +71,8 @@ func (p places) all() (names []string) {
 	return names
 }
 
-// errorRows maps the rows of the table of errors to the tests that provoke them, by the place
-// where these look.
+// errorRows maps the rows of the table of errors to the tests that provoke the errors.
+// For each place where the reason can be read, it names the tests that look there.
 func errorRows() map[string]places {
 	const (
 		start     = "TestE2EReasonOfAFailedStartIsTheSameEverywhere"

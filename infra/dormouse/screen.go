@@ -40,8 +40,8 @@ func (s screen) Close() {
 }
 
 // display returns how to write to out. On a terminal the lines at the bottom are
-// rewritten. They are not in CI, whose logs may come from a terminal, and not if TERM is
-// dumb.
+// rewritten, unless TERM is dumb. In CI they are not, because its logs may come from a
+// terminal.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
 	f, ok := out.(*os.File)

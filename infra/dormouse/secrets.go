@@ -75,8 +75,8 @@ func readSecret(t *terminal) (string, error) {
 	return strings.TrimSpace(string(value)), err
 }
 
-// sealing returns the secret that seals what is stored: that of the data folder, or of a
-// stack, from the environment.
+// sealing returns the secret that seals what is stored. That is the value of secretEnv if
+// it is set, or else the secret of the data folder. For a stack, secretEnv must be set.
 func (k keyStore) sealing() ([]byte, error) {
 	text := os.Getenv(secretEnv)
 	switch {

@@ -39,8 +39,9 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 	}
 }
 
-// The list is read in pages. It says what ends, and what the third party has refused. A
-// sign-in that is kept for exchanges is in it, and can be removed.
+// The command reads the list in pages. It says what expires, and what the third party has
+// refused. The list includes sign-ins that are kept for exchanges, and they can be
+// removed.
 func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	data := t.TempDir()
 	store, err := sqlitestore.Open(filepath.Join(data, local.StoreFile))

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// serviceOf sets what dormouse run takes from a service manager and tells it. Without one, it
-// changes nothing.
+// serviceOf makes dormouse run use the sockets of a service manager and notify it of
+// states. Without a service manager, that has no effect.
 func serviceOf(cfg *local.Config, exitWhenIdle time.Duration) (err error) {
 	if cfg.Opened, err = activated(); err != nil {
 		return err
@@ -25,7 +25,7 @@ func serviceOf(cfg *local.Config, exitWhenIdle time.Duration) (err error) {
 		return fmt.Errorf("--exit-when-idle is %v; want a second or more", exitWhenIdle)
 	}
 	cfg.ExitWhenIdle = exitWhenIdle
-	// A manager that cannot be told finds out by itself.
+	// If a notification fails, the manager notices the state in another way.
 	cfg.Ready = func(string) { _, _ = daemon.SdNotify(false, daemon.SdNotifyReady) }
 	cfg.Stopping = func() { _, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) }
 	return nil

@@ -233,7 +233,7 @@ require("readline").createInterface({input: process.stdin}).on("line", l => {
 }
 
 // F-13: the servers of the servers file are in the image, by the digests of their
-// requests. A box of it starts one with an empty cache, and no network is needed.
+// requests. A box of the image starts such a server with an empty cache and no network.
 func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	r, packages := newRig(t), npm(t)
 	servers := r.write("servers.json", `{"mcpServers": {"s": {"command": "npx", "args": ["-y", "srv"]}, "own": {"command": "node", "args": ["x.js"]}}}`)

@@ -102,7 +102,8 @@ func TestAnImageOfOneMachineThatCannotBeMadeIsRefused(t *testing.T) {
 	}
 }
 
-// The image and the archives have one program: make build's, which needs nothing beside it.
+// The image and the archives contain the program of make build, which needs no other
+// file.
 func TestTheProgramWorksAloneInAnEmptyFolder(t *testing.T) {
 	if version := worksAlone(t, "../../bin/dormouse"); !strings.HasPrefix(version, "dormouse ") {
 		t.Errorf("dormouse version: %q", version)

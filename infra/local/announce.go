@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// announce says that the endpoints are open: the first block for people, and a line for each
-// server that is served for programs.
+// announce reports that the endpoints are open. For programs it writes a JSON line for
+// each server that is served, and for people the first block.
 func announce(m *machine) {
 	warnings := m.file.news()
 	for _, w := range warnings {
@@ -27,7 +27,7 @@ func announce(m *machine) {
 			break
 		}
 		socket := strings.Replace(m.public.address(1), "http", "ws", 1) + "/" + socketStage + "?server=" + url.QueryEscape(name)
-		// As in journal.JSONPrinter.
+		// The error is ignored for the same reason as in journal.JSONPrinter.
 		_ = json.NewEncoder(m.cfg.JSON).Encode(map[string]any{
 			"time": time.Now().UTC(), "kind": "ready", "name": name, "url": m.public.endpoint(name), "socket_url": socket,
 		})
@@ -112,8 +112,8 @@ const (
 	logKept = 5
 )
 
-// openLog opens the log. It follows the lock of the data folder: only one program writes the
-// file.
+// openLog opens the log. Call it after the data folder is locked, so that only one
+// program writes the file.
 func (m *machine) openLog() {
 	if m.cfg.Log != nil {
 		return

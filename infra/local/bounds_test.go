@@ -67,7 +67,7 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 			}
 			cancel()
 		}
-		// A body waits only so long for room.
+		// A body that gets no room within roomWithin is given up.
 		time.Sleep(roomWithin)
 		synctest.Wait()
 		if want := int64(slow - maxCallerBodies/maxBody); gone.Load() != want {

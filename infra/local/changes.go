@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// changes knows which servers something has happened to, for those who watch. It counts
-// changes, so that a watcher who was away for a moment misses none.
+// changes records which servers events were about, for callers of wait. It numbers the
+// changes, so that a caller that was away for a moment misses none.
 type changes struct {
 	mu   sync.Mutex
 	now  uint64             // how many changes there were
@@ -22,7 +22,8 @@ type changes struct {
 // the event has none.
 type changed struct{ tenant, server string }
 
-// maxChanged bounds the memory for changes. When it is full, all are forgotten.
+// maxChanged limits the pairs of tenant and server in changes. At the limit, changes
+// forgets all of them.
 const maxChanged = 10_000
 
 func newChanges() *changes {

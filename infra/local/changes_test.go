@@ -22,7 +22,7 @@ func TestWatchersLearnWhatHasChangedForThem(t *testing.T) {
 		c.record(journal.Event{Kind: journal.ProcessCount})
 		c.record(journal.Event{Kind: journal.Call, Tenant: "other", Name: "two"})
 		c.record(journal.Event{Kind: journal.ServersChanged, Name: "servers.json", FileChange: journal.FileChange{Added: []string{"new"}}})
-		// A client that waits only now misses no change.
+		// A caller that waits only now misses no earlier change.
 		if servers, _, _ := c.wait(t.Context(), begin, all); !slices.Equal(servers, []string{"new", "two"}) {
 			t.Errorf("the user of the machine is told of %v", servers)
 		}

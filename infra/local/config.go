@@ -15,7 +15,7 @@ import (
 // StoreFile is the name of the store in the data folder.
 const StoreFile = "store.db"
 
-// HistoryFile is the name of the file in the data folder with what was called.
+// HistoryFile is the name of the file in the data folder with the history of calls.
 const HistoryFile = "history.db"
 
 // keptCalls is how many calls the history has at most.
@@ -52,8 +52,8 @@ const (
 type Config struct {
 	Listen  string // HOST:PORT of the HTTP endpoint; port 0 takes a free one
 	Sockets string // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
-	// Opened are the endpoints that the caller has opened: none, the one for HTTP, or that and
-	// the one for WebSockets. They replace Listen and Sockets.
+	// Opened are the endpoints that the caller has opened: none, the one for HTTP, or
+	// both. They replace Listen and Sockets.
 	Opened    []net.Listener
 	PublicURL string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
 	TLS       certs.Settings // the certificate of both endpoints
@@ -62,8 +62,8 @@ type Config struct {
 	Servers   string         // path of the servers file
 	EnvFiles  []string       // files of variables for the servers file; earlier ones win, and .env beside it comes last
 	Strict    bool           // Run fails if a server cannot be hosted, and takes no change with one
-	// Reload makes Run read the servers file at once; nil for nobody. Run also does so
-	// when the file has changed.
+	// A signal on Reload makes Run read the servers file at once; Reload may be nil. Run
+	// also does so when the file has changed.
 	Reload <-chan os.Signal
 	Access string   // AccessKeys, AccessOAuth, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
 	Data   string   // folder of the store, the ticket secret and the sockets
@@ -88,8 +88,9 @@ type Config struct {
 	Own        string        // folder with the user's own http and socket programs, which replace those of Programs; "" for none
 	SleepAfter time.Duration // how long a function process may be idle until it is stopped
 
-	// ExitWhenIdle ends Run when nobody has asked for so long, no connection is open, no box
-	// is awake, and no alarm waits; 0 never does.
+	// ExitWhenIdle ends Run when there was no request for so long, no connection is open,
+	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by
+	// itself.
 	ExitWhenIdle time.Duration
 	Stopping     func() // is called when the stop begins; nil for none
 

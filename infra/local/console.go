@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 )
 
-// consoleOf returns the console of a machine. What it asks for is in no bill: a machine
-// costs the same whether somebody looks at it or not. Where functions are programs, it only
-// makes links, and a function serves the page, as on AWS.
+// consoleOf returns the console of a machine. Requests of the console are not billed, so
+// that a machine costs the same with visitors and without. Where functions are programs,
+// this console only makes links, and a function serves the page, as on AWS.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{
 		Secret: m.folder.Secret, Tickets: auth.NewTickets(m.functions.records()), Hosts: m.public.serves, MCP: m.functions.web(),
@@ -30,7 +30,7 @@ func consoleOf(m *machine) *console.Console {
 }
 
 // signInOf returns the name of the provider at which people sign in to the console of a
-// machine, and where they are sent there; see [console.Options].
+// machine, and the provider's endpoint for that; see [console.Options].
 func signInOf(m *machine) (name, endpoint string) {
 	if m.public.access() != AccessOAuth {
 		return "", ""

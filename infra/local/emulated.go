@@ -162,8 +162,9 @@ func (e *emulated) paths() map[string]string {
 	return of
 }
 
-// serve implements functions. A function process that still starts with the old copy may
-// not find it any more; the pool has replaced it by then.
+// serve implements functions. A function process that is still starting may not find its
+// old copy of the servers file any more. That does no harm: the pool has replaced the
+// process.
 func (e *emulated) serve(servers *catalog.Catalog) error {
 	file, err := e.accept(servers)
 	if err != nil {

@@ -77,8 +77,8 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[locksEnv] = path
 		}
 	}
-	// The runner needs one processor of the Go runtime. The start of a process blocks
-	// another one for a moment.
+	// The runner needs one processor of the Go runtime, and a second one because the
+	// start of a process blocks one for a moment.
 	env["GOMAXPROCS"] = "2"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -100,9 +100,10 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 	return env
 }
 
-// withHome returns env with a home in which this user can write: own, which it then makes, if
-// HOME is none. A service of systemd and a user of a container often have no home. npm does
-// not start without one, and keeps its cache there.
+// withHome returns env with a home in which this user can write. If HOME is no such
+// folder, withHome makes the folder own and uses it. A service of systemd and a user of a
+// container often have no home. npm does not start without one, and keeps its cache
+// there.
 func withHome(env map[string]string, own string) (map[string]string, error) {
 	if home := env["HOME"]; home != "" && unix.Access(home, unix.W_OK) == nil {
 		return env, nil

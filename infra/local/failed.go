@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 )
 
-// failures remembers why servers could not be started, for operators. A box that sleeps has
-// forgotten it.
+// failures remembers why servers could not be started, for operators. It keeps that while
+// the server's box sleeps, because the box itself does not.
 type failures struct {
 	mu  sync.Mutex
 	why map[string]string // by server, until it is ready or its definition changes

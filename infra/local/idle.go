@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// use is what clients and commands do with the endpoints. The zero value is ready.
+// use counts the requests and connections of the endpoints. The zero value is ready.
 type use struct {
 	servers []*http.Server // that are counted; set before Run waits
 
@@ -19,8 +19,8 @@ type use struct {
 	last        time.Time // the end of the last request
 }
 
-// count makes the requests and the connections of a server count. Call it before the server
-// serves.
+// count makes u count the requests and the connections of a server. Call it before the
+// server serves.
 func (u *use) count(s *http.Server) {
 	u.servers = append(u.servers, s)
 	h, note := s.Handler, s.ConnState
@@ -63,15 +63,15 @@ func (u *use) idleSince() (time.Time, bool) {
 	return u.last, u.requests == 0 && u.connections == 0
 }
 
-// lastRequests is how long the end of an idle machine waits for requests that came at the
-// same moment.
+// lastRequests is how long an idle machine that ends waits for requests that came while
+// its endpoints closed, and then for the work that they began.
 const lastRequests = time.Minute
 
 // awaitEnd returns when ctx ends, or when the machine was idle for Config.ExitWhenIdle.
 //
-// It loses no request: it closes the endpoints first. A client that connects from then on
-// waits until somebody else accepts its connection, because the caller of Run still has the
-// socket. Those who came before get their answers.
+// It loses no request: it closes the endpoints first, and waits for the answers to
+// requests that came before. A later client waits until the next process accepts its
+// connection, because the service manager still holds the socket.
 func awaitEnd(ctx context.Context, m *machine) {
 	if m.cfg.ExitWhenIdle == 0 {
 		<-ctx.Done()
@@ -98,7 +98,8 @@ func awaitEnd(ctx context.Context, m *machine) {
 	}
 }
 
-// works reports whether something runs or waits that no open request shows.
+// works reports whether there is work without an open request: a box runs, or an alarm or
+// a call waits.
 func works(ctx context.Context, m *machine) bool {
 	return m.boxesRun(ctx) || m.functions.waitingAlarms() > 0 || callsWait(ctx, m.functions.records())
 }

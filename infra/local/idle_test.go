@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// alarms is a machine's functions with so many alarms.
+// alarms stands for the functions of a machine, with this number of alarms that wait.
 type alarms struct {
 	functions
 	store   session.Store

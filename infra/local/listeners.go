@@ -119,7 +119,7 @@ func (l *listeners) scheme() string {
 }
 
 // publicFor returns the public URL of an endpoint that listens at an address and has a
-// certificate for a domain. "" is that of no domain.
+// certificate for domain. It returns "" if domain is "" or the port is not known yet.
 func publicFor(domain, listen string) string {
 	_, port, err := net.SplitHostPort(listen)
 	switch {

@@ -22,8 +22,8 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 	}
 }
 
-// lossy is a log that says once a minute that it cannot be written: what happens must not
-// depend on its log.
+// lossy is a log whose writers never see an error, because no work may depend on its log.
+// While the log cannot be written, lossy calls lost, at most once a minute.
 type lossy struct {
 	to   io.Writer
 	lost func(error)
@@ -32,7 +32,7 @@ type lossy struct {
 	said time.Time
 }
 
-// Write takes everything.
+// Write implements io.Writer. It always succeeds.
 func (l *lossy) Write(p []byte) (int, error) {
 	_, err := l.to.Write(p)
 	if err == nil {

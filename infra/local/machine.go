@@ -129,7 +129,8 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 // output copies a line of a function or a runner to the log. The lines are slog JSON.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
 
-// functionOutput is output for functions. Their lines also report what they have used.
+// functionOutput is output for lines of functions, which also count for the bill and
+// become events.
 func (m *machine) functionOutput(name, line string) {
 	m.ledger.Line(line)
 	m.lines.Function(line)

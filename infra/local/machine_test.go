@@ -198,8 +198,8 @@ func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	}
 }
 
-// operate asks the API for operators on the control socket of a folder. It returns false if
-// nothing is up there.
+// operate sends a request to the API for operators, on the control socket of a data
+// folder. up is false if no machine runs on the folder.
 func operate(t *testing.T, folder, method, path string, into any) (up bool, err error) {
 	t.Helper()
 	transport, key, up, err := Control(t.Context(), folder)
@@ -211,7 +211,7 @@ func operate(t *testing.T, folder, method, path string, into any) (up bool, err 
 	return true, json.Unmarshal([]byte(text), into)
 }
 
-// A failed start returns the error, and ends all the parts that it had started.
+// A failed start returns the error, and ends the parts that it has already started.
 func TestAStartThatFailsEnds(t *testing.T) {
 	for _, functions := range []string{FunctionsInside, FunctionsProcess} {
 		m := configured(t, func(c *Config) {

@@ -14,8 +14,8 @@ import (
 )
 
 // members lists the processes of a runner's box. A runner leads a session of its own (see
-// setsid), and the processes that it starts stay in it. The list leaves out processes that
-// end while it is made.
+// setsid), and the processes that it starts stay in that session. The list leaves out
+// processes that end while members reads it.
 func members(runner int) []api.Member {
 	list := []api.Member{}
 	entries, err := os.ReadDir("/proc")
@@ -55,8 +55,8 @@ func memory(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// group returns the process group of a process, 0 if it has ended. A server's process
-// leads a group with those that it starts.
+// group returns the process group of a process, 0 if it has ended. Each server's process
+// leads a group of its own, with the processes that it starts.
 func group(pid int) int {
 	g, err := unix.Getpgid(pid)
 	if err != nil {
@@ -65,9 +65,9 @@ func group(pid int) int {
 	return g
 }
 
-// commandOf returns the program's name. If the first argument is an absolute path,
-// commandOf adds it. Both are without folders. That identifies the process and shows no
-// secrets, which may be in its arguments.
+// commandOf returns the name of the program, and of the script that it runs if the first
+// argument is an absolute path. It returns base names only, because other arguments may
+// be secrets.
 func commandOf(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

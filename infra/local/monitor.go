@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// monitored serves HTTP clients, and people and programs that watch the machine.
+// monitored serves clients, the console, and the health and metrics of the machine.
 type monitored struct {
 	clients   http.Handler
 	public    *listeners
@@ -54,9 +54,10 @@ func (m *monitored) health(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// metrics answers the counts of the history. Callers have a key that may see. While the
-// machine is open to its user only, programs on it need no key. A page of another origin,
-// and one that reaches loopback by a name of its own, get nothing.
+// metrics answers with the counts of the history. The caller needs a key of role viewer
+// or operator. While only the machine's user can reach the endpoint, a program on the
+// machine needs no key. A web page of another origin, or one that reaches loopback by
+// another host name, gets nothing.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
 	if r.Header.Get("Authorization") == "" && m.public.private() && front.NamesLoopback(r.Host) {

@@ -34,8 +34,8 @@ func (e *emulated) program(name string) string {
 const checkTime = 30 * time.Second
 
 // checkNatives starts the functions to check that they contain the native servers that
-// the servers file names. So the operator learns of a missing one at the start, rather
-// than with the first message.
+// the servers file names. So the operator learns of a missing server at the start, not at
+// the first message.
 func (e *emulated) checkNatives(ctx context.Context, servers *catalog.Catalog, env []string) error {
 	if !slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)

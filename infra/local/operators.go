@@ -25,7 +25,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// here says what the API for operators has on a machine besides the store.
+// here sets the parts of the API for operators that come from this machine and not from
+// the store.
 func (m *machine) here(o *api.Options) {
 	o.Info.Place, o.Info.Access = api.PlaceMachine, m.public.access()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
@@ -49,7 +50,8 @@ func reloaded(changes catalog.Changes, err error) api.Reloaded {
 }
 
 // openOperators makes the API for operators of a machine whose functions are programs.
-// Those programs serve another one on the endpoint, which knows as much as on AWS.
+// This one is for the control socket. The function programs serve another one on the
+// endpoint, which knows what a stack on AWS knows.
 func (e *emulated) openOperators(servers *catalog.Catalog) error {
 	s := wiring.Settings{Secret: e.m.folder.Secret}
 	if err := s.Read(e.m.environ.get); err != nil {
@@ -63,7 +65,7 @@ func (e *emulated) openOperators(servers *catalog.Catalog) error {
 	return e.renewOperators(servers)
 }
 
-// renewOperators makes the API know these servers from now on.
+// renewOperators makes the API use these servers.
 func (e *emulated) renewOperators(servers *catalog.Catalog) error {
 	s := wiring.Settings{Servers: servers, Secret: e.m.folder.Secret}
 	if err := s.Read(e.m.environ.get); err != nil {
@@ -164,8 +166,9 @@ func billOf(b bill.Bill, since time.Time) api.Bill {
 	return out
 }
 
-// Stored returns the API of a data folder, with the store of this name, while no Run uses
-// the folder. Its caller may do everything. The caller of Stored closes the store.
+// Stored returns the API for operators of a data folder that no Run uses. name is the
+// name of the store. The API permits everything to each caller. The caller of Stored
+// closes the store.
 func Stored(store session.Store, name, data string) http.Handler {
 	return api.New(api.Options{
 		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),

@@ -66,8 +66,9 @@ type keptLog struct {
 	size         int64
 }
 
-// keptLogs returns the logs of a server or, if none has this name, of the sessions whose
-// ids begin so; all for "". The oldest process comes first.
+// keptLogs returns the logs of the server of this name. If no server has the name, it
+// returns the logs of sessions whose ids begin with it; for "" it returns all. The oldest
+// process comes first.
 func keptLogs(folder, of string) ([]keptLog, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
 	if err != nil {
@@ -99,8 +100,9 @@ func (k keptLog) is(session string) bool {
 	})
 }
 
-// more returns the whole lines that were written since the last call, and notes them in
-// read. The first time, it returns the older file too, and a last line without an end.
+// more returns the whole lines that were written since the last call, and counts them in
+// read. It includes the older file on the first call for a log, and after the runner
+// began a new file. With first it also returns an unfinished last line.
 func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	seen, known := read[k.path]
 	if known && k.size == seen {
@@ -133,7 +135,7 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	return fresh, nil
 }
 
-// only selects the lines of a text that of asks for.
+// only returns the lines of a text that match of.
 func (k keptLog) only(text string, of api.Outputs, first bool) string {
 	lines := strings.SplitAfter(text, "\n")
 	lines = lines[:len(lines)-1]
@@ -146,8 +148,8 @@ func (k keptLog) only(text string, of api.Outputs, first bool) string {
 	return strings.Join(lines, "")
 }
 
-// sharedBy returns the sessions that a process has served: its own, or those that share
-// it.
+// sharedBy returns the sessions that a process has served: its own, or several that
+// shared the process.
 func sharedBy(folder, process string) []string {
 	text, err := os.ReadFile(filepath.Join(folder, process+".sessions"))
 	if err != nil {

@@ -48,9 +48,9 @@ func (m *machine) startReload(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the servers file. If it can be hosted and is not what is served already,
-// the machine serves it from now on. Otherwise everything stays as it is. reload reports
-// changes as an event, and so it does an error, once.
+// reload reads the servers file. If the file is valid and differs from what the machine
+// serves, the machine serves the new servers from now on. Otherwise it changes nothing.
+// reload records each change as an event, and each error once.
 func (r *reloader) reload() (catalog.Changes, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,8 @@ func (r *reloader) reload() (catalog.Changes, error) {
 	return changes, nil
 }
 
-// brief returns the first mistake of a servers file with its place, without the folder.
+// brief returns the first error of a servers file with its line and column, and the
+// number of further errors.
 func brief(err error) string {
 	var first *catalog.Error
 	if !errors.As(err, &first) {
@@ -108,9 +109,9 @@ func brief(err error) string {
 	return text
 }
 
-// retire makes all runners connect anew. Their relay function then asks those to retire
-// whose server has changed. It does so again after a while, for runners that were just
-// starting.
+// retire makes all runners connect anew. The relay function then asks the runners whose
+// server has changed to retire. retire repeats this for half a minute, because some
+// runners may be just starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
 		select {
@@ -126,8 +127,8 @@ func (r *reloader) retire() {
 }
 
 // current gives a task the definition that its server has in servers. The function that
-// starts the task may have begun with an older servers file. idle is for servers that set
-// no time.
+// starts the task may have begun with an older servers file. idle is the idle time of
+// servers that set none.
 func current(servers *catalog.Catalog, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {

@@ -53,7 +53,8 @@ func (r reloading) save(text string) (catalog.Changes, error) {
 	return r.reload()
 }
 
-// answer returns what a client gets that opens a session.
+// answer opens a session as a client, and returns the status and the body of the
+// response.
 func (r reloading) answer(server string) (int, string) {
 	r.t.Helper()
 	q := httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "http://127.0.0.1/"+server+"/mcp", strings.NewReader(

@@ -22,7 +22,7 @@ type serversFile struct {
 	broken string          // why the file as it is now is not served, "" if it is
 }
 
-// load gives each warning once.
+// load reads the files. It records a warning only the first time that it occurs.
 func (f *serversFile) load() (*catalog.Catalog, error) {
 	servers, warnings, err := catalog.LoadHere(f.Servers, f.environ.lookup, f.EnvFiles...)
 	if err != nil {
@@ -50,14 +50,14 @@ func (f *serversFile) load() (*catalog.Catalog, error) {
 	return servers, nil
 }
 
-// breaks says why the file cannot be served as it is now, or with "" that it can.
+// breaks records why the file as it is now cannot be served; "" means that it can.
 func (f *serversFile) breaks(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.broken = why
 }
 
-// notes returns what is wrong with the file as it is now, beside rejected servers.
+// notes returns what is wrong with the file as it is now. It leaves out rejected servers.
 func (f *serversFile) notes() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *serversFile) notes() []string {
 	return slices.Clone(f.now)
 }
 
-// news returns the warnings since the last time.
+// news returns the warnings since its last call.
 func (f *serversFile) news() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,7 @@ func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 	open := func(name, stage string, routes sockets.Routes) (*sockets.API, error) {
 		return sockets.New(sockets.Config{
 			Name: name, Stage: stage, Routes: routes, Limits: limits, Shuffle: m.cfg.Shuffle,
-			// The relay does not use the end of a connection.
+			// The relay ignores the disconnects of runners.
 			DropDisconnect: stage == relayStage,
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
 		})

@@ -48,10 +48,10 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	return path, ok, nil
 }
 
-// LookAtStore returns an error if Run could not use the store of this name. Its file may
-// be no store, be of a newer version, or not be writable. LookAtStore changes nothing.
-// made is false if there is no such file yet. LookAtStore does not look at stores on
-// DynamoDB.
+// LookAtStore returns an error if Run could not use the store of this name. For example,
+// its file is no store, is of a newer version, or is not writable. LookAtStore changes
+// nothing. made is false if there is no such file yet. LookAtStore does not look at
+// stores on DynamoDB.
 func LookAtStore(name string) (made bool, err error) {
 	path, ok := strings.CutPrefix(name, sqlite)
 	if !ok {

@@ -60,8 +60,8 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return false
 }
 
-// callsWait reports whether the store has work for a sweep. A call of a native server, whose
-// alarm a killed program did not set, has no box that runs.
+// callsWait reports whether the store has work for a sweep. That may be a call of a
+// native server, which no box runs: a killed program may not have set the call's alarm.
 func callsWait(ctx context.Context, store session.Store) bool {
 	due, err := store.Due(ctx)
 	return err != nil || len(due) > 0

@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// sweeps counts sweeps.
 type sweeps struct {
 	functions
 	store session.Store
@@ -26,8 +25,8 @@ func (s *sweeps) sweep(*fleet.Status) <-chan struct{} {
 	return closed()
 }
 
-// A call of a native server has no box that runs, and its alarm may be lost with a killed
-// program. Only a sweep finds it then.
+// No box runs a call of a native server, and a killed program may lose the call's alarm.
+// Then only a sweep finds the call.
 func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := sessiontest.NewMemory()

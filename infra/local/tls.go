@@ -56,7 +56,7 @@ func (s *secured) start(ctx context.Context) error {
 	return nil
 }
 
-// missing tells people that there is no certificate, and what to do.
+// missing reports that there is no certificate, and what the operator can do.
 func (s *secured) missing(err error, hint string) {
 	s.m.log.Error("no certificate", "error", err)
 	s.m.recorder.Record(journal.Event{Kind: journal.CertificateFailed, Reason: "no certificate: " + err.Error(), Hint: hint})

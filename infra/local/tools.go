@@ -11,28 +11,29 @@ import (
 )
 
 // countWithin is the longest time to find out how many tools servers have. A slow store
-// must delay neither the first block nor the line of a server that is ready.
+// must not delay the first lines on the terminal, nor the line about a ready server.
 const countWithin = 2 * time.Second
 
 // mostSeen is how many sessions are read to find the tenants of this machine.
 const mostSeen = 100
 
-// recorded knows what servers said when they were last asked.
+// recorded finds the tools of servers, by the answers that they last gave to some
+// tenants.
 type recorded struct {
 	ctx     context.Context
 	known   api.Options
 	tenants []string
 }
 
-// recordsOf returns the records of some tenants.
+// recordsOf returns what is recorded for some tenants.
 func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	r := recorded{ctx: ctx, known: m.functions.operators(), tenants: tenants}
 	r.known.Store = m.functions.records()
 	return r
 }
 
-// recordsOfAll returns the records of the tenants that use a machine. It reads sessions to
-// find them.
+// recordsOfAll returns what is recorded for all tenants of a machine. It reads sessions
+// to find the tenants.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
 	var err error

@@ -14,11 +14,12 @@ const (
 	visitsBurst     = 100
 )
 
-// visits bounds how often an address may ask for the pages where people sign in. Nobody is
-// known there yet, so the bounds by principal do not hold. On AWS the throttles of the API
-// do this.
+// visits bounds how often an address may ask for the pages where people sign in. The
+// callers of these pages are not authenticated yet, so limits by principal do not apply.
+// On AWS the throttles of the API do this.
 //
-// Loopback has no bound: it is this machine, or a proxy that brings everybody's requests.
+// Requests from loopback have no limit: they come from this machine, or from a proxy that
+// forwards the requests of all clients.
 type visits struct {
 	seed maphash.Seed
 	of   [1024]*rate.Limiter // by the hash of an address: memory is bounded, and two may share one
@@ -32,8 +33,8 @@ func newVisits() *visits {
 	return v
 }
 
-// limit answers with 429 what is beyond the bound, in the form of OAuth errors (RFC 6749,
-// §5.2), and passes the rest on.
+// limit answers requests above the limit with 429, in the form of OAuth errors (RFC 6749,
+// §5.2), and passes the others on.
 func (v *visits) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -50,8 +51,8 @@ func (v *visits) limit(next http.Handler) http.Handler {
 	})
 }
 
-// limiter returns the one of an address. All addresses of an IPv6 network of 64 bits, which
-// one machine can have, share it.
+// limiter returns the limiter of an address. All addresses of an IPv6 network of 64 bits
+// share one, because one machine can have them all.
 func (v *visits) limiter(a netip.Addr) *rate.Limiter {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {

@@ -52,7 +52,8 @@ func TestAnAddressMayAskForThePagesOfSignInTenTimesASecond(t *testing.T) {
 				t.Errorf("%d of 1000 requests from %s got through", got, here)
 			}
 		}
-		// Another address is hardly ever in the same place.
+		// An address seldom shares the limiter of another one, because limiters are found
+		// by a hash.
 		others := 0
 		for i := range 20 {
 			others += passed(t, h, fmt.Sprintf("198.51.100.%d:1", i), visitsBurst)

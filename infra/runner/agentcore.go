@@ -90,8 +90,8 @@ func (v *visit) invited() bool {
 	return v.event != nil
 }
 
-// invite begins the box of an invitation. The same invitation may come again. Another one
-// is refused: the session belongs to the first box.
+// invite begins the box of an invitation. It accepts a repeat of the same invitation and
+// refuses any other, because the session belongs to the first box.
 func (v *visit) invite(w http.ResponseWriter, r *http.Request) {
 	var i fleet.Invitation
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInvitation)).Decode(&i)
@@ -113,7 +113,8 @@ func (v *visit) invite(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("{}")) // the caller may have gone
 }
 
-// ping says that the session is busy from its invitation on. It ends with this program.
+// ping answers that the session is busy, from its invitation on. The session ends with
+// this program.
 func (v *visit) ping(w http.ResponseWriter, _ *http.Request) {
 	status := "Healthy"
 	if v.invited() {

@@ -22,7 +22,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Sizes of boxes, and what a start may take in the smallest that suits a server.
+// The memory that Class assumes, the longest start that it accepts in a box, and the
+// limit of a measurement.
 const (
 	memoryOfOneCPU = 1769 // MB of a Lambda function with one vCPU
 	runnerMemory   = 30   // MB that the runner itself holds

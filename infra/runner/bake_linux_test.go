@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Servers that answer what a start needs, in each language.
+// Servers that answer each request with an empty list of tools, in each language.
 const (
 	tinyNode = `#!/usr/bin/env node
 require("readline").createInterface({input: process.stdin}).on("line", l => {
@@ -55,7 +55,8 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The folder has its place in the image from the beginning.
+			// Bake installs into the folder that the image will have, so its paths are
+			// right in the image.
 			i.at.baked = filepath.Join(i.root, "image")
 			baking := filepath.Join(i.root, "baking")
 			baked, used, err := Bake(t.Context(), parsed(t, server), BakeConfig{

@@ -32,7 +32,7 @@ func newConfiner(s catalog.Server, work string, env map[string]string, on sandbo
 	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {
 		return nil, err
 	}
-	// Every user may enter it, because each folder in it belongs to another user.
+	// Every user may enter c.temp, because each folder in it belongs to another user.
 	if err := os.MkdirAll(c.temp, 0o755); err != nil {
 		return nil, &sandbox.Error{Step: "folders", Err: err}
 	}

@@ -203,8 +203,8 @@ func escapeRunner(text string) error {
 		return err
 	}
 	r := escapeReport{Secret: os.Getenv("SECRET")}
-	// The same attempts without a sandbox. Not all files survive them, and what they have
-	// sent may arrive later, so they get a prey of their own.
+	// Make the same attempts without a sandbox first. They destroy some files, and what
+	// they send may arrive late. So they get a prey of their own.
 	decoy, err := newPrey(at("open"), r.Secret)
 	if err != nil {
 		return err
@@ -421,7 +421,7 @@ func (p *prey) listen(network, address string) error {
 	return os.Chmod(address, 0o777)
 }
 
-// told returns what the hostile program is told about the prey.
+// told returns the arguments that tell the hostile program about the prey.
 func (p *prey) told(file string) []string {
 	all := []string{"file=" + p.file(file), "memory=" + strconv.Itoa(p.memory)}
 	for _, s := range p.sockets {

@@ -348,8 +348,9 @@ func still(pids []int) bool {
 	return true
 }
 
-// What is posted to a frozen environment waits. The thawed runner finds that it is an hour
-// old by its clock, and asks the host, which has missed nobody.
+// Messages that are posted to a frozen environment wait. By the clock of the thawed
+// runner, such a message is an hour old. So the runner asks the host, which has not
+// declared the box lost.
 func TestAThawedBoxThatNobodyMissedGoesOn(t *testing.T) {
 	x := newIcehouse(t)
 	first := x.counted(x.begin("count"))

@@ -56,7 +56,7 @@ func newCanary(t *testing.T, root string) canary {
 	return c
 }
 
-// see returns everything outside of installs, for a comparison.
+// see describes everything outside of installs, so that a test can compare it.
 func (c canary) see(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

@@ -26,9 +26,10 @@ const (
 )
 
 // keptInstalls keeps what npx and uvx install beside the workspaces of the box. Only this
-// box gets it back: the host gives a box no URL of another one. An install is packed
-// before the server runs, and its digest is taken at the same time. So a server that can
-// write where the runner can may spoil the upload, but not without a later start noticing.
+// box gets them back, because the host gives a box no URLs of other boxes. The runner
+// packs an install, and takes its digest, before the server runs. A server that can write
+// where the runner can may spoil the upload, but a later start then notices a wrong
+// digest.
 type keptInstalls struct {
 	store snapshot.Store
 	key   func(name string) string

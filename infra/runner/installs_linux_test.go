@@ -59,8 +59,8 @@ func (h hosted) Forget(ctx context.Context, owner string, gen int64) error {
 	return h.fault(h.bucket.Forget(ctx, h.box, owner, session.Generation(gen)))
 }
 
-// tampering is the network between a box and S3. It changes the last byte of everything
-// that is fetched, if it is on, and keeps the last archive that was sent.
+// tampering is the network between a box and S3. If it is on, it changes the last byte of
+// everything that a box fetches. It keeps the last archive that a box sent.
 type tampering struct {
 	on   bool
 	sent []byte
@@ -86,7 +86,8 @@ func (t *tampering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// keeping has the boxes of a test keep their installs in S3. Each call is a runner.
+// keeping has the boxes of a test keep their installs in S3. Each call stands for another
+// runner.
 func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *tampering) *keptInstalls {
 	b := bucket.New(bucket.Config{
 		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
@@ -101,7 +102,7 @@ func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *
 }
 
 // wake stages a server in a box that begins with an empty cache, and waits for what it
-// uploads. It returns whether something was asked of the registry.
+// uploads. installed reports whether the box has asked the registry for anything.
 func (i *installs) wake(k *keptInstalls, text string) (installed bool) {
 	i.t.Helper()
 	if err := errors.Join(os.RemoveAll(i.at.cache), os.RemoveAll(filepath.Join(i.root, "home"))); err != nil {
@@ -187,7 +188,8 @@ func TestTwoRunnersThatKeepAtOnceLeaveOneInstall(t *testing.T) {
 	if found, err := i.keeping(s3, "acme/s", 3, &tampering{}).Unpack(t.Context(), "n", to); !found || err != nil {
 		t.Errorf("found %v, %v", found, err)
 	}
-	// The pointer, the object that it names, and at most one that it does not name.
+	// S3 has the pointer, the object that it names, and at most one object that it does
+	// not name.
 	if all := s3.Objects(); len(all) > 3 {
 		t.Error(all)
 	}

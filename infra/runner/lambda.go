@@ -33,8 +33,8 @@ type bootstrap struct {
 	log    *slog.Logger
 }
 
-// serveInvocations takes invocations until the process is told to stop. The environment has
-// the function's credentials, which it forgets before it starts anything.
+// serveInvocations takes invocations until the process is told to stop. It removes the
+// function's credentials from the environment before it starts anything.
 func serveInvocations(log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -275,7 +275,8 @@ func attack() loot {
 	environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", up))
 	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", up))
 	l.Environ, l.Fds, l.Own = string(environ), len(fds), os.Environ()
-	// Root may trace everybody, and a traced runner stops at its next signal.
+	// As root the server does not attach: the kernel permits it, and would stop the
+	// runner at its next signal.
 	l.Attached = os.Getuid() != 0 && unix.PtraceSeize(up) == nil
 	api := os.Getenv("RUNNER_TEST_API")
 	client := &http.Client{Timeout: 2 * time.Second}
@@ -391,7 +392,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		if err := json.Unmarshal([]byte(answer.Result.Content[0].Text), &got); err != nil {
 			t.Fatal(err)
 		}
-		// root reads every process, so these say something for other users only
+		// The kernel lets root read every process, so check this for other users only.
 		if os.Getuid() != 0 && (got.Environ != "" || got.Fds != 0 || got.Attached) {
 			t.Errorf("the server has read its runner: %d bytes, %d files, attached: %v", len(got.Environ), got.Fds, got.Attached)
 		}

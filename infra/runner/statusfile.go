@@ -45,8 +45,8 @@ type statusFile struct {
 	failed bool // the file cannot be written, and that was logged
 }
 
-// newStatusFile makes the status file of a task in the log folder of a server. Its name is
-// the part of the task's id after the place.
+// newStatusFile makes the status file of a task in the log folder of a server. Its name
+// is the last part of the task's id, after any slash.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
 		path: filepath.Join(folder, fileName(filepath.Base(task))+statusEnding), log: log,

@@ -43,8 +43,8 @@ func coldFunctions() map[string]string {
 	return map[string]string{"http": "http-initialize", "socket": "socket-tools-call", "relay": "relay-hello", "sweep": "sweep-schedule"}
 }
 
-// withToken is the row of the function http for a caller with a token of the broker. Its
-// call is of a session that is not there.
+// withToken is the row of the function http for a caller with a token of the broker. The
+// call names a session that does not exist.
 const withToken = "http, with a token"
 
 // tokenEvent returns the event of a call with a good token.
@@ -151,8 +151,8 @@ func build(t *testing.T, to, from string, env ...string) {
 	}
 }
 
-// runs returns how long a program takes from exec to its end. That is the part of the
-// machine.
+// runs returns how long a program takes from exec to its end. For a program that does
+// nothing, that is the machine's part of a start.
 func runs(t *testing.T, program string) time.Duration {
 	t.Helper()
 	begun := time.Now()

@@ -67,7 +67,8 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	e.do(&after, "left")
 	for kind, all := range after {
 		added := slices.DeleteFunc(all, func(one string) bool { return slices.Contains(before[kind], one) })
-		// Those of the test: a bucket with the code, a network, a box's definition that make delete would remove.
+		// These are left: what the test made (a bucket with the code, a network, a task
+		// definition that make delete would remove), and the stack's table and bucket.
 		want := map[string]int{"tables": 1, "buckets": 2, "networks": 1, "task definitions": 1}[kind]
 		if len(added) != want {
 			t.Errorf("%s that are left: %q, want %d", kind, added, want)
@@ -182,7 +183,8 @@ func (e *emulator) elsewhere() {
 	}
 }
 
-// place returns the driver of ECS as a function of this role has it.
+// place returns the driver of ECS with the place of the http function and the credentials
+// of a role.
 func (e *emulator) place(role string) *ecs.Fleet {
 	e.t.Helper()
 	environments := map[string]map[string]string{}

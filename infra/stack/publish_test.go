@@ -17,9 +17,10 @@ import (
 // versioned returns the functions that are reached through an alias.
 func versioned() []string { return []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} }
 
-// SAM publishes a version when the template changes. It does not for the value of a
-// parameter, so CloudFormation has to: each version is replaced with its description, which
-// has the number of Settings.
+// SAM publishes a new version of a function if the template changes, but not if only the
+// value of a parameter does. For a parameter, CloudFormation replaces the version,
+// because the description has changed: it has the version number of Settings, which holds
+// the parameters of functions.
 func TestEveryChangeOfAFunctionIsPublished(t *testing.T) {
 	s := expand(t)
 	raw, err := os.ReadFile(root("template.yaml"))
@@ -109,8 +110,8 @@ func (s stack) used(name string, found map[string]bool) {
 	}
 }
 
-// An update moves traffic at once unless it is asked otherwise. Then CodeDeploy moves that of
-// each function, and back if one of the alarms rings.
+// By default an update moves all traffic at once. With TrafficShift, CodeDeploy shifts
+// the traffic of each function, and shifts it back if one of the alarms rings.
 func TestTrafficIsShiftedAsTheParameterSays(t *testing.T) {
 	for name, r := range expand(t).resources {
 		if strings.HasPrefix(fmt.Sprint(r["Type"]), "AWS::CodeDeploy::") || r["UpdatePolicy"] != nil {

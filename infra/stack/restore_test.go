@@ -30,9 +30,10 @@ import (
 
 const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"booking":{"x-dormouse":{"native":"booking"}},"job":{"x-dormouse":{"native":"job"}},"one":{"command":"a"}}}`
 
-// make restore restores the table beside the stack. Then the table is lost, and the functions
-// are deployed with the other one, as docs/aws/backup.md says. Sessions, values, keys, what is sealed and kept workspaces
-// go on. The functions run in the emulator, with the rights of their roles.
+// make restore restores the table beside the stack. Then the table is lost, and the
+// functions are deployed with the restored one, as docs/aws/backup.md says. Sessions,
+// values, keys, sealed data and kept workspaces survive. The functions run in the
+// emulator, with the rights of their roles.
 func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	e := emulate(t)
 	made := e.change("create")
@@ -41,7 +42,8 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
 	d.serve(programs, made.Resources["Table"])
 	store := d.table(made.Resources["Table"])
-	// The lines of the outputs are run as they are. The key of the first opens sessions.
+	// The test runs the command lines of the outputs unchanged. The key that FirstKey
+	// makes opens sessions.
 	d.key = d.line(made.Outputs["FirstKey"])
 	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 1 of the servers file") {
 		t.Errorf("the line of PushServers says %q", said)
@@ -69,7 +71,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	next := d.restore()
 	_, table, _ := strings.Cut(next, "ARGS='RestoredTable=")
 	table = strings.TrimSuffix(table, "'")
-	// This happens after the backup, and is lost; but the workspace stays.
+	// This happens after the backup and is lost, but the workspace stays.
 	d.says(counter, `"name":"add","arguments":{"by":100}`, "141")
 	box.Gen = 7
 	d.keep(box, "newer than the backup")
@@ -215,9 +217,9 @@ func (e *emulator) programs() string {
 	return folder
 }
 
-// serve gives the functions their programs, or with "" leaves those that they have. It checks that the stack told them of the
-// table, and tells them where the emulator is. The emulator's own secret is not
-// hexadecimal.
+// serve gives the functions their programs; with "" they keep theirs. It checks that the
+// stack gave them the name of the table. It also gives them the emulator's address, and a
+// secret: the one that the emulator generates is not hexadecimal.
 func (d *drill) serve(programs, table string) {
 	d.t.Helper()
 	environments := map[string]map[string]string{}

@@ -68,8 +68,8 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 	}
 }
 
-// TestSAMLocalIsPrepared fetches the files that the other test needs from the network. The
-// engine of the other test has no network.
+// TestSAMLocalIsPrepared fetches the files that the tests under SAM need from the
+// network. The engine that runs those tests has no network.
 func TestSAMLocalIsPrepared(t *testing.T) {
 	tools(t)
 	if _, err := dynamoDB.Endpoint(); err != nil {
@@ -358,7 +358,7 @@ func answered(w *world, out []byte) (a proxyAnswer) {
 	return a
 }
 
-// replies wants a frame as the answer.
+// replies returns a check that the answer is a frame of a type.
 func replies(want frame.Type) func(*world, []byte) {
 	return func(w *world, out []byte) {
 		w.t.Helper()

@@ -74,7 +74,7 @@ func TestQueriesAskForFieldsThatAreLogged(t *testing.T) {
 	}
 }
 
-// The queries about money multiply what lines count by the prices of the bill.
+// The queries about money multiply the counts in log lines by the prices of the bill.
 func TestMoneyIsThatOfThePriceList(t *testing.T) {
 	text, err := os.ReadFile(root("shared", "meter", "prices.json"))
 	if err != nil {
@@ -117,7 +117,7 @@ func TestMoneyIsThatOfThePriceList(t *testing.T) {
 	}
 }
 
-// An owner sets when to be told.
+// The owner of a stack sets the thresholds of alarms.
 func TestThresholdsOfAlarmsAreParameters(t *testing.T) {
 	s := expand(t)
 	s.params["Metrics"] = "on"

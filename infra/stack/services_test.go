@@ -16,7 +16,7 @@ func TestAFunctionStartsABoxUnderItsRole(t *testing.T) {
 	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
 	d.serve(e.programs(), made.Resources["Table"])
 	d.key = d.line(made.Outputs["FirstKey"])
-	// Nobody waits for the answer, since no runner comes.
+	// The call is asynchronous, because no runner comes and so no answer does.
 	d.call("dormouse-http", d.event("one", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`, nil),
 		http.Header{"X-Amz-Invocation-Type": {"Event"}}, http.StatusAccepted)
 	var tasks []struct{ Family, Image, Execution string }
@@ -50,8 +50,9 @@ func TestAnAlarmInvokesTheFunctionThatSetIt(t *testing.T) {
 	}
 }
 
-// A new account has ten invocations, and each call that waits for a box holds one. Without a
-// bound they hold all, also the one that takes the frames of the box for which they wait.
+// A new account has ten invocations, and each call that waits for a box holds one.
+// Without a bound the calls hold all ten, and none is left to take the frames of the box
+// for which they wait.
 func TestWaitingCallsLeaveAnInvocationForTheBox(t *testing.T) {
 	t.Setenv("LAMBDA_ACCOUNT_CONCURRENCY", "10")
 	for bound, calls := range map[string]int{"3": 3, "0": 10} {

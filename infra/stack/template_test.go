@@ -33,8 +33,8 @@ func TestTheTemplateIsValid(t *testing.T) {
 	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), root("template.yaml"))
 }
 
-// sam deploy and sam package refuse a template with an image that they should push, unless
-// they are told where. The image of boxes is pushed before.
+// sam deploy and sam package refuse a template with an image that they would push, unless
+// a flag says where to. make deploy pushes the image of boxes itself.
 func TestSAMHasNoImageToPush(t *testing.T) {
 	const kinds = `import sys; from samcli.commands._utils.template import get_template_artifacts_format as kinds; print(*{k if isinstance(k, str) else "" for k in kinds(sys.argv[1])})`
 	if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, root("template.yaml")))); !slices.Equal(got, []string{"Zip"}) {
@@ -103,8 +103,9 @@ func TestTheConsoleIsThereUnlessItIsTurnedOff(t *testing.T) {
 	s.get(t, "ConsoleFunction", "AWS::Lambda::Function")
 	s.get(t, "ConsoleRole", "AWS::IAM::Role")
 	s.get(t, "ConsoleLogs", "AWS::Logs::LogGroup")
-	// SAM makes a deployment of the API for each change of its text, which has the condition
-	// and not its value. The stage would go on with the deployment before.
+	// SAM makes a new deployment of the API only if the API's text changes. The text has
+	// the condition, not its value, so without AlwaysDeploy a change of Console would not
+	// reach the stage.
 	raw, err := os.ReadFile(root("template.yaml"))
 	if err != nil || !strings.Contains(string(raw), "\n      AlwaysDeploy: true\n") {
 		t.Error("the API is not deployed when Console changes", err)
@@ -319,7 +320,8 @@ func (s stack) waits(t *testing.T) {
 
 func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 	for _, name := range []string{"template.yaml", "samconfig.toml"} {
-		// As it is committed: make deploy keeps the owner's region in samconfig.toml.
+		// Read the file as it is in git's index, because make deploy writes the owner's
+		// region into samconfig.toml.
 		raw, err := exec.CommandContext(t.Context(), "git", "-C", root(), "show", ":"+name).Output()
 		if err != nil {
 			t.Fatal(err)

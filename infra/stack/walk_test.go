@@ -44,10 +44,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
 
-// A stranger types the five commands of docs/aws/deploy.md in a clone, upgrades, and deletes
-// the stack. The commands make, sam, aws, crane and dormouse are the real ones. What a
-// command needs is taken out of what an earlier one printed. AWS is the emulator; in front of
-// it is a stand-in for API Gateway, and a registry in memory is the one of ECR.
+// A stranger types the five commands of docs/aws/deploy.md in a clone, upgrades, and
+// deletes the stack. The commands make, sam, aws, crane and dormouse are the real ones.
+// Each command gets its arguments from what an earlier one printed. The emulator is AWS.
+// In front of it is a stand-in for API Gateway, and a registry in memory is ECR's.
 func TestAStrangersWalk(t *testing.T) {
 	w := newWalk(t)
 	before := map[string][]string{}
@@ -89,7 +89,8 @@ func TestAStrangersWalk(t *testing.T) {
 	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "counter") {
 		t.Errorf("list says %s", listed)
 	}
-	// A stack keeps no output of boxes in the table, and says where it is.
+	// A stack keeps no output of boxes in the table, so the command says where the output
+	// is.
 	if says := w.types("bin/dormouse logs one" + at + " 2>&1 || true"); !strings.Contains(says, "/dormouse/STACK/box") {
 		t.Errorf("logs says %s", says)
 	}
@@ -131,8 +132,8 @@ func TestAStrangersWalk(t *testing.T) {
 		}
 		left = slices.Delete(left, at, at+1)
 	}
-	// The call that wakes the box still waits. The emulator makes the log group anew for what it
-	// writes at its end; on AWS no role of the stack may.
+	// The call that wakes the box is still running. When it ends, the emulator makes the
+	// log group anew for its log lines. On AWS no role of the stack may make a log group.
 	left = slices.DeleteFunc(left, func(one string) bool {
 		return strings.HasPrefix(one, "logs ") && strings.Contains(one, `"/dormouse/dormouse/http"`)
 	})
@@ -174,7 +175,8 @@ func newWalk(t *testing.T) *walk {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(trusted)
-	// The emulator takes what functions answer for text.
+	// The emulator treats the answers of functions as text, so they must not be
+	// compressed.
 	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, Proxy: http.ProxyURL(gate), TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	w.env = append(os.Environ(), "PATH="+programs+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
 		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE="+filepath.Join(programs, "none"), "AWS_SHARED_CREDENTIALS_FILE="+filepath.Join(programs, "none"), "AWS_PAGER=",
@@ -292,7 +294,7 @@ func line(t *testing.T, said, begin string) string {
 	return ""
 }
 
-// connect opens a session with a client of others.
+// connect opens a session with go-sdk's client.
 func (w *walk) connect(url, header string) *mcp.ClientSession {
 	w.t.Helper()
 	name, value, _ := strings.Cut(header, ": ")
@@ -461,7 +463,8 @@ func (w *walk) gate(authority string) *url.URL {
 	return at
 }
 
-// certificate returns one for the names of AWS that the walk meets, and writes it to a file.
+// certificate returns a certificate for the names of AWS that the walk uses, and writes
+// it to a file.
 func certificate(t *testing.T, file string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

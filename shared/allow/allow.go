@@ -60,7 +60,7 @@ const (
 )
 
 // Check refuses a rule that matches no caller, because its author has probably forgotten
-// something, and a rule with addresses or tools that are none.
+// something. It also refuses a rule with malformed addresses or tools.
 func (r Rule) Check() error {
 	if err := r.check(); err != nil {
 		return err
@@ -171,7 +171,7 @@ func address(text string) (local, domain string, ok bool) {
 	return local, domain, ok
 }
 
-// ToolsOf returns the keys of Tools that a caller with these claims fits, sorted.
+// ToolsOf returns the keys of Tools whose rules a caller with these claims fits, sorted.
 func (r Rule) ToolsOf(claims map[string]any) (fits []string) {
 	for _, tool := range slices.Sorted(maps.Keys(r.Tools)) {
 		if r.Tools[tool].Fits(claims) {

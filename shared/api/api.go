@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// missing is the error of a route that its place does not have. Its text says where else
-// to look.
+// missing is the error of a route that this API does not have, for example on a stack.
+// Its text says where else to look.
 type missing string
 
 func (m missing) Error() string { return string(m) }
@@ -64,7 +64,8 @@ type Options struct {
 	Caller func(r *http.Request, right auth.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
 	Servers func() *catalog.Catalog
-	// Notes returns what is wrong with the servers file beside the servers that it rejects.
+	// Notes returns what is wrong with the servers file except the servers that it
+	// rejects.
 	Notes func() []string
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id session.ID) error
@@ -76,14 +77,14 @@ type Options struct {
 	// Output passes the kept output of processes to emit, oldest process first. With
 	// Follow it returns when ctx ends.
 	Output func(ctx context.Context, of Outputs, emit func(Output) error) error
-	// NativeTools returns the tools of a native server, as it lists them for somebody of a
-	// tenant. nil: such servers are not in this program.
+	// NativeTools returns the tools of a native server, as it lists them for a caller of
+	// a tenant. nil: such servers are not in this program.
 	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
-	// Idle is how long boxes of servers stay awake without work that set no time themselves.
+	// Idle is how long a box without work stays awake if its server sets no time.
 	Idle time.Duration
 	// Hide replaces the secrets of all servers in a text.
 	Hide func(text string) string
@@ -103,14 +104,15 @@ type Options struct {
 	Meter session.Meter // counts the costs of each request; nil: nothing is counted
 }
 
-// History is what a place keeps of what was called. The fields are functions of [Options].
+// History is the record of calls that a place keeps. The fields are functions of
+// [Options].
 type History struct {
-	// Calls and Series return what was called. Metrics writes counts since the start of the
-	// program in the text format of Prometheus, of what the caller may see.
+	// Calls and Series return what was called. Metrics writes what the caller may see of
+	// the counts since the start of the program, in the text format of Prometheus.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
-	// People returns who called, the newest call first.
+	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)
 	// Starts returns the newest starts of a server, the newest first.
 	Starts func(context.Context, StartQuery) ([]Start, error)
@@ -119,7 +121,6 @@ type History struct {
 	Busy func(context.Context, PeopleQuery) ([]Busy, error)
 }
 
-// handler is the API.
 type handler struct {
 	Options
 	mux *http.ServeMux

@@ -522,9 +522,9 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	}
 }
 
-// A machine has a box that sleeps, although its runner is still there, and a process whose
-// first call has not ended. Both are told as they are. What is wrong with the servers file,
-// and the tools of native servers, are in the list.
+// A machine has a box that sleeps, although its runner is still there, and a process
+// whose first call has not ended. The API reports both states. The list of servers has
+// what is wrong with the servers file, and the number of tools of native servers.
 func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	begun := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
 	native, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)

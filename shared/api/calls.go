@@ -176,7 +176,7 @@ type Person struct {
 	LastCall  time.Time `json:"last_call"`
 }
 
-// PeopleQuery says who is asked for. Empty fields ask for all.
+// PeopleQuery says which principals are asked for. Empty fields ask for all.
 type PeopleQuery struct {
 	Tenant  string
 	Servers []string // the caller sees no others; nil for all
@@ -204,8 +204,8 @@ const betweenChanges = time.Second
 // shows that its key is still good.
 const changesFor = 5 * time.Minute
 
-// changes answers a line whenever something has changed, until the caller is gone. The
-// first line comes at once and says nothing.
+// changes answers with a line whenever something has changed, until the caller is gone.
+// The first line comes at once and reports no change.
 func (x kept) changes() (any, error) {
 	if x.h.Changes == nil {
 		return nil, noChanges
@@ -284,7 +284,8 @@ func limitOf(text string) (int, error) {
 	return n, nil
 }
 
-// addCalls adds what each server was called in the last 24 hours, where that is known.
+// addCalls adds how often each server was called in the last 24 hours, if the place
+// counts calls.
 func (x *exchange) addCalls(list []Server) error {
 	if x.h.Series == nil {
 		return nil

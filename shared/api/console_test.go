@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What a server wrote is in its output, in reasons of failed processes, starts and calls,
-// and so in the reason of its state.
+// A viewer sees no text that a server wrote. Such text is in the server's output, in the
+// reasons of failed processes, starts and calls, and in the reason of the server's state.
 func TestViewerSeesNothingThatAServerWrote(t *testing.T) {
 	const said = "TOP SECRET of stderr"
 	why := "exited with code 1 before it answered initialize: " + said
@@ -229,8 +229,8 @@ func TestPeopleAndStartsAreOfTheCallersTenantAndServers(t *testing.T) {
 	}
 }
 
-// The stream of changes begins at once, tells what the caller may see, at most once a
-// second, and ends with the caller.
+// The stream of changes begins at once, and ends when the caller leaves. It reports only
+// what the caller may see, at most once a second.
 func TestChangesAreToldToThoseWhoSeeThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())

@@ -86,7 +86,8 @@ func (x *exchange) storedStatus() (Status, error) {
 	return s, nil
 }
 
-// addSessionsOf fills in whose process it is, and when its newest message came.
+// addSessionsOf sets the principal and the client of a process, and the time of its
+// newest message.
 func (x *exchange) addSessionsOf(p *Process) error {
 	var last time.Time
 	people, clients := map[string]bool{}, map[string]bool{}
@@ -117,14 +118,15 @@ func (x *exchange) addSessionsOf(p *Process) error {
 	return nil
 }
 
-// withoutOutput returns the part of a reason that is ours: programs are quoted after a
-// colon.
+// withoutOutput returns the part of a reason that Dormouse wrote. It ends before the
+// first colon: what a program printed follows one.
 func withoutOutput(why string) string {
 	own, _, _ := strings.Cut(why, ": ")
 	return own
 }
 
-// oneOf returns the only name, or how many there are.
+// oneOf returns the only name; for several names it returns their number, and what they
+// are.
 func oneOf(names map[string]bool, what string) string {
 	if len(names) > 1 {
 		return fmt.Sprintf("%d %s", len(names), what)
@@ -177,9 +179,9 @@ func (x kept) logs() (any, error) {
 	return nil, err
 }
 
-// mayRead reports whether the caller may read the output of a process: its sessions are
-// of the caller's tenant. Of a process whose sessions have expired that is not known any
-// more.
+// mayRead reports whether the caller may read the output of a process. A caller of one
+// tenant may do so if all known sessions of the process are of this tenant. If all
+// sessions have expired, the caller may not.
 func (x kept) mayRead(o Output) (bool, error) {
 	if !auth.May(x.caller.Servers, o.Server) {
 		return false, nil
@@ -241,8 +243,9 @@ func (x kept) bill() (any, error) {
 	return bill, nil
 }
 
-// summed adds up shares that are alike in some of their fields, in the order in which the
-// first of each comes. The others are empty then. byDay says whether shares have a day and a tool.
+// summed adds up the shares that are equal in the fields that by names, and leaves the
+// other fields empty. The sums are in the order in which the first share of each comes.
+// byDay says whether shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {

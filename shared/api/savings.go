@@ -23,11 +23,11 @@ type Saving struct {
 	Wakes   int64   `json:"wakes"`           // calls that would have waited for a start in addition
 }
 
-// leastSaving is what a server must save for the answer to have it, in dollars a week.
+// leastSaving is the smallest saving that the answer reports, in dollars a week.
 const leastSaving = 0.01
 
-// savings answers which servers of the last seven days would have cost less with a shorter
-// idle_seconds. It repeats the calls that are kept, each on a box that sleeps earlier.
+// savings answers which servers of the last seven days would have cost less with a
+// shorter idle_seconds. It replays the calls of the history on boxes that sleep earlier.
 func (x kept) savings() (any, error) {
 	if x.h.Busy == nil || x.h.Servers == nil {
 		return nil, noCalls
@@ -55,8 +55,8 @@ func (x kept) savings() (any, error) {
 	return map[string]any{"savings": out}, nil
 }
 
-// shorter returns the shorter idle time that saves most. Calls are in the order of their
-// begin within each tenant, whose calls are together.
+// shorter returns the shorter idle time that saves most. The calls of a tenant are
+// together in calls, in the order of their begin.
 func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	now, wakes := awake(calls, idle)
 	for _, other := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute} {
@@ -71,8 +71,8 @@ func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	return best
 }
 
-// awake returns what boxes that sleep after so much idleness would have cost for some calls,
-// in dollars, and how often they would have started.
+// awake returns what some calls would have cost in dollars, on boxes that sleep after
+// being idle for this long, and how often the boxes would have started.
 func awake(calls []Busy, idle time.Duration) (usd float64, wakes int64) {
 	prices, start := meter.Published(), meter.Usual().BoxStart
 	for i := 0; i < len(calls); {

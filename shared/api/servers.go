@@ -23,8 +23,8 @@ const (
 	noPush        missing = "no servers file is kept here: dormouse run reads its own whenever it changes, and dormouse push is for stacks"
 )
 
-// mostLooked is for how many sessions servers looks up the newest message. Of further
-// ones it takes what their record says, which may be days older.
+// mostLooked is for how many sessions servers looks up the newest message. For further
+// sessions it takes the time in their record, which may be days older.
 const mostLooked = 500
 
 func (x *exchange) servers() (any, error) {
@@ -243,8 +243,8 @@ func (x *exchange) tenants() ([]string, error) {
 }
 
 // Tenants returns the tenants that may have records, in order: that of callers without a
-// key, those of keys, and those of the first sessions. It reads at most so many sessions,
-// rounded up to whole pages.
+// key, those of keys, and those of the first sessions. It reads at most this many
+// sessions, rounded up to whole pages.
 func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, error) {
 	seen := map[string]bool{auth.LocalTenant: true}
 	keys, err := auth.List(ctx, store, "")

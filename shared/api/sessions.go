@@ -160,7 +160,7 @@ func (x *exchange) stop(boxes []session.BoxID, of session.ID) (told Stopped, err
 	told.Boxes = []string{}
 	var errs []error
 	for _, b := range boxes {
-		// The caller may be gone before the last box was told.
+		// The caller may disconnect before all boxes are told, so do not use its context.
 		up, err := x.h.Halt(context.WithoutCancel(x.r.Context()), b, of, x.caller.Principal, within)
 		if up {
 			told.Boxes = append(told.Boxes, string(b))

@@ -26,7 +26,7 @@ type Info struct {
 	SearchUSD float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
 }
 
-// Places.
+// Values of Info.Place.
 const (
 	PlaceMachine = "machine" // dormouse run
 	PlaceStack   = "stack"   // functions, which know nothing but the store
@@ -173,7 +173,7 @@ type Stopped struct {
 	Why   string   `json:"why,omitempty"` // why there is nothing to stop, of a native server
 }
 
-// ownTenant is the tenant of whoever owns a place.
+// ownTenant is the tenant of the owner of a stack or machine.
 const ownTenant = "default"
 
 // Push is a servers file for all functions of a stack.

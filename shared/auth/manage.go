@@ -135,8 +135,9 @@ func Rotate(ctx context.Context, store session.Keys, name string, grace time.Dur
 	return key, record, old, err
 }
 
-// change changes a key until no use of it is noted meanwhile. That happens once an hour,
-// so the loop soon ends. edit returns false if nothing is to be changed.
+// change edits a key, and tries again if the record was changed meanwhile. The use of a
+// key changes its record once an hour, so the loop soon ends. edit returns false if there
+// is nothing to change.
 func change(ctx context.Context, store session.Keys, name string, edit func(*session.Key) bool) (session.Key, error) {
 	for {
 		k, err := store.Key(ctx, idOf(name))

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxMembers limits the sessions that hear the common messages of a process. Without it,
-// sessions that were never ended would hear them for ever.
+// maxMembers limits the sessions that get the common messages of a process. Otherwise
+// sessions that were never ended would get them for ever.
 const maxMembers = 1024
 
 // audience is the sessions that share a process. The box's lock guards it.

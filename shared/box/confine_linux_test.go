@@ -18,7 +18,8 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 	r := newRig(t, "normal", func(s *Server) {
 		s.Base = map[string]string{"HOME": "/somebody", "SECRET_OF_THE_RUNNER": "1"}
 		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
-			// Only this user may enter the folder of the test binary.
+			// KeepUser is needed because no other user may enter the folder of the test
+			// binary.
 			return sandbox.New(sandbox.Policy{Temp: temp, KeepUser: true}, sandbox.Probe())
 		}
 	})

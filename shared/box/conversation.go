@@ -54,7 +54,7 @@ type clockSide interface {
 	// answered or withdrawn, or when its request ends.
 	opened(q *question)
 	closed(q *question)
-	// quiet says that neither side waits for the other any more.
+	// quiet is called when neither side waits for the other any more.
 	quiet()
 }
 

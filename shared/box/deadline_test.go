@@ -115,7 +115,7 @@ func (c *playedChild) Exit() (proc.Exit, bool) {
 	}
 }
 
-// hears has the process say something.
+// hears has the process write a line to stdout, and waits until the box has read it.
 func (d dialogue) hears(line string) {
 	d.t.Helper()
 	if _, err := io.WriteString(d.played.toStdout, line+"\n"); err != nil {

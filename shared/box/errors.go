@@ -79,7 +79,7 @@ type fault struct {
 	data    Failure
 }
 
-// whole returns the message with the words, for the operator.
+// whole returns the message with the last words of the server, for the operator.
 func (f *fault) whole() string {
 	if f.words == "" {
 		return f.message + f.after

@@ -251,7 +251,7 @@ func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
 	if message != `server "fake": does not read its input: 32 MiB wait for it` || data.Phase != PhaseRuntime {
 		t.Errorf("got %q %+v after %d", message, data, refused)
 	}
-	// Others do not notice.
+	// The other sessions of the box still get answers.
 	r.Deliver(Delivery{ID: "other", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	r.result("other")
 }
@@ -318,8 +318,8 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 		defer b.mu.Unlock()
 		return b.sessions["slow"].bytes > maxUntold
 	})
-	// The other session gets as much output again. In that time the slow session would go
-	// on reading, if the box let it.
+	// The other session gets as much output again. If the box still read the slow
+	// session's process, the bytes that wait would grow in this time.
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
 		b.Deliver(Delivery{ID: "fast" + strconv.Itoa(i), Session: "fast", Raw: []byte(raw)})

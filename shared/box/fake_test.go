@@ -20,18 +20,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The tests run themselves as servers: with this variable set the test binary is a
-// stdio server that behaves as its value says.
+// behaviour names a variable. If it is set, the test binary is a stdio server that
+// behaves as the value says.
 const behaviour = "FAKE_SERVER"
 
-// gate names the file that a server waits for.
+// gate names the variable with the file that a server waits for.
 const gate = "FAKE_GATE"
 
-// coverage names a directory for what a binary with coverage writes.
+// coverage names the variable with the folder to which a binary with coverage writes.
 const coverage = "GOCOVERDIR"
 
-// exitAtOnce keeps a binary with the race detector from sleeping for a second when it
-// exits. The box would take it for a server that does not exit when asked.
+// exitAtOnce names the variable that keeps a binary with the race detector from sleeping
+// for a second when it exits. The box would take it for a server that does not exit when
+// asked.
 const exitAtOnce = "GORACE"
 
 func TestMain(m *testing.M) {
@@ -380,8 +381,8 @@ func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 	return find(t, r, "the report "+string(s), func(p ProcessStatus) bool { return p.State == s })
 }
 
-// none fails if there was an event of the stream. The events that the test has waited
-// for show how far the box has come.
+// none fails if find has passed over an event of the stream. The events that the test has
+// waited for show how far the box has come.
 func (r *recorder) none(t *testing.T, stream string) {
 	t.Helper()
 	for _, v := range r.past {
@@ -449,7 +450,6 @@ func (r *rig) deliver(raw string) string {
 	return id
 }
 
-// call sends a tools/call.
 func (r *rig) call(id, tool, arguments string) string {
 	return r.deliver(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, tool, arguments))
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// group is the sessions that share a process, with that process and those that are being
-// stopped. The box's lock guards it. The box forgets the group and its members with the
-// last process. The next delivery of a session makes it a member again.
+// group holds the sessions that share a process, that process, and earlier processes that
+// are being stopped. The box's lock guards it. The box forgets the group and its members
+// when their last process has ended. The next delivery of a session makes it a member
+// again.
 type group struct {
 	audience
 	current *process   // gets new messages, nil for none
@@ -23,7 +24,8 @@ func newGroup(c *boxCore, id string, forget func()) *group {
 
 // # Its sessions
 
-// join makes a session the speaker of the group.
+// join adds a session as the last member, or moves it there, and makes it the speaker of
+// the group.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
 	known := slices.Contains(g.members, s)
@@ -35,8 +37,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// depart takes a session out of a group of several. Its requests end with f; the process
-// goes on for the other sessions.
+// depart takes a session out of a group of several. The requests of the session end with
+// f; the process goes on for the other sessions.
 func (g *group) depart(s *session, f *fault) {
 	if !slices.Contains(g.members, s) {
 		return
@@ -55,8 +57,8 @@ func (g *group) depart(s *session, f *fault) {
 	s.tidy()
 }
 
-// tellSettings tells a ready process the settings that changed because a session came or
-// went.
+// tellSettings tells a ready process the settings that changed because a session joined
+// or left.
 func (g *group) tellSettings(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
@@ -83,8 +85,8 @@ func (g *group) tidy() {
 
 // # Its processes
 
-// start makes a process. It runs when the earlier processes of the group have ended. If
-// room is not nil, it also waits for the end of room, whose place it takes.
+// start makes a process. The process runs when the earlier processes of the group have
+// ended. If room is not nil, it also waits for the end of room, whose place it takes.
 func (g *group) start(room *process) *process {
 	p := newProcess(&g.audience, g)
 	isStateless, probe := speaks(&g.audience)
@@ -108,7 +110,7 @@ func (g *group) begin(h *handshake, room *process) {
 	go r.run()
 }
 
-// left removes a process that is gone.
+// left removes a process that has ended.
 func (g *group) left(p *process) {
 	g.detach(p)
 	g.live = slices.DeleteFunc(g.live, func(l *process) bool { return l == p })
@@ -116,7 +118,6 @@ func (g *group) left(p *process) {
 	g.box.leave()
 }
 
-// isCurrent reports whether p gets new messages.
 func (g *group) isCurrent(p *process) bool { return g.current == p }
 
 // detach makes the next message start another process.
@@ -126,7 +127,6 @@ func (g *group) detach(p *process) {
 	}
 }
 
-// stop ends all processes of the group.
 func (g *group) stop(f *fault) {
 	for _, p := range g.live {
 		p.stop(f)
@@ -136,8 +136,8 @@ func (g *group) stop(f *fault) {
 // busy reports whether the group keeps the box from being idle.
 func (g *group) busy() bool {
 	return slices.ContainsFunc(g.live, func(p *process) bool {
-		// Another runner may wake the box as soon as it sleeps, and must find the saved
-		// workspace then.
+		// A workspace that is not saved yet keeps the box awake. Another runner may wake
+		// the box as soon as it sleeps, and must then find the saved workspace.
 		return !p.greeted && g.current == p || !p.conv.idle() || p.keeping.workspace != ""
 	})
 }
@@ -167,7 +167,7 @@ func (g *group) request(p *process, st *stream, m wire.Message) {
 func (g *group) notification(p *process, s *session, m wire.Message) {
 	switch {
 	case m.Method == wire.NotifyInitialized:
-		// The box sends its own.
+		// The box sends a notification of its own.
 	case m.Method == wire.NotifyCancelled:
 		for _, l := range g.live {
 			if l.conv.cancel(s, m) != nil {

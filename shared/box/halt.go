@@ -2,13 +2,14 @@ package box
 
 import "time"
 
-// Halt stops processes for an operator and keeps their sessions: those of one session,
-// or all for "". by says who stops them, in words for clients, such as "ada".
+// Halt stops processes for an operator, and keeps their sessions. It stops the process of
+// one session, or all processes if session is "". by says who stops them, in words for
+// clients, such as "ada".
 //
-// Calls in flight get the time within to end. Those that are left then end with an error
-// of phase box_unavailable that names by. The next message of a session starts another
-// process, once the old one is gone. A process that is shared with other sessions goes
-// on; only the calls of the named session end.
+// Calls in flight get the time within to end. Calls that are still open then end with an
+// error of phase box_unavailable that names by. The next message of a session starts
+// another process, once the old one has ended. A process that is shared with other
+// sessions goes on; only the calls of the named session end.
 func (b *Box) Halt(session, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,15 +45,16 @@ func endCalls(processes []*process, s *session, why *fault) {
 	}
 }
 
-// drain stops all processes of the group once their calls have ended, or after a time.
+// drain stops each process of the group once its calls have ended, at the latest after
+// the time within.
 func (g *group) drain(why *fault, within time.Duration) {
 	for _, p := range g.live {
 		p.drain(why, within)
 	}
 }
 
-// drain stops the process once its calls have ended, or after a time. Calls that are open
-// then end with why.
+// drain stops the process once its calls have ended, at the latest after the time within.
+// Calls that are still open then end with why.
 func (p *process) drain(why *fault, within time.Duration) {
 	own := *why // a copy, because the end adds facts about this process
 	switch {

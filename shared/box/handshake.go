@@ -32,8 +32,8 @@ const (
 	probeSilent               // the one before has not answered
 )
 
-// starter runs the process of a handshake, after room and all other processes of its
-// sessions have ended.
+// starter runs the process of a handshake. The process begins after room, and all other
+// processes of its sessions, have ended.
 type starter interface {
 	begin(h *handshake, room *process)
 }
@@ -97,7 +97,6 @@ func (h *handshake) start() {
 	})
 }
 
-// stop stops the timers.
 func (h *handshake) stop() {
 	for _, t := range []*time.Timer{h.startup, h.insist} {
 		if t != nil {
@@ -121,7 +120,7 @@ func (h *handshake) greeted(m wire.Message) {
 		h.replace(true, g.refused)
 		return
 	case h.stateless && h.refused != nil:
-		p.box.era = bridge.ModernOnly // whatever it says of initialize
+		p.box.era = bridge.ModernOnly // it has refused initialize, whatever eras it names
 	case h.stateless:
 		p.box.era = g.era
 	case h.refused != nil || h.probe != probeNone:
@@ -132,7 +131,7 @@ func (h *handshake) greeted(m wire.Message) {
 
 // insisted sends initialize to a process that does not answer server/discover. Some
 // servers skip unknown methods; others have yet to read their first message. The first
-// answer decides which protocol the process speaks (MCP 2026-07-28, stdio).
+// result decides which protocol the process speaks (MCP 2026-07-28, stdio).
 func (h *handshake) insisted() {
 	p := h.p
 	p.box.mu.Lock()
@@ -143,7 +142,8 @@ func (h *handshake) insisted() {
 	second := p.conv.own()
 	s := &sessionful{p: p}
 	p.own[second] = func(m wire.Message) {
-		// The answer to server/discover will say more than an error.
+		// After an error for initialize, wait for the answer to server/discover, which
+		// says more.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
@@ -154,7 +154,8 @@ func (h *handshake) insisted() {
 	s.hello(second)
 }
 
-// probed replaces a process that did not answer server/discover as stateless servers do.
+// probed replaces a process that does not answer server/discover, or answers it unlike a
+// stateless server.
 func (h *handshake) probed(how probe) {
 	if next := h.replace(false, notStateless(h.p.box.server)); next != nil {
 		next.refused, next.probe = nil, how
@@ -190,8 +191,8 @@ func (h *handshake) replace(isStateless bool, f *fault) *handshake {
 	return successor
 }
 
-// done ends the handshake. version is the one that the box asked for. The process gets the settings of its sessions and then the
-// waiting messages.
+// done ends the handshake. version is the one that the box asked for. The process gets
+// the settings of its sessions, and then the waiting messages.
 func (h *handshake) done(version string) {
 	p := h.p
 	h.startup.Stop()

@@ -40,8 +40,8 @@ func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, erro
 	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
-// save saves the workspace of a process that has ended. It skips the workspace if inOrder
-// is false: a file may be half written.
+// save saves the workspace of a process that has ended. If inOrder is false, save skips
+// the workspace, because a file may be half written.
 func (k *keeping) save(inOrder bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
@@ -70,7 +70,8 @@ func (k *keeping) save(inOrder bool) {
 		if owner == name {
 			return
 		}
-		// Another process of the same owner may save before this one starts again.
+		// This workspace is of no further use: another process of the owner may save
+		// before this one starts again.
 		b.server.Keeper.Leave(name)
 		if err := b.server.Provisioner.Remove(name); err != nil {
 			log.Warn("workspace not removed", "error", err)

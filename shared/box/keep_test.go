@@ -82,7 +82,8 @@ func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r 
 	return newRig(t, how, append([]func(*Server){staged, func(s *Server) { s.Keeper = k }}, change...)...), removed
 }
 
-// calls waits until the Keeper has had these calls, and no others.
+// calls waits until the Keeper was called as in want. The test fails if the Keeper got
+// other calls.
 func calls(t *testing.T, k *keeperHand, want ...string) {
 	t.Helper()
 	eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
@@ -122,7 +123,7 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 	if _, ok := r.IdleSince(); ok {
 		t.Error("idle while its workspace is saved")
 	}
-	// The next process waits for it.
+	// The next process waits until the workspace is saved.
 	next := r.call("2", "echo", "{}")
 	if said := k.said(); len(said) != 2 {
 		t.Errorf("the keeper was called %v", said)
@@ -157,7 +158,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		r, _ := withKeeper(t, "plain", k)
 		r.failure(r.call("1", how, "{}"))
 		r.state(t, Exited)
-		// The next process goes on in the same workspace, which is then saved.
+		// The next process works in the same workspace, and the box then saves it.
 		r.result(r.call("2", "echo", "{}"))
 		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
@@ -262,8 +263,7 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	}
 }
 
-// All parts but the server are real: a process of one box finds the files of another box's
-// process.
+// Only the server is fake. A process of one box finds the files of another box's process.
 func TestFilesComeBackInTheNextBox(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -303,7 +303,7 @@ func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 	if gone := <-removed; gone != "ann/1" {
 		t.Errorf("the workspace of %s was removed", gone)
 	}
-	// Its end takes nothing from the others.
+	// The end of a session takes nothing from the other sessions of its principal.
 	c.StopSession("ann/1")
 	if gone := <-removed; gone != "ann/1" {
 		t.Errorf("the workspace of %s was removed", gone)

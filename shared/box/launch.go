@@ -32,7 +32,7 @@ func (s Server) environment() map[string]string {
 	return env
 }
 
-// staged returns the server as it is to be started after its preparation.
+// staged returns the server with the command, folder and variables of a launch.
 func (s Server) staged(l provision.Launch) Server {
 	path := s.environment()["PATH"]
 	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
@@ -154,7 +154,7 @@ func LookPath(command, path, dir string) (string, error) {
 	return "", missing(command, len(filepath.SplitList(path)))
 }
 
-// missing returns the error for a program that is in none of so many folders of the PATH.
+// missing returns the error for a program that is in none of the folders of the PATH.
 func missing(command string, folders int) error {
 	switch command {
 	case "node", "npm", "npx":

@@ -33,7 +33,7 @@ func (l listener) listen() {
 	}
 }
 
-// hear takes one line of output. It never stops the reading.
+// hear takes one line of output.
 func (l listener) hear(line []byte) {
 	p := l.p
 	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
@@ -133,7 +133,7 @@ func (l listener) garbled(id, raw json.RawMessage, err error) {
 	}
 }
 
-// plainly returns what is wrong with a message, without the code for a response.
+// plainly returns what is wrong with a message, without a JSON-RPC error code.
 func plainly(err error) string {
 	var wrong *wire.Error
 	if errors.As(err, &wrong) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// page is what a log is written to.
+// page is the writer of a test's log.
 type page struct {
 	mu     sync.Mutex
 	text   bytes.Buffer

@@ -17,7 +17,7 @@ import (
 )
 
 // takeModern is a server of 2026-07-28 only. Its first message decides what it speaks.
-// After an initialize it refuses everything, as real servers do that keep the version of
+// After an initialize it refuses everything, as do real servers that keep the version of
 // the first message.
 func (f *fake) takeModern(m wire.Message) {
 	first, _ := wire.String(wire.Lookup(f.seen[0], "method"))
@@ -103,7 +103,8 @@ func (f *fake) takeProbe(m wire.Message) {
 // modernInit is the initialize of a client that can be asked with forms.
 const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"1"}}`
 
-// deliverAs delivers a message of a client that can be asked, in a round.
+// deliverAs delivers a message of a client that can answer questions, for a round of its
+// call.
 func (r *rig) deliverAs(stream string, round int, raw string) {
 	r.Deliver(Delivery{ID: stream, Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
 }

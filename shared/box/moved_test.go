@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A client of a session whose server has another definition by now hears, once, that those
-// lists may have changed whose changes the server announces.
+// A session may move to another definition of its server. Its client then gets, once, a
+// list_changed for each list whose changes the server announces.
 func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[string][]string{"announces": {"tools", "resources"}, "normal": nil} {
@@ -18,7 +18,8 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 				r.Deliver(Delivery{ID: id, Session: "s", Moved: moved, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
 				r.result(id)
 			}
-			// The process runs, so this session hears at once.
+			// The process runs, so the client of this session gets the notifications at
+			// once.
 			r.Deliver(Delivery{ID: "2", Session: "s", Moved: true, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
 			r.result("2")
 			for range 2 {

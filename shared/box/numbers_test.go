@@ -49,8 +49,8 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	}
 }
 
-// If the server read a message otherwise than the box, one client could reach another
-// one's call: for encoding/json, {"id":"x","ID":5} is a request with id 5.
+// If the server understood a message differently from the box, one client could reach the
+// call of another: for encoding/json, {"id":"x","ID":5} is a request with id 5.
 func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	ann := c.callAs("ann/1", "1", "hang", "{}")

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// output keeps what a process prints beside messages, and other facts that explain its
-// end.
+// output holds what a process prints besides its messages, and other facts that explain
+// its end.
 type output struct {
 	hide   *redact.Redactor
 	log    *proc.Log // the full log, nil for none
@@ -56,7 +56,7 @@ func (o *output) starved(e proc.Exit, killed bool) bool {
 	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
-// marked says that a line comes from stdout.
+// marked adds to a line that it comes from stdout.
 func marked(line string) string {
 	if line == "" {
 		return ""

@@ -72,7 +72,7 @@ func (a *preparation) awaitStart() bool {
 }
 
 // prepare has the provisioner put everything in place, and resolves the command to
-// execute. It gives up when the process is to end, or after the startup timeout.
+// execute. It gives up when the process has to end, or after the startup timeout.
 func (a *preparation) prepare() (launch, error) {
 	p := a.p
 	s := p.box.server
@@ -128,7 +128,8 @@ func (a *preparation) progress(step provision.Progress) {
 		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})
-	// Progress has to grow, and the server's own begins at zero or above.
+	// Progress values have to grow, and those of the server begin at zero or above. So
+	// these values are negative.
 	a.steps++
 	at := -1 / float64(uint64(1)<<min(a.steps, 40))
 	for _, r := range p.conv.inOrder() {
@@ -180,7 +181,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 }
 
 // withSecrets returns the server with the values of its principal in the environment. It
-// writes the files of those that the server reads from files.
+// writes the files of the secrets that the server reads from files.
 func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, error) {
 	p := a.p
 	if len(s.Principal) == 0 {
@@ -225,7 +226,8 @@ func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, er
 	return s, nil
 }
 
-// mark gives the process its mark. clear ends every process that carries it.
+// mark puts the process's own mark into its environment. clear ends every process that
+// carries the mark.
 func (a *preparation) mark(s *Server) (clear func()) {
 	p := a.p
 	if s.Mark == "" {

@@ -28,7 +28,8 @@ func (s stageHand) Remove(process string) error {
 	return nil
 }
 
-// with gives a server a stager.
+// with returns a change that gives a server a Provisioner. removed gets the names of the
+// processes whose files the box removes.
 func with(do func(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)) (change func(*Server), removed chan string) {
 	removed = make(chan string, 10)
 	return func(s *Server) { s.Provisioner = stageHand{do, removed} }, removed
@@ -105,7 +106,7 @@ func TestFailureOfTheStagerIsTold(t *testing.T) {
 	}
 }
 
-// waiting is a stager that ends with its context.
+// waiting is a stager that returns when its context ends.
 func waiting(began chan<- struct{}) func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 	return func(ctx context.Context, _ string, _ func(provision.Progress)) (provision.Launch, error) {
 		began <- struct{}{}
@@ -123,7 +124,8 @@ func TestStagingEndsWithTheStartupTimeout(t *testing.T) {
 	}
 }
 
-// L-30: an end during the start leaves nothing.
+// L-30: a session that ends while its process is staged leaves neither a process nor
+// files.
 func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
 	began := make(chan struct{}, 1)
 	change, removed := with(waiting(began))

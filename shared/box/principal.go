@@ -25,14 +25,14 @@ func (Secret) String() string { return "***" }
 // GoString is String.
 func (s Secret) GoString() string { return s.String() }
 
-// The templates of values that a principal has, in values of the environment.
+// The templates for secrets of a principal, in values of the environment.
 const (
 	principalBegin = "${principal:"
 	fileBegin      = "${principal_file:"
 )
 
-// given is what a process has of its principal. The files are in its workspace, so that a
-// sandbox shows them to it and to no other process.
+// given holds the secrets that a process got for its principal. The files with secrets
+// are in the workspace of the process, so no other sandbox shows them.
 type given struct {
 	secrets map[string]Secret
 	folder  string // of the files, "" if the server reads none
@@ -41,8 +41,9 @@ type given struct {
 // secretsFolder is the folder of the files, in the workspace.
 const secretsFolder = ".dormouse-principal"
 
-// stale reports whether the process was started with other secrets than its group has
-// now. It replaces the files of the secrets that the process reads from files.
+// stale reports whether the process must be replaced because a secret of its group has
+// changed. If the process reads the secret only from a file, stale replaces the file
+// instead.
 func (p *process) stale() bool {
 	stale := false
 	for _, name := range p.box.server.Principal {
@@ -57,7 +58,7 @@ func (p *process) stale() bool {
 	return stale
 }
 
-// useless reports whether a secret of the process has ended, or was missing when the
+// useless reports whether a secret of the process has expired, or was missing when the
 // process was started.
 func (p *process) useless(now time.Time) bool {
 	return slices.ContainsFunc(p.box.server.Principal, func(name string) bool {
@@ -80,8 +81,7 @@ func (s Server) inFile(name string) bool {
 	})
 }
 
-// newFolder makes the folder of the files. It refuses one that a link leads out of the
-// workspace.
+// newFolder makes the folder of the files. It fails if a link leads out of the workspace.
 func newFolder(placed provision.Launch) (string, error) {
 	if placed.Workspace == "" {
 		return "", errors.New("it has no workspace for the files of ${principal_file:…}")
@@ -95,8 +95,8 @@ func newFolder(placed provision.Launch) (string, error) {
 
 func (f given) path(name string) string { return filepath.Join(f.folder, name) }
 
-// write replaces the file of a secret, or removes it if there is no secret. The folder
-// may have become a link to elsewhere, because the server can write in it.
+// write replaces the file of a secret, or removes it if there is no secret. The server
+// can write in the workspace, so the folder may now be a link to elsewhere.
 func (f given) write(name, value string) error {
 	if f.folder == "" {
 		return fs.ErrNotExist

@@ -14,7 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// acting lets the server act for its principal at github.
+// acting gives the server a variable GITHUB_TOKEN with a template for the principal's
+// secret github.
 func acting(value string) func(*Server) {
 	return func(s *Server) {
 		s.Principal = []string{"github"}
@@ -22,7 +23,8 @@ func acting(value string) func(*Server) {
 	}
 }
 
-// as sends a call of a tool with what the principal has at github.
+// as calls a tool for a principal. The principal's secret for github is token, until a
+// time.
 func (r *rig) as(session, principal, token string, until time.Time, id, tool string) string {
 	r.n++
 	d := Delivery{ID: fmt.Sprintf("d%d", r.n), Session: session, Principal: principal, Ticket: "t", Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `","arguments":0}}`)}
@@ -147,8 +149,8 @@ func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
 	}
 }
 
-// A server can put a link in the place of the folder. No file outside of its workspace
-// may change.
+// A server can replace the folder of its secrets by a link. No file outside of its
+// workspace may change.
 func TestALinkLeadsNoTokenOutOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	outside, place := t.TempDir(), t.TempDir()

@@ -14,10 +14,10 @@ const (
 	maxQueue = 32 << 20 // bytes that wait until the server reads them
 )
 
-// process is one run of the server: an OS process and the conversation with it. The
-// box's lock guards its fields, except those that guard themselves. Its goroutines are
-// those of its [processRun]: one that runs it, one writer, one reader of stdout and one
-// reader of stderr. All have ended when over is closed.
+// process is one run of the server: an OS process and the conversation with it. The box's
+// lock guards its fields, except those with a lock of their own. Its goroutines are those
+// of its [processRun]: one that runs it, one writer, one reader of stdout and one reader
+// of stderr. All have ended when over is closed.
 type process struct {
 	box      *boxCore
 	audience *audience // the sessions whose process it is
@@ -47,9 +47,9 @@ type process struct {
 
 // processOwner decides which process gets new messages.
 type processOwner interface {
-	// isCurrent reports whether p gets them.
+	// isCurrent reports whether p gets new messages.
 	isCurrent(p *process) bool
-	// detach makes the next message start another process, if p was to get it.
+	// detach has the next message start another process, if p is the current one.
 	detach(p *process)
 }
 
@@ -125,7 +125,7 @@ func (p *process) stop(f *fault) {
 }
 
 // endRequests ends all open requests, once. It counts a failed start before the clients
-// hear of it, so that a client that tries again at once has to wait.
+// get the error, so that a client that tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return
@@ -256,8 +256,8 @@ func (p *process) sendHeld() {
 	}
 }
 
-// announce tells a session of the process that lists may have changed, if it is yet to
-// hear that.
+// announce tells a session of the process that lists may have changed, if the session has
+// moved and its client does not know yet.
 func (p *process) announce(s *session) {
 	if s.moved {
 		s.announce(p.proto.initialized(s))

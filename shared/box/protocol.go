@@ -15,8 +15,9 @@ import (
 // While the server's protocol is unknown, the first process for a stateless client gets
 // server/discover. If the process does not understand it, the box replaces the process.
 // The first process for any other client gets initialize; the box replaces it only if it
-// refuses. The box keeps the result for all later processes until one refuses. A process
-// of several sessions gets initialize, if the server has it.
+// refuses. In later processes the box begins with the protocol that worked, until a
+// process refuses it. A process of several sessions gets initialize, unless the server
+// speaks only 2026-07-28.
 type protocol interface {
 	// hello writes the first message, under this id, and returns its method.
 	hello(id int64) (method string)
@@ -27,8 +28,8 @@ type protocol interface {
 	begin()
 	// initialized returns the result that a session's client gets for its initialize.
 	initialized(s *session) json.RawMessage
-	// outgoing translates a client's line for the process. It returns nil if there is
-	// nothing to send. r is the request in the line, nil for other messages.
+	// outgoing translates a client's line for the process. It returns nil if the process
+	// must get nothing. r is the request in the line, nil for other messages.
 	outgoing(r *request, line []byte) []byte
 	// withdraw has the process stop working on a request. It returns false if the caller
 	// is to send the client's own cancellation instead.
@@ -51,7 +52,7 @@ type firstAnswer struct {
 	failed  *fault     // not nil: the response cannot be used
 }
 
-// withParams returns a request with other params, nil for none.
+// withParams returns a request with these params instead of its own; nil removes them.
 func withParams(m wire.Message, params json.RawMessage) []byte {
 	m.Params = params
 	return m.Line()

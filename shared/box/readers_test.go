@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// These tests check that every reader takes a line for the same as the box: which request
+// These tests check that every reader understands a line as the box does: which request
 // it is, what it asks of which client, and whose progress it reports.
 
 var readers = flag.Int("readers", 3000, "nasty messages that are tried with every reader")
@@ -81,8 +81,8 @@ func named(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet
 }
 
-// opened opens a call unless one is open, and returns its number. The number is small, as
-// one that a client could guess.
+// opened opens a call unless one is open, and returns its number. The number is small, so
+// that a client could guess it.
 func (d dialogue) opened() (number string) {
 	d.t.Helper()
 	if len(d.Open()) == 0 {
@@ -173,7 +173,7 @@ func readWire(line []byte) (meaning, error) {
 	}, err
 }
 
-// differs says in what a reader disagrees with the box. It compares the name only for
+// differs says where a reader disagrees with the box. It compares the name only for
 // methods that have one in MCP.
 func differs(got, want meaning) string {
 	if !named(want.Method) {

@@ -38,7 +38,8 @@ func (p *process) report(state ProcessState, f *fault) {
 }
 
 // logOf returns the log for the line about a state of the process. The line names the
-// session that speaks for the process, and the session's client as that calls itself.
+// session that speaks for the process, and the name that the session's client gives
+// itself.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	client, _ := wire.String(wire.Lookup(p.audience.speaker.init, "clientInfo", "name"))
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
@@ -115,8 +116,8 @@ func (p *process) obituary() *fault {
 	return f
 }
 
-// causeOf says why the box told a process to end, in the words in which clients hear it,
-// without what these should do. The fault is that of the process, nil for none.
+// causeOf says why the box told a process to end. It uses the words of the error that
+// clients get, without the advice. The fault is that of the process, nil for none.
 func causeOf(f *fault) string {
 	if f == nil {
 		return "it had nothing to do"

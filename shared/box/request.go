@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// clientID is the id of a client's request, by its key.
+// clientID identifies a client's request by its session and the [idKey] of its id.
 type clientID struct {
 	session *session
 	key     string

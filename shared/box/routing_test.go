@@ -63,7 +63,7 @@ func (stopped) opened(*question) {}
 func (stopped) closed(*question) {}
 func (stopped) quiet()           {}
 
-// request puts a client's request on a stream. The stream has n requests.
+// request passes a client's request on a stream to the process.
 func (k *talk) request(stream *stream, raw string) *request {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))
@@ -80,7 +80,8 @@ func (k *talk) request(stream *stream, raw string) *request {
 	return r
 }
 
-// said has the process say something.
+// said has the process send a message. It reports whether the conversation takes the
+// message.
 func (k *talk) said(raw string) bool {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// processRun is the life of one process, from its turn to its end.
+// processRun runs one process, from the wait for its turn to its end.
 type processRun struct {
 	p       *process
 	hello   *handshake
@@ -17,7 +17,6 @@ func newProcessRun(h *handshake, left func(*process)) *processRun {
 	return &processRun{p: h.p, hello: h, prepare: preparation{p: h.p}, left: left}
 }
 
-// run runs the process from beginning to end.
 func (r *processRun) run() {
 	p := r.p
 	if r.prepare.awaitTurn() && r.launch() {
@@ -110,7 +109,7 @@ func (r *processRun) accompany() {
 	c.Release()
 }
 
-// speak writes to the process.
+// speak writes the queued lines to the process's stdin.
 func (r *processRun) speak() {
 	p := r.p
 	if p.queue.WriteLines(p.child.Stdin()) != nil {
@@ -118,8 +117,8 @@ func (r *processRun) speak() {
 	}
 }
 
-// leave ends a process that has exited or closed one of its pipes. It may still answer
-// its open requests.
+// leave ends a process that has exited or closed one of its pipes. The process may still
+// answer its open requests.
 func (r *processRun) leave() {
 	p := r.p
 	p.box.mu.Lock()
@@ -132,7 +131,6 @@ func (r *processRun) leave() {
 	p.child.Terminate()
 }
 
-// bury stops the timers and reports the end.
 func (r *processRun) bury() {
 	p := r.p
 	r.hello.stop()

@@ -6,9 +6,10 @@ type Scope string
 // wide reports whether several sessions may share a process.
 func (s Scope) wide() bool { return s == ScopePrincipal || s == ScopeShared }
 
-// Name returns the name of a session's process. A session with a process of its own gives
-// its id; others share "shared", or "principal-" and the principal. A session whose
-// principal is not known shares its process only in ScopeShared.
+// Name returns the name of a session's process. If the session has a process of its own,
+// the name is the session's id. A shared process is named "shared", or "principal-" and
+// the principal. A session whose principal is not known shares its process only in
+// ScopeShared.
 func (s Scope) Name(sessionID, principal string) string {
 	switch {
 	case s == ScopeShared:

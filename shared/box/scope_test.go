@@ -43,7 +43,7 @@ func (c crowd) saysIn(session, id string, lines ...string) string {
 	return c.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
 }
 
-// hears waits for the next event of a session on a stream.
+// hears waits for the next event of a stream of a session.
 func (c crowd) hears(session, stream string) Output {
 	c.t.Helper()
 	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return e.Session == session && e.Stream == stream })

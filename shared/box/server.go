@@ -25,8 +25,8 @@ const (
 // values of the environment. The path is known only when the workspace is made.
 const WorkspaceVariable = "${workspaceFolder}"
 
-// Server is the configured server of a box. New takes it over: the caller must not
-// change its maps and slices any more. It has one field for each setting.
+// Server is the configured server of a box. After the call of New the caller must not
+// change its maps and slices. It has one field for each setting.
 type Server struct {
 	// Name is the name of the server in errors and logs.
 	Name string
@@ -39,8 +39,9 @@ type Server struct {
 	// print them.
 	Env map[string]string
 	// Principal has the names in `${principal:NAME}` and `${principal_file:NAME}` in
-	// values of Env. A process gets what its principal has there, see Delivery.Secrets. A
-	// variable without a value is left out. Scope is not ScopeShared then.
+	// values of Env. A process gets its principal's secrets of these names, see
+	// Delivery.Secrets. A variable whose secret is missing is left out. Scope must not be
+	// ScopeShared.
 	Principal []string
 	// Secrets names variables of Env whose values are hidden at any length.
 	Secrets []string
@@ -53,17 +54,17 @@ type Server struct {
 	// to execute in the place of Command, Args and Cwd. If it is nil, the box executes
 	// those.
 	Provisioner Provisioner
-	// Keeper keeps the workspaces of the Provisioner while the box sleeps, so it needs
-	// one. Nil keeps none.
+	// Keeper keeps the workspaces of the Provisioner while the box sleeps. It needs a
+	// Provisioner. If Keeper is nil, no workspace is kept.
 	Keeper Keeper
-	// Kept is for processes of one session. With ScopePrincipal each process begins with
-	// the workspace that any session of its principal has saved last.
+	// Kept matters if each session has its own process. With ScopePrincipal each process
+	// begins with the workspace that any session of its principal has saved last.
 	Kept Scope
 
 	// Scope says which sessions share a process; "" is ScopeSession. The first delivery
-	// of any of them starts the process; the end of one session leaves it to the others.
-	// All of them get its messages outside of calls. A client may see what the others do
-	// in the process, as far as the server shows it.
+	// of any of them starts the process; if one session ends, the process goes on for the
+	// others. All of them get the messages that the process sends outside of calls. A
+	// client may see what the others do in the process, as far as the server shows it.
 	Scope Scope
 
 	// Sandbox makes the sandbox of one process, by the name of the process. placed is
@@ -80,8 +81,8 @@ type Server struct {
 	// only on Linux.
 	Mark string
 	// MaxProcesses limits the processes at a time, of all sessions; 0 means no limit. At
-	// the limit the box stops the process that has been idle longest. If all are at
-	// work, it refuses the new one.
+	// the limit the box stops the process that has been idle longest. If all processes
+	// are at work, the box refuses the new one.
 	MaxProcesses int
 	// Stderr, if not nil, opens a writer for the stderr of a process, by the name of the
 	// process. One goroutine at a time writes whole lines to it, with secrets replaced
@@ -90,9 +91,10 @@ type Server struct {
 	// closes it. If Stderr is nil, the box logs the end of the output with a failure.
 	Stderr func(name string) io.WriteCloser
 
-	// ShowOutput lets clients see the end of stderr, and of the stdout beside messages,
-	// of a process or its install in errors. Set it on a machine whose clients are its
-	// operator. The output of a hosted program may be meant only for the operator.
+	// ShowOutput adds output to the errors that clients get: the end of a process's
+	// stderr and of its stdout besides messages, or of an install's stderr. Set it on a
+	// machine whose clients are its operator. The output of a hosted program may be meant
+	// only for the operator.
 	ShowOutput bool
 
 	// Era is the protocol that the server was found to speak, "" if it is not known. It
@@ -103,27 +105,27 @@ type Server struct {
 	// to its answer to initialize. Zero means the default.
 	StartupTimeout time.Duration
 	// ProbeTime limits the time that a process of a server of unknown protocol has to
-	// answer server/discover; then another process takes its place. After a sixth of it
-	// the box sends initialize too. Zero means the default.
+	// answer server/discover; then another process takes its place. After a sixth of this
+	// time the box sends initialize too. Zero means the default.
 	ProbeTime time.Duration
 	// ToolTimeout limits the time of one tools/call, or any other request, from when the
 	// process gets it. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
 	// AnswerTimeout limits the time that the client has to answer a question of a
-	// request. ToolTimeout stands still meanwhile. Zero means the default.
+	// request. That time does not count against ToolTimeout. Zero means the default.
 	AnswerTimeout time.Duration
 	// Idle is how long the box keeps an idle process. Zero means the default.
 	Idle time.Duration
 }
 
-// Provisioner puts in place what processes need before they start. A
-// [provision.Provisioner] is one.
+// Provisioner puts in place what processes need before they start.
+// [provision.Provisioner] implements it.
 type Provisioner interface {
 	// Provision prepares a process by its name, which is [Scope.Name] of its session. It
 	// blocks until it is done, and gives up when ctx ends. tell reports its steps. Its
 	// error may be a [*provision.Error].
 	Provision(ctx context.Context, name string, tell func(provision.Progress)) (provision.Launch, error)
-	// Remove deletes what was made for a process of a session that has ended.
+	// Remove deletes the files of a process whose session has ended.
 	Remove(name string) error
 }
 

@@ -23,12 +23,13 @@ type session struct {
 	departed  bool   // it has no group, or has left it
 	forget    func() // deletes the session from the box
 
-	// Each is from the last delivery that had it.
+	// All of these are from the last delivery, but init is from the last delivery that
+	// had one.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
 
-	moved bool // its client is yet to hear that lists may have changed
+	moved bool // its client does not know yet that lists may have changed
 
 	over bool // the session has ended together with its own process, so its files are removed too
 
@@ -126,7 +127,6 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// dropStream drops the pending events of a stream.
 func (s *session) dropStream(id string) {
 	s.untold = slices.DeleteFunc(s.untold, func(t told) bool {
 		if t.streamID != id {
@@ -144,7 +144,7 @@ func verbosity(level string) int {
 	return slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, level)
 }
 
-// can reports whether the session's client has said that it answers m.
+// can reports whether the session's client has declared that it can answer m.
 func (s *session) can(m wire.Message) bool {
 	has := func(path ...string) bool {
 		v := wire.Lookup(s.init, append([]string{"capabilities"}, path...)...)

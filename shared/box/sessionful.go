@@ -21,8 +21,8 @@ func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
 	params := s.p.audience.initParams()
 	s.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
-	// The client's progress token could be the number of another request, so the box's
-	// own goes in its place.
+	// The client's progress token could be the number of another request, so the box
+	// sends its own token.
 	params, _ = wire.Replace(params, number, "_meta", wire.MetaProgressToken)
 	if bridge.SaysModern(params) {
 		params = bridge.Strip(wire.MethodInitialize, params)
@@ -67,8 +67,8 @@ func (s *sessionful) begin() {
 	}
 }
 
-// set sends a request of the box itself and ignores the answer: an earlier process has
-// already answered the client.
+// set sends a request of the box itself. It ignores the answer, because an earlier
+// process has already answered the client's own request.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {

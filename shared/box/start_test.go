@@ -32,8 +32,8 @@ func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 		works := false
 		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 			if works {
-				// This start gets further than the ones before. The test checks no more of
-				// it.
+				// This start does not fail in the same way as the ones before. The test
+				// checks nothing more about it.
 				return provision.Launch{}, context.Canceled
 			}
 			return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: errors.New("no network")}
@@ -191,7 +191,7 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	}
 }
 
-// L-32: a process that is being stopped counts until it has ended.
+// L-32: a process that is being stopped counts against MaxProcesses until it has ended.
 func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })

@@ -2,7 +2,7 @@ package box
 
 import "time"
 
-// state is the step of its life that a process has reached. It only goes forward.
+// state says how far a process has come. It only goes forward.
 type state int
 
 const (
@@ -13,7 +13,7 @@ const (
 	gone                  // its requests have ended; the box ignores its output
 )
 
-// ProcessState is the step of its life that a process has reached.
+// ProcessState says how far a process has come, for the sink.
 type ProcessState string
 
 // The states. The sink gets Staging once for each step of the preparation, then Started,
@@ -31,7 +31,7 @@ const (
 // server's environment.
 type ProcessStatus struct {
 	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
-	Session string // the session that has it; of several, the one heard last
+	Session string // the session of the process; if several share it, the one that was active last
 	Ticket  string // the session's newest
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not

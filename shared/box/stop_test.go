@@ -27,7 +27,8 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
 	})
-	// Otherwise the box would sleep only after twice the idle time.
+	// The end of a process does not count as activity. Otherwise the box would sleep only
+	// after twice the idle time.
 	if since, idle := r.IdleSince(); !idle || time.Since(since) < 100*time.Millisecond {
 		t.Errorf("the end of the process counts as something a client did: %v since %s", idle, since)
 	}

@@ -17,10 +17,10 @@ type stream struct {
 	round      int    // how often its delivery was suspended
 	came       time.Time
 	open       int      // requests that are at work
-	asking     []asking // those that need something of their client
+	asking     []asking // those that need answers of their client
 }
 
-// asking is a request that needs something of its client.
+// asking is a request that needs answers of its client.
 type asking struct {
 	raw       []byte // the request to deliver again
 	questions []bridge.Asked
@@ -28,7 +28,6 @@ type asking struct {
 	within    time.Duration
 }
 
-// questions counts the questions of a stream.
 func (st *stream) questions() int {
 	n := 0
 	for _, a := range st.asking {
@@ -37,7 +36,7 @@ func (st *stream) questions() int {
 	return n
 }
 
-// event tells the client a message of the stream.
+// event sends the client a message of the stream.
 func (st *stream) event(raw []byte, final bool) {
 	e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw, Final: final}
 	if st.id == "" {
@@ -61,7 +60,7 @@ func (st *stream) refuseAll(requests []wire.Message, f *fault) {
 }
 
 // ask suspends the delivery: it sends the questions of its requests to the client. It is
-// called once, when each request of the delivery has ended or needs something.
+// called once, when each request of the delivery has ended or waits for answers.
 func (st *stream) ask() {
 	suspended := &Suspension{}
 	var raws, requests [][]byte

@@ -91,7 +91,8 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	if string(wire.Lookup(cancel, "method")) != `"notifications/cancelled"` || string(wire.Lookup(cancel, "params", "requestId")) != string(wire.Lookup(lines[len(lines)-2], "id")) {
 		t.Errorf("the process got %s at last", cancel)
 	}
-	// The server still answers, as it may. The client gets none of that.
+	// The server may still answer the cancelled request. The client does not get that
+	// answer.
 	number := string(wire.Lookup(lines[len(lines)-2], "id"))
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
 	r.none(t, d)

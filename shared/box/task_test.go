@@ -45,7 +45,7 @@ func (f *fake) takeTasks(m wire.Message) {
 	}
 }
 
-// finish answers tasks/result as the tool wants.
+// finish answers tasks/result as the name of the tool says.
 func (f *fake) finish(m wire.Message) {
 	switch tool, _ := wire.String(f.asks["tool"]); tool {
 	case "works":

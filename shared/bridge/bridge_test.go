@@ -188,9 +188,9 @@ type script struct {
 }
 
 // TestRoundsAlwaysEnd plays random calls to their end, over any number of rounds. The
-// clients forget answers, repeat rounds, and sometimes continue after the server has. The
-// test asks every question until it is answered. Each response must have exactly the
-// events after the round before. The last response must be the server's.
+// clients leave out answers, and sometimes repeat a round. Each response must have
+// exactly the progress since the round before. At the end every question is answered, and
+// the last response is the server's.
 func TestRoundsAlwaysEnd(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playRounds(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -258,7 +258,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 		}
 		next := turn.State()
 		inputs = answersTo(t, rnd, turn.Required("sealed"))
-		if rnd.IntN(5) > 0 || state.Stream == "" { // otherwise the client repeats the round before
+		if rnd.IntN(5) > 0 || state.Stream == "" { // otherwise the client repeats the previous round
 			state = next
 		}
 	}
@@ -306,7 +306,7 @@ func drain(t *testing.T, turn *bridge.Turn, s *script, from session.Index, step 
 	}
 }
 
-// answersTo answers some or all of the questions.
+// answersTo returns answers to some or all of the questions.
 func answersTo(t *testing.T, rnd *rand.Rand, required []byte) string {
 	var asked map[string]json.RawMessage
 	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil || len(asked) == 0 {

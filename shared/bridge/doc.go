@@ -13,11 +13,11 @@
 //   - [Discover] and [Listener] have no counterpart in the legacy era.
 //   - [ToolNotes] returns what a list of tools says about later calls: the arguments that
 //     headers must repeat ([CheckParams]), and task support ([NotedTasks]).
-//   - [Task] is a call whose client comes for it later. [TaskRef] is the content of its name.
+//   - [Task] is a call whose result its client fetches later. [TaskRef] is its name.
 //
 // The other direction is a legacy client before a server that speaks the modern era only:
 //
-//   - [Legacy] is the client. [Legacy.Params] adds what the server must be told of it with
+//   - [Legacy] is the client. [Legacy.Params] adds what the server must know about it, with
 //     each request. [Legacy.Initialize] makes the client's result of initialize.
 //   - [Plain], [PlainFault] and [PlainNotification] translate the server's messages.
 //   - [ReadInputs] and [Legacy.Ask] turn a call for input into questions to the client.

@@ -19,9 +19,9 @@ const (
 type Listener struct {
 	id     json.RawMessage
 	server json.RawMessage
-	lists  object   // which changes of lists the client hears of: members such as toolsListChanged, with the value true
-	uris   []string // resources that the client wants to hear of
-	tasks  []string // names of the tasks that it wants to hear of
+	lists  object   // the changes of lists that the client gets: members such as toolsListChanged, with the value true
+	uris   []string // resources whose changes the client wants
+	tasks  []string // names of the tasks whose changes it wants
 }
 
 // NewListener reads a subscriptions/listen. handshake is the server's result of initialize.
@@ -62,7 +62,7 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	return l, nil
 }
 
-// ReadTasks reads the names of the tasks that a client wants to hear of, at most 16. Errors
+// ReadTasks reads the names of the tasks whose changes a client wants, at most 16. Errors
 // are [NeedsTasks] for a client that has not declared tasks, and *[wire.Error] with
 // [wire.CodeInvalidParams].
 func (l *Listener) ReadTasks(r Request) error {
@@ -83,7 +83,7 @@ func (l *Listener) ReadTasks(r Request) error {
 	return nil
 }
 
-// Tasks returns the names of the tasks that the client wants to hear of.
+// Tasks returns the names of the tasks whose changes the client wants.
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
 // HonourTasks sets the tasks whose changes the client gets.

@@ -9,9 +9,9 @@ import (
 
 // Dormouse uses the modern era with native servers, whatever the era of the client.
 
-// Handshake returns the result that a modern server would give to initialize. It makes it
-// from the server's result of server/discover, and keeps the modern capabilities. So
-// [Discover] can turn the handshake back into that result.
+// Handshake returns a result of initialize for a modern server. It is made from the
+// server's result of server/discover, and keeps the modern capabilities. So [Discover]
+// can turn it back into that result.
 func Handshake(discover json.RawMessage) json.RawMessage {
 	result := Legacy{version: wire.V20251125}.Initialize(discover)
 	capabilities := wire.Lookup(discover, "capabilities")

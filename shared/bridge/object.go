@@ -32,7 +32,7 @@ func objectOf(raw json.RawMessage) (o object, ok bool) {
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
 // get returns the value of the last member with this key, or nil. All readers of JSON in
-// this module let the last one count.
+// this module use the last of several members with one key.
 func (o object) get(key string) json.RawMessage {
 	for _, m := range slices.Backward(o) {
 		if m.key == key {
@@ -42,7 +42,8 @@ func (o object) get(key string) json.RawMessage {
 	return nil
 }
 
-// with returns the object with one member of this key, in the place of the first.
+// with returns the object with exactly one member of this key. It replaces the first of
+// them, or is added at the end.
 func (o object) with(key string, value json.RawMessage) object {
 	at := slices.IndexFunc(o, func(m member) bool { return m.key == key })
 	rest := o.without(key)

@@ -13,8 +13,8 @@ import (
 // has more, Dormouse keeps none and compares nothing.
 const maxParams = 16 << 10
 
-// headerParams maps a tool, and the rest of a header's name in lower case, to the path of the
-// argument that the header repeats.
+// headerParams maps a tool, and the rest of a header's name after Mcp-Param- in lower
+// case, to the path of the argument that the header repeats.
 type headerParams map[string]map[string][]string
 
 // HeaderParams reads a result of tools/list, and returns for [CheckParams] which headers
@@ -167,8 +167,9 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 	return nil
 }
 
-// ParamHeaders returns the values of the headers that must repeat arguments of a tools/call,
-// by the rest of the header's name. known is a result of [HeaderParams], nil for none.
+// ParamHeaders returns the values of the headers that must repeat arguments of a
+// tools/call, by the rest of the header's name after Mcp-Param-. known is a result of
+// [HeaderParams], nil for none.
 func ParamHeaders(known, params json.RawMessage) map[string]string {
 	var tools headerParams
 	if known == nil || json.Unmarshal(known, &tools) != nil {
@@ -205,7 +206,8 @@ func repeats(header []string, value json.RawMessage) bool {
 	if s, isText := wire.String(value); isText {
 		return got == s
 	}
-	// 42.0 equals 42. A number that could take long to compute is compared as it is written.
+	// Numbers are compared by value: 42.0 equals 42. If that could take long, they are
+	// compared as text.
 	const longest = 64
 	if len(got) > longest || len(value) > longest || strings.ContainsAny(got+string(value), "eExXpP_/") {
 		return got == string(value)

@@ -25,7 +25,7 @@ type Answer struct {
 }
 
 // input returns the question as an entry of inputRequests. The entry always has params,
-// because go-sdk 1.8 cannot read one without.
+// because go-sdk 1.8 cannot read an entry without.
 func (q question) input() json.RawMessage {
 	params, _ := objectOf(q.params)
 	return object{
@@ -55,8 +55,8 @@ func (q question) needs() (path []string, ok bool) {
 	}
 }
 
-// declared reports whether a client's capabilities include one. Elicitation without a mode
-// means forms, as it did before there were modes.
+// declared reports whether a client's capabilities include the one at path. Elicitation
+// without a mode means forms, as it did before there were modes.
 func declared(capabilities json.RawMessage, path []string) bool {
 	if isObject(wire.Lookup(capabilities, path...)) {
 		return true

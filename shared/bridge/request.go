@@ -196,7 +196,7 @@ func levels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// severity returns the place of a level in levels, or -1.
+// severity returns the index of a level in levels, or -1.
 func severity(level string) int { return slices.Index(levels(), level) }
 
 // isID reports whether a value is a string or an integer.

@@ -9,7 +9,8 @@ import (
 )
 
 // These limit how long a client may keep a result if its legacy server does not say. A
-// listen stream reports changes earlier. A resource may change with any read.
+// listen stream reports changes earlier. A resource must not be kept, because it may
+// change with any read.
 const (
 	discoverFresh = time.Hour
 	listFresh     = 5 * time.Minute
@@ -29,7 +30,7 @@ func Result(method string, result, server json.RawMessage) json.RawMessage {
 			o = o.with("ttlMs", strconv.AppendInt(nil, fresh.Milliseconds(), 10))
 		}
 		if o.get("cacheScope") == nil {
-			// Another caller may get another result.
+			// The result is private, because another caller may get another result.
 			o = o.with("cacheScope", text("private"))
 		}
 	}
@@ -93,10 +94,10 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
 }
 
-// Unknown returns a handshake for a server that has never started. A client that waited for
-// the start in server/discover would take the server for one of the legacy era. Unknown
-// offers what servers usually have, and clients must not keep it. If the server lacks a
-// feature, its lists are empty ([Turn.Take]).
+// Unknown returns a handshake for a server that has never started. If server/discover
+// waited for the start, the client would give up and take the server for one of the
+// legacy era. Unknown offers what servers usually have, and clients must not keep it. If
+// the server lacks a feature, its lists are empty ([Turn.Take]).
 func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
 }
@@ -128,9 +129,9 @@ func versions() json.RawMessage {
 	return out
 }
 
-// Fault returns a legacy server's error object in the form of the modern era, and its code. A
-// missing resource no longer has a code of its own. Dormouse's own code for a cancelled
-// request is not part of the protocol.
+// Fault returns a legacy server's error object in the form of the modern era, and its
+// code. A missing resource no longer has a code of its own. Fault replaces Dormouse's own
+// code for a cancelled request, which is not part of the protocol.
 func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
 	code = wire.Code(n)
@@ -148,7 +149,7 @@ func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	return out, code
 }
 
-// faultResponse returns a response with an error object as it is.
+// faultResponse returns a response with an unchanged error object.
 func faultResponse(id, fault json.RawMessage) []byte {
 	return object{{"jsonrpc", text("2.0")}, {"id", id}, {"error", fault}}.encode()
 }

@@ -14,8 +14,8 @@ import (
 // it, sealed, as requestState. It is valid only for the caller whose session it names, for
 // the same method and params, until it expires.
 //
-// It may be used more than once: the first answer to a question counts, and reading a log
-// again does no harm.
+// A client may use it more than once: Dormouse takes only the first answer to a question,
+// and reading a log again does no harm.
 type State struct {
 	// Session is the session of the caller; its ID is computed from the caller.
 	Session session.ID `json:"s"`

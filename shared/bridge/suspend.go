@@ -68,9 +68,9 @@ func unable(why string) *wire.Error {
 type Asked = session.Question
 
 // Ask makes the questions that begin a round of a stream for a legacy client, and the
-// requests that ask them. Their ids count from first. of is the place, in its batch, of
-// the request that needs the inputs. fault says that the client cannot be asked, by its
-// capabilities.
+// requests that ask them. Their ids count from first. of is the index, in its batch, of
+// the request that needs the inputs. fault says that the client has not declared the
+// capability for a question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := session.QuestionID(session.StreamID(stream), round, first+i)
@@ -115,7 +115,7 @@ func Retry(raw []byte, state json.RawMessage) []byte {
 	return withParams(m, params)
 }
 
-// withParams returns a request with other params, and its own id.
+// withParams returns a request with other params and the same id.
 func withParams(m wire.Message, params object) []byte {
 	if out, ok := wire.Replace(m.Raw, params.encode(), "params"); ok {
 		return out

@@ -240,7 +240,7 @@ const (
 	statusCancelled = "cancelled"
 )
 
-// state returns the status, and the members of a task that belong to it.
+// state returns the status, and the members of a task that belong to that status.
 func (t *Task) state(answered map[string]bool) (status string, members object) {
 	switch r := t.response; {
 	case r != nil && r.Error == nil:

@@ -151,9 +151,9 @@ func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
 	return Step{}
 }
 
-// keyFor returns the key of a question for the client. It is a free name that says what
-// the question is about, or otherwise the id. In a task it is always the id, because keys
-// must be unique for the task's whole life.
+// keyFor returns the key of a question for the client. It is a name that says what the
+// question is about, if that name is free; otherwise it is the id. In a task it is always
+// the id, because keys must be unique for the task's whole life.
 func (t *Turn) keyFor(q question) string {
 	name := q.name()
 	_, before := t.state.Asked[name]
@@ -185,8 +185,8 @@ func (t *Turn) withdraw(m wire.Message) {
 	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
 }
 
-// notification returns a notification for the client. It returns nil unless it is progress of
-// this request or a log message that the client wants.
+// notification returns a notification for the client. It returns nil unless m is progress
+// of this request, or a log message that the client wants.
 func (t *Turn) notification(m wire.Message) []byte {
 	switch m.Method {
 	case wire.NotifyProgress:

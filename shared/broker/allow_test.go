@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// The rules for tools are asked with the claims of the sign-in, at the sign-in and at each
-// refresh. Tools of a rule that is newer than a token are refused.
+// The broker applies the rules for tools to the claims of the sign-in, at the sign-in and
+// at each refresh. Tools of a rule that is newer than a token are refused.
 func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	rules := func(tools map[string]oauth.Rule) map[string]oauth.Rule {
 		return map[string]oauth.Rule{"files": {Everyone: true, Tools: tools}, "*": {Everyone: true}}

@@ -32,7 +32,7 @@ const (
 	codeWithin    = time.Minute
 )
 
-// redirectError is a refusal that the client is told by way of the browser.
+// redirectError is a refusal that reaches the client by a redirect of the browser.
 type redirectError struct {
 	to         request
 	code, text string
@@ -81,7 +81,7 @@ func (b *Broker) ask(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	req := request{Client: who.id, Redirect: q.Get("redirect_uri"), State: q.Get("state"), Name: who.name, Until: time.Now().Add(consentWithin).Unix()}
-	// Nobody is sent to an address that the client has not registered.
+	// The broker never sends a browser to an address that the client has not registered.
 	if checkRedirect(req.Redirect) != nil || !who.has(req.Redirect) {
 		return bad("invalid_request", "the client asks to send you to an address that it has not registered; its developer must register that address")
 	}
@@ -103,7 +103,7 @@ func (b *Broker) ask(w http.ResponseWriter, r *http.Request) error {
 	return b.askUser(w, r, who, req)
 }
 
-// check checks the part of a request whose mistakes the client is told.
+// check checks the part of a request whose mistakes are reported to the client.
 func (b *Broker) check(q url.Values, resources []string, req *request) error {
 	refuse := func(code, text string) error { return &redirectError{*req, code, text} }
 	switch {
@@ -149,8 +149,8 @@ func isChallenge(text string) bool {
 	return err == nil && len(raw) == 32
 }
 
-// asked is what a consent page seals: the request, and the value of the cookie of the
-// browser that it was shown to.
+// asked is the sealed data of a consent page: the request, and the value of a cookie of
+// the browser that got the page.
 type asked struct {
 	Request request `json:"r"`
 	CSRF    string  `json:"f"`

@@ -45,7 +45,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Store is what the broker keeps things in: grants, and a few values of its own.
+// Store stores the grants, and a few values of the broker's own.
 type Store interface {
 	session.Grants
 	session.Values
@@ -65,14 +65,15 @@ type Config struct {
 	Served func(server string) bool
 	Store  Store
 	Keys   Keys
-	// Secret seals what clients and browsers carry. Others also open it.
+	// Secret seals the data that clients and browsers carry. The broker also opens data
+	// that was sealed with one of Others.
 	Secret []byte
 	Others [][]byte
 	// Login is where users sign in. nil: at Settings.Issuer, or with any name if that is
 	// the public URL itself.
 	Login Login
-	// SignedIn gets the tokens that the identity provider has given to a user who signed in
-	// for a server, or for a group by its address. nil: nobody needs them.
+	// SignedIn gets the tokens that the identity provider has given to a user who signed
+	// in for a server, or for a group by its address. nil: the broker drops them.
 	SignedIn func(ctx context.Context, who session.Identity, server string, t Token) error
 	// Client makes requests to the issuers. nil: one with limits.
 	Client *http.Client
@@ -109,8 +110,8 @@ type targets struct {
 // seals has a sealer for each purpose.
 type seals map[purpose]*session.Sealer
 
-// purpose is what something sealed is for. Nothing that is sealed for one opens for
-// another.
+// purpose says what sealed data is for. Data that is sealed for one purpose cannot be
+// opened for another.
 type purpose string
 
 const (
@@ -203,7 +204,7 @@ func (b *Broker) allRoutes() map[string]route {
 	}
 }
 
-// Paths are the paths that a [Broker] may serve, beside those of the servers.
+// Paths are the paths that a [Broker] may serve, besides those of the servers.
 func Paths() []string {
 	return []string{"/.well-known/oauth-authorization-server", "/authorize", "/callback", "/login", "/register", "/revoke", "/token"}
 }
@@ -246,7 +247,8 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request) error {
 	case !ok:
 		return &refusal{status: http.StatusNotFound, code: "not_found", text: "there is nothing at this path"}
 	case b.plain && !b.known(r.Host):
-		// A page that gave its own name the address of this machine could read our pages.
+		// A page whose domain name leads to this machine could otherwise read our pages
+		// (DNS rebinding).
 		return &refusal{status: http.StatusForbidden, code: "access_denied", text: "this endpoint is not served under this name; use " + b.settings.PublicURL}
 	}
 	if to.public {

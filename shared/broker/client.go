@@ -29,7 +29,7 @@ type client struct {
 	check  func(secret string) bool
 }
 
-// clients finds clients.
+// clients finds the client that has an id.
 type clients struct {
 	seals
 	list      map[string]oauth.Client // of the settings
@@ -74,7 +74,7 @@ func lists(registered []string, uri string) bool {
 type registration struct {
 	at     time.Time
 	method byte     // index in authMethods
-	hashes [][]byte // of redirect URIs, hashChars each
+	hashes [][]byte // of redirect URIs, hashBytes each
 	name   string
 }
 
@@ -86,8 +86,9 @@ const (
 	maxName      = 40 // bytes of a name that are kept
 )
 
-// An id is sealed, so nothing is stored for a client. It is as short as a few hashes,
-// because many clients keep ids in 255 characters.
+// registeredID seals a registration into an id, so nothing is stored for a client. It
+// seals short hashes of the redirect URIs, because many clients keep ids in 255
+// characters.
 func (b *clients) registeredID(r registration) string {
 	plain := binary.BigEndian.AppendUint32(nil, uint32(r.at.Unix())) //nolint:gosec // until 2106
 	plain = append(plain, r.method, byte(len(r.hashes)))
@@ -192,7 +193,7 @@ func (b *clients) authenticate(r *http.Request, f url.Values) (client, error) {
 	return client{}, unknownClient()
 }
 
-// document is the JSON about a client that it sends or publishes (RFC 7591 §2).
+// document is the JSON that a client sends or publishes about itself (RFC 7591 §2).
 type document struct {
 	ID        string   `json:"client_id,omitempty"`
 	Name      string   `json:"client_name,omitempty"`

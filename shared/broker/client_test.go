@@ -302,7 +302,8 @@ func TestA42TheConsentPageCannotBeForged(t *testing.T) {
 		for name, want := range map[string]string{
 			"X-Frame-Options": "DENY", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
 			"Content-Security-Policy": "default-src 'none'; style-src 'nonce-", "Content-Type": "text/html; charset=utf-8", "Access-Control-Allow-Origin": "",
-			// It would take from a client in a web page the window that it has opened for the sign-in.
+			// This header would cut off a client in a web page from the window that it
+			// has opened for the sign-in.
 			"Cross-Origin-Opener-Policy": "",
 		} {
 			if got := res.Header.Get(name); !strings.HasPrefix(got, want) || want == "" && got != "" {

@@ -101,8 +101,8 @@ func TestAUserOfManyGroupsThatTheRulesNameIsRefusedByTheConsole(t *testing.T) {
 	}
 }
 
-// A token for the console lets its holder act on all servers of a tenant. No client but the
-// console gets one, and the console gets no other.
+// A token for the console lets its holder act on all servers of a tenant. Only the
+// console gets such a token, and it gets no token for anything else.
 func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 	s := withRoles(t)
 	_, challenge := pkce()
@@ -126,7 +126,7 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 			t.Errorf("%s: %s %v", name, res.Status, res.Header)
 		}
 	}
-	// A token for a server is none for the console.
+	// A token for a server is not valid for the console.
 	_, access, _ := s.tokens()
 	if _, _, err := s.issued().Operator(t.Context(), access); session.CodeOf(err) != session.Unauthenticated {
 		t.Errorf("with a token for a server: %v", err)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// browsers keeps things in the browsers of users, and shows them pages.
+// browsers keeps data in cookies of the users' browsers, and shows them pages.
 type browsers struct {
 	seals
 	plain  bool   // on loopback without TLS
 	origin string // of the sign-in's pages; "" for our own
 }
 
-// Cookies. Their names have the prefix that ties them to this host, but on loopback
-// without TLS, where browsers refuse it.
+// Cookies. The prefix of their names ties them to this host. On loopback without TLS the
+// names have no prefix, because browsers refuse it there.
 const (
 	cookieCSRF    = "dm_csrf"
 	cookieConsent = "dm_consent"
@@ -59,7 +59,7 @@ const (
 	maxConsents = 12
 )
 
-// what identifies the client, the host that it gets its code at, and the server.
+// what identifies the client, the host where the client gets its code, and the server.
 func what(who client, req request) string {
 	return idText(sum(strings.Join([]string{who.id, who.mark, hostOf(req.Redirect), req.Server}, "\x00")))[:handleChars]
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// crashing is a store under a function that may crash: at one of its next calls, before
-// or after the store has done it. An answer of the store may also be lost.
+// crashing is the store of a function that may crash at one of its next calls, before or
+// after the store executes the call. The answer of the store may also be lost.
 type crashing struct {
 	random *rand.Rand
 	in     int // calls until the crash; 0: none
@@ -55,7 +55,7 @@ type simCode struct {
 	refresh string
 	until   time.Time
 	sent    bool // an answer with tokens left the function
-	over    bool // the client was told last that its grant is over
+	over    bool // the last answer to the client said that its grant is over
 }
 
 // send posts to /token. The function may crash, and the answer may be lost after it was
@@ -78,7 +78,8 @@ func (s *sim) send(c *simCode, f url.Values) {
 	}()
 	crashed := s.in <= 0 && s.armed
 	s.in, s.armed = 0, false
-	// The broker forgets a code that has expired, and says nothing of its grant.
+	// The broker does not keep a code that has expired, so its refusal says nothing about
+	// the code's grant.
 	asked := f.Get("grant_type") == "refresh_token" || time.Now().Before(c.until)
 	c.over = !crashed && w.Code == http.StatusBadRequest && asked
 	if w.Code != http.StatusOK || w.Body.Len() == 0 {
@@ -92,11 +93,11 @@ func (s *sim) send(c *simCode, f url.Values) {
 	c.access, c.refresh = append(c.access, got["access_token"].(string)), got["refresh_token"].(string)
 }
 
-// sending is a response that has left the function as soon as it was written.
+// sending is a response whose bytes leave the function as soon as they are written.
 type sending struct{ *httptest.ResponseRecorder }
 
-// grants returns the grants that a code became: those of its client, which has no other
-// code.
+// grants counts the grants that a code became: all grants of its client, which has no
+// other code.
 func (s *sim) grants(c *simCode) (live, revoked int) {
 	all, err := s.store.ListGrants(s.t.Context(), "", "", 100)
 	if err != nil {
@@ -128,9 +129,9 @@ func (s *sim) step() {
 	}
 }
 
-// Row A-50: whenever the functions crash, no grant is live after a minute unless tokens of
-// it were sent. Whatever comes twice, a client that got tokens can refresh them or sees
-// its grant end, and tokens of a revoked grant are refused after 30 seconds.
+// Row A-50: whenever the functions crash, no grant is live after a minute unless tokens
+// of it were sent. Even if requests come twice, a client that got tokens can refresh them
+// or sees its grant end, and tokens of a revoked grant are refused after 30 seconds.
 func TestA50ACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 30) })
 	t.Run("memory", func(t *testing.T) {

@@ -67,7 +67,7 @@ func (d documents) client(ctx context.Context, id string) (client, error) {
 	}, nil
 }
 
-// checkDocumentURL refuses ids that no request is made for.
+// checkDocumentURL refuses ids for which the broker must make no request.
 func checkDocumentURL(id string) (*url.URL, error) {
 	u, err := url.Parse(id)
 	switch {
@@ -103,7 +103,7 @@ func (d documents) read(ctx context.Context, id string) (kept, error) {
 		return kept{}, err
 	}
 	_, err = d.store.SaveValue(ctx, v)
-	return k, storeError(err, session.Conflict) // somebody else has fetched it
+	return k, storeError(err, session.Conflict) // after a Conflict another instance has fetched it
 }
 
 // fetch gets a document. Its errors are shown to users, so they say nothing of what the
@@ -149,7 +149,8 @@ func parseDocument(id string, body []byte) (document, error) {
 	case len(d.Redirects) == 0 || len(d.Redirects) > 2*maxURIs:
 		return d, errors.New("it has no redirect URIs, or too many")
 	}
-	// Programs that are not known here may be listed beside those that are.
+	// A document may also list redirect URIs of programs that are not known here. The
+	// broker drops these.
 	d.Redirects = slices.DeleteFunc(d.Redirects, func(uri string) bool { return checkRedirect(uri) != nil })
 	if len(d.Redirects) == 0 {
 		return d, errors.New("none of its redirect URIs can be used")
@@ -170,7 +171,7 @@ func freshness(h http.Header) time.Duration {
 
 // newPublicClient returns a client that connects to public addresses only, at port 443,
 // and follows no redirect. It checks the address that is really dialled, so a name that
-// resolves otherwise a second time gains nothing.
+// resolves to another address the second time gains nothing.
 func newPublicClient() *http.Client {
 	dialer := &net.Dialer{Timeout: fetchWithin, Control: func(_, address string, _ syscall.RawConn) error { return checkAddress(address) }}
 	return &http.Client{
@@ -192,9 +193,9 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// special are the blocks of addresses that reach something else than a public host
-// (RFC 6890), beside those that package netip knows. Addresses that hold an IPv4 address
-// (NAT64, 6to4, Teredo, v4-compatible) are refused as a whole.
+// special are the blocks of addresses that do not reach a public host (RFC 6890), besides
+// those that package netip knows. Addresses that hold an IPv4 address (NAT64, 6to4,
+// Teredo, v4-compatible) are refused as a whole.
 func special() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{

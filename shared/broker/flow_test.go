@@ -39,7 +39,7 @@ func TestA5MetadataNamesThePublicURL(t *testing.T) {
 	})
 }
 
-// A page that gives its own name the address of this machine must not read our pages.
+// A page whose domain name leads to this machine must not read our pages (DNS rebinding).
 func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
@@ -234,7 +234,7 @@ func TestA43Resources(t *testing.T) {
 		if status, got := s.token(refreshing(client, got["refresh_token"].(string))); status != http.StatusOK {
 			t.Error("refresh without a resource:", status, got)
 		}
-		// With one server only, it needs no name.
+		// If there is only one server, a request need not name it.
 		one := newSite(t, open, nil)
 		one.config.Servers, one.config.Allow, one.config.Scopes = []string{"files"}, nil, nil
 		_, access, _ := one.tokens("resource", "")
@@ -356,7 +356,7 @@ func TestA43TheAddressOfSeveralServersIsAResource(t *testing.T) {
 		if got := members(access); !slices.Equal(got, []string{"files", "other"}) {
 			t.Errorf("the token is good for %q", got)
 		}
-		// The rules of now count, also for tokens of before.
+		// The current rules apply, also to tokens that were issued earlier.
 		s.config.Allow = map[string]oauth.Rule{"closed": {Groups: []string{"admins"}}, "files": {Groups: []string{"admins"}}, "*": {Everyone: true}}
 		if got := members(access); !slices.Equal(got, []string{"other"}) {
 			t.Errorf("after a change of the rules the token is good for %q", got)
@@ -366,7 +366,8 @@ func TestA43TheAddressOfSeveralServersIsAResource(t *testing.T) {
 	})
 }
 
-// Stores refuse keys that are empty, long or no text. None of what callers send becomes one.
+// Stores refuse keys that are empty, long or not text. The broker makes no such key from
+// what callers send.
 func TestA56OddTextsAreNoFaultOfTheStore(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)

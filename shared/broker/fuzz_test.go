@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// fuzzed sends requests to one broker. Each must be answered, and none with a 5xx or with
-// a redirect to an address that is not registered.
+// fuzzed sends requests to one broker. The broker must answer each of them, without a 5xx
+// and without a redirect to an address that is not registered.
 func fuzzed(f *testing.F, send func(text string) *http.Request) {
 	store := sessiontest.NewMemory()
 	b, err := broker.New(broker.Config{

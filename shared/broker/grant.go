@@ -17,7 +17,8 @@ import (
 )
 
 // How long a grant lasts without being used, how long at most, and how long the previous
-// refresh token is accepted. Clients lose answers, and refresh twice at once.
+// refresh token is accepted. It is accepted because clients lose answers, and refresh
+// twice at once.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
@@ -26,12 +27,13 @@ const (
 
 const refreshPrefix = "dr_"
 
-// A refresh token is dr_<handle>_<secret>. The handle has 128 random bits and is in no
-// other place than the tokens; its hash is the grant's ID. So whoever presents a handle
-// has had a token of the grant.
+// A refresh token is dr_<handle>_<secret>. The handle has 128 random bits and is stored
+// nowhere; its hash is the grant's ID. So a sender that knows the handle has had a token
+// of the grant.
 func refreshToken(handle, secret string) string { return refreshPrefix + handle + "_" + secret }
 
-// handleOf returns the handle of a refresh token. No other text costs a read.
+// handleOf returns the handle of a refresh token. A text of any other form costs no read
+// of the store.
 func handleOf(token string) (handle string, ok bool) {
 	rest, ok := strings.CutPrefix(token, refreshPrefix)
 	if len(token) > 100 {
@@ -53,7 +55,8 @@ func idText(raw []byte) string {
 }
 
 // successor returns the refresh token that follows another one. The salt is stored and
-// the token is not, so neither a copy of the store nor an old token makes it alone.
+// the token is not, so neither a copy of the store nor an old token is enough to compute
+// it.
 func successor(salt []byte, handle, token string) string {
 	mac := hmac.New(sha256.New, salt)
 	mac.Write([]byte(token))
@@ -69,7 +72,7 @@ type tokens struct {
 	Scope   string `json:"scope"`
 }
 
-// grants begins and goes on with grants.
+// grants begins grants and rotates their tokens.
 type grants struct {
 	seals
 	rows Store
@@ -123,8 +126,8 @@ func (b *grants) begin(ctx context.Context, g session.Grant, handle string) (ref
 // keepTries is how often keep tries.
 const keepTries = 3
 
-// keep gives a grant whose tokens were sent its whole life. If it fails, the client has to
-// sign in again when its access token has expired.
+// keep extends a grant to its full lifetime after its tokens were sent. If it fails, the
+// client has to sign in again when its access token has expired.
 func (b *grants) keep(ctx context.Context, g session.Grant) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
@@ -150,8 +153,8 @@ var (
 
 // rotate replaces the refresh token of a grant and returns the next one.
 //
-// Errors: errReused: the token is not the current one, nor within its grace the one
-// before; NotFound; Unavailable.
+// Errors: errReused: the token is neither the current one nor, in its grace time, the
+// previous one; NotFound; Unavailable.
 func (b *grants) rotate(ctx context.Context, handle, token string, may func(session.Grant) error) (session.Grant, string, error) {
 	for {
 		g, err := b.rows.Grant(ctx, grantID(handle))
@@ -184,7 +187,7 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(sess
 // Revoke ends a grant by its ID: at once for refresh tokens, and within 30 seconds for
 // access tokens. A grant that was revoked before stays so.
 //
-// Errors: NotFound; Unavailable: its tokens may be good still, so do it again.
+// Errors: NotFound; Unavailable: its tokens may still be good, so call Revoke again.
 func Revoke(ctx context.Context, store Store, id string) (session.Grant, error) {
 	for {
 		g, err := store.Grant(ctx, id)

@@ -33,8 +33,8 @@ type User struct {
 	Token  Token
 }
 
-// Token is what a provider has given to a user who signed in there. Access is "" if there
-// is nothing to act with.
+// Token is what a provider has given to a user who signed in there. Access is "" if the
+// provider gave no token.
 type Token struct {
 	Access  string
 	Refresh string    // "" for none
@@ -48,7 +48,7 @@ type Attempt struct {
 	Verifier string `json:"v"` // of PKCE
 }
 
-// flow is a sign-in on its way. Its cookie is in the browser of its user only.
+// flow is a sign-in in progress. Only the browser of its user has its cookie.
 type flow struct {
 	Attempt
 	Request request `json:"r"`
@@ -179,8 +179,8 @@ func (b *Broker) identify(req request, claims map[string]any) (code, error) {
 // maxClaims bounds the claims that decide who may use a server.
 const maxClaims = 2 << 10
 
-// maxConsoleClaims bounds them for the console, whose cookie holds the token. Browsers drop
-// cookies of more than 4 KiB.
+// maxConsoleClaims bounds these claims for the console, whose cookie holds the token.
+// Browsers drop cookies of more than 4 KiB.
 const maxConsoleClaims = 1 << 10
 
 func asciiOnly(text string) string {
@@ -252,8 +252,8 @@ func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (Use
 // serve shows the page that asks for a name, and takes the name.
 func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodGet {
-		// The page may send its form on to the callback, which redirects to the client; so it
-		// gets the address of the client.
+		// The page's form leads to the callback, which redirects to the client. So the
+		// policy of the page must allow the client's address.
 		state := r.URL.Query().Get("state")
 		var f flow
 		a.b.open(forFlow, a.b.cookie(r, flowCookie(state)), &f)

@@ -16,8 +16,8 @@ import (
 )
 
 // exchangeKey exchanges an API key for an access token (client_credentials). The client's
-// id is the key's, and its secret the whole key. The token is good for an hour, and ends
-// within 30 seconds of the key.
+// id is the key's, and its secret the whole key. The token is good for an hour, but ends
+// within 30 seconds after the key ends.
 func (b *Broker) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 	c, err := credentialsOf(r, f)
 	if err != nil {
@@ -47,7 +47,7 @@ func (b *Broker) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 	return tokens{Access: oauth.SealToken(b.seals[forAccess], t), Type: "Bearer", Seconds: int64(oauth.AccessLife.Seconds()), Scope: strings.Join(scopes, " ")}, nil
 }
 
-// holder returns the identity of a key that may use one of the servers.
+// holder returns the identity of a key that may use at least one of the servers.
 func holder(ctx context.Context, keys Keys, key string, servers []string) (who session.Identity, err error) {
 	for _, server := range servers {
 		if who, err = keys.Verify(ctx, key, server); session.CodeOf(err) != session.Forbidden {
@@ -57,7 +57,7 @@ func holder(ctx context.Context, keys Keys, key string, servers []string) (who s
 	return who, err
 }
 
-// company is an issuer whose assertions are exchanged.
+// company is an issuer whose assertions clients can exchange for tokens.
 type company struct{ assertions *oauth.Assertions }
 
 func newCompanies(s oauth.Settings, client *http.Client, log *slog.Logger) (map[string]company, error) {
@@ -74,7 +74,7 @@ func newCompanies(s oauth.Settings, client *http.Client, log *slog.Logger) (map[
 // assertionLife is how long an assertion may be good, from its time of issue.
 const assertionLife = 10 * time.Minute
 
-// assertion has the claims that an ID-JAG must have, beside those of every JWT.
+// assertion has the claims that an ID-JAG must have, besides those of every JWT.
 type assertion struct {
 	Issuer   string          `json:"iss"`
 	ID       string          `json:"jti"`
@@ -88,8 +88,8 @@ type assertion struct {
 }
 
 // exchangeAssertion exchanges the assertion of a company for an access token (RFC 7523,
-// ID-JAG). The grant's ID comes from the assertion, so each is good once. There is no
-// refresh token: the client gets another assertion.
+// ID-JAG). The grant's ID comes from the assertion, so each assertion can be used once.
+// There is no refresh token: the client gets another assertion.
 func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error) {
 	if len(b.companies) == 0 {
 		return tokens{}, bad("unsupported_grant_type", "this server accepts no assertions; its operator must name their issuers under access.enterprise")
@@ -179,7 +179,7 @@ func (b *Broker) assertion(r *http.Request, text string) (a assertion, claims ma
 }
 
 // assertionIssuer returns the issuer that an assertion claims to be from, to find its
-// keys. [oauth.Assertions.Verify] compares it.
+// keys. [oauth.Assertions.Verify] checks that claim.
 func assertionIssuer(text string) string {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {

@@ -14,15 +14,15 @@ import (
 type pageData struct {
 	Title, Text string // Text: a page with a message only
 
-	// Of the consent page.
+	// Fields of the consent page.
 	Client, Site, Host, Server string
 	Scopes, Servers            []string
 	Members                    []string // the servers of the group that the client asks for
-	Groups                     []string // addresses, beside Servers
+	Groups                     []string // addresses, besides Servers
 	Request                    string
 	Loopback                   bool
 
-	// Of the development sign-in.
+	// Field of the development sign-in.
 	State string
 }
 

@@ -30,7 +30,7 @@ type provider struct {
 	extra providerMetadata
 }
 
-// providerMetadata is the part of a provider's metadata that go-oidc leaves to others.
+// providerMetadata is the part of a provider's metadata that go-oidc does not read.
 type providerMetadata struct {
 	Methods  []string `json:"token_endpoint_auth_methods_supported"`
 	SendsIss bool     `json:"authorization_response_iss_parameter_supported"`
@@ -123,7 +123,7 @@ func (p *provider) URL(ctx context.Context, a Attempt, redirect string) (string,
 	return c.AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// notSignedIn is the error for an answer of a provider that is none.
+// notSignedIn is the error for an answer with which a provider does not sign the user in.
 func notSignedIn(why string) *session.Error {
 	return session.Errorf(session.Unauthenticated, "the identity provider has not signed you in: %s", why)
 }
@@ -198,7 +198,7 @@ func addClaims(ctx context.Context, found *oidc.Provider, token *oauth2.Token, c
 	return nil
 }
 
-// exchangeFailed tells a refusal of the provider from trouble.
+// exchangeFailed distinguishes a refusal by the provider from a failure that may pass.
 func exchangeFailed(err error) error {
 	if e, ok := err.(*oauth2.RetrieveError); ok && e.Response != nil && e.Response.StatusCode < http.StatusInternalServerError { //nolint:errorlint // it is never wrapped
 		return notSignedIn("it does not take its own code, or not our client_id and client_secret").Because(err)
@@ -209,7 +209,7 @@ func exchangeFailed(err error) error {
 // gitHubIssuer is the issuer in the settings for users of GitHub.
 const gitHubIssuer = "https://github.com"
 
-// gitHubURLs are where GitHub, or a server like it, does what.
+// gitHubURLs are the endpoints of GitHub, or of a server like it.
 type gitHubURLs struct{ authorize, token, user, emails string }
 
 func gitHub() gitHubURLs {
@@ -220,7 +220,7 @@ func gitHub() gitHubURLs {
 }
 
 // github signs in users of GitHub, which has no ID tokens. The subject is the number of
-// the user, because names can be given to others.
+// the user, because another user may get a name later.
 type github struct {
 	settings oauth.Settings
 	client   *http.Client
@@ -256,7 +256,8 @@ func (g *github) URL(_ context.Context, a Attempt, redirect string) (string, err
 
 // User implements [Login].
 func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
-	// GitHub announces no iss, and sends the one of its own metadata if any.
+	// GitHub does not announce that it sends iss. If it sends one, it is that of its own
+	// metadata.
 	if err := checkAnswer(url.Values{"code": q["code"], "error": q["error"]}, "", false); err != nil {
 		return User{}, err
 	}

@@ -23,8 +23,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// idp is an OpenID Connect provider, and a server like GitHub. It signs everybody in who
-// comes with a request.
+// idp is an OpenID Connect provider, and a server like GitHub. It signs in every user.
 type idp struct {
 	t   *testing.T
 	url string
@@ -119,7 +118,8 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// login is the user's way through the provider: what its page would send them back with.
+// login plays the provider's page: it returns the URL to which that page sends the user
+// back.
 func (i *idp) login(changes ...string) func(*url.URL) string {
 	return func(u *url.URL) string {
 		i.mu.Lock()
@@ -303,7 +303,7 @@ func TestA46AssertionsAreExchangedOnce(t *testing.T) {
 		s.refusedWith(t, exchange("x"), "invalid_grant")
 		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "resource", at+"/other/mcp"), "invalid_grant")
 		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "client_id", ""), "invalid_client")
-		// Of many one wins.
+		// If many requests use one assertion, one request succeeds.
 		one := i.jag(client, nil, nil)
 		var all sync.WaitGroup
 		won := make(chan bool, 50)
@@ -318,7 +318,7 @@ func TestA46AssertionsAreExchangedOnce(t *testing.T) {
 		if len(won) != 1 {
 			t.Errorf("%d have won", len(won))
 		}
-		// Without an issuer of assertions, there is no such grant.
+		// Without an issuer of assertions, the broker does not support this grant type.
 		s.config.Enterprise = nil
 		s.refusedWith(t, exchange(i.jag(client, nil, nil)), "unsupported_grant_type")
 	})

@@ -9,11 +9,11 @@ import (
 )
 
 // privateSchemes are the schemes of programs on the user's machine that may get codes,
-// beside https, and http on loopback.
+// besides https, and http on loopback.
 func privateSchemes() []string { return []string{"cursor", "vscode", "vscode-insiders"} }
 
-// checkRedirect refuses redirect URIs that codes must not be sent to. It refuses those
-// too that a browser may read otherwise than we do.
+// checkRedirect refuses redirect URIs that codes must not be sent to. It also refuses
+// URIs that a browser may read differently.
 func checkRedirect(text string) error {
 	u, err := url.Parse(text)
 	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`\<>"'^{}|*`+"`", c) }
@@ -70,8 +70,8 @@ func portless(text string) string {
 	return strings.Replace(text, "//"+u.Host, "//"+strings.TrimSuffix(u.Host, ":"+u.Port()), 1)
 }
 
-// hostOf returns the host of a redirect URI as the user sees it: for the URI of a program
-// the scheme.
+// hostOf returns the host of a redirect URI as the user sees it. For the private scheme
+// of a program it returns the scheme.
 func hostOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

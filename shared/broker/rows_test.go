@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
-// rows maps the acceptance rows of sign-in (A) and of quotas (Q) to the tests that hold
+// rows maps the acceptance rows of sign-in (A) and of quotas (Q) to the tests that check
 // them, in this package or in the folder before the colon.
 func rows() map[string][]string {
 	const (

@@ -75,7 +75,7 @@ func (s *site) handler() http.Handler {
 	return b
 }
 
-// issued verifies tokens as a function for calls does that has just started.
+// issued returns a verifier of tokens, as a function that has just started makes it.
 func (s *site) issued() *oauth.Issued {
 	s.t.Helper()
 	sealer, err := oauth.NewTokenSealer(s.config.Secret, s.config.Others...)
@@ -186,7 +186,8 @@ func (s *site) post(path, body string) *reply {
 type browser struct {
 	*site
 	jar http.CookieJar
-	// outside serves requests to other hosts than the site's; nil: the browser stops.
+	// outside answers requests to other hosts with the next URL; nil: the browser stops
+	// there.
 	outside func(*url.URL) string
 }
 

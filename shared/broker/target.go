@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// serveGroups leaves out of the groups what clients may not ask for.
+// serveGroups removes from the groups the servers that clients may not ask for.
 func (b *targets) serveGroups() {
 	groups := map[string][]string{}
 	for address, members := range b.settings.Groups {
@@ -58,7 +58,7 @@ func (b *targets) target(f url.Values) (string, error) {
 	return server, nil
 }
 
-// limit keeps only those scopes of a request that its server has.
+// limit drops the scopes of a request that its server does not have.
 func (b *targets) limit(req *request) {
 	if req.Server != "" {
 		req.Scopes = b.settings.Known(req.Server, req.Scopes)

@@ -91,7 +91,8 @@ func TestA35RefreshTokensRotate(t *testing.T) {
 		if !s.good(three["access_token"].(string), "files") {
 			t.Fatal("the third access token is not good")
 		}
-		// The first token is two generations old: somebody has a copy.
+		// The first token is two generations old, so somebody else must have a copy. The
+		// broker ends the grant.
 		s.refusedWith(t, refreshing(client, first), "invalid_grant")
 		s.refusedWith(t, refreshing(client, third), "invalid_grant")
 		if s.good(three["access_token"].(string), "files") {
@@ -125,7 +126,8 @@ func TestA35UnknownAndWrongTokensLookAlike(t *testing.T) {
 				t.Errorf("%v: %d %v, want %v", wrong, status, got, want)
 			}
 		}
-		// Whoever knows the handle has had a token of the grant, so the last one ended it.
+		// The last of these tokens has the handle of the grant, so its sender once had a
+		// token of the grant. The broker has ended the grant.
 		s.refusedWith(t, refreshing(client, token), "invalid_grant")
 	})
 }
@@ -329,8 +331,8 @@ func TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
 	})
 }
 
-// The end of a grant is found by the credential of its tokens, whatever its tenant is
-// called.
+// The end of a grant is found by the credential in its tokens, so a tenant may have any
+// name.
 func TestA20ATenantMayHaveAnyName(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)

@@ -43,7 +43,8 @@ func (b *Broker) token(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Pragma", "no-cache")
 	writeJSON(w, http.StatusOK, answer)
 	if begun.ID != "" {
-		// A gateway that takes whole answers only has this one when the function ends.
+		// Flush sends the tokens before keep runs. A gateway that buffers answers passes
+		// them on only when the function ends.
 		_ = http.NewResponseController(w).Flush()
 		b.keep(r.Context(), begun)
 	}
@@ -56,9 +57,9 @@ func badGrant() *refusal {
 	return bad("invalid_grant", "this code or token is unknown, expired, or was used before; sign in again")
 }
 
-// redeem exchanges a code for tokens. Nothing is changed by a request that is wrong. A
-// code that comes a second time ends the grant that it became. The caller keeps the grant
-// when it has sent the tokens.
+// redeem exchanges a code for tokens. A wrong request changes nothing. A code that comes
+// a second time ends the grant that was made from it. The caller keeps the grant when it
+// has sent the tokens.
 func (b *Broker) redeem(r *http.Request, f url.Values) (tokens, session.Grant, error) {
 	who, c, err := b.openCode(r, f)
 	if err != nil {
@@ -167,7 +168,8 @@ func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
 	return b.issue(g, b.toolRules(g), granted, next), nil
 }
 
-// revoke ends the grant of a token (RFC 7009). It says nothing of whether there was one.
+// revoke ends the grant of a token (RFC 7009). The answer does not say whether there was
+// a grant.
 func (b *Broker) revoke(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {

@@ -22,9 +22,9 @@ const (
 	visitFor    = 15 * time.Minute
 )
 
-// Visit has the user of a browser sign in, for a page about a server. Then it sends the
-// browser to back, a path of this endpoint with its query. [Broker.Visitor] then names
-// the user.
+// Visit has the user of a browser sign in, for a page about a server. Afterwards the
+// broker sends the browser to back, a path of this endpoint with its query. There
+// [Broker.Visitor] names the user.
 func (b *Broker) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
 	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {
 		return bad("invalid_request", "there is no such server")
@@ -42,7 +42,7 @@ func (b *Broker) Visitor(r *http.Request, server string) (session.Identity, bool
 	return session.Identity{Tenant: v.Tenant, Principal: v.Principal}, true
 }
 
-// arrived remembers in the browser who has signed in, and sends it to a page.
+// arrived remembers in the browser who has signed in, and sends the browser to a page.
 func (b *browsers) arrived(w http.ResponseWriter, r *http.Request, c code, page string) {
 	v := visitor{c.Tenant, c.Principal, c.Request.Server, time.Now().Add(visitFor).Unix()}
 	b.setCookie(w, cookieVisit, b.seal(forVisit, v), visitFor)

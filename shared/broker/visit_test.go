@@ -28,8 +28,8 @@ func (b *browser) asked(page string) *http.Request {
 	return r
 }
 
-// visits has the user of the browser sign in for a page about a server, and returns where
-// the browser is sent then.
+// visits has the user of the browser sign in for a page about a server, and returns the
+// URL to which the broker then sends the browser.
 func (b *browser) visits(server, page, name string) string {
 	b.t.Helper()
 	w := httptest.NewRecorder()
@@ -93,8 +93,8 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 	})
 }
 
-// Otherwise a link to a page of ours would send its reader, who has just signed in here, to
-// a page of somebody else.
+// Otherwise a link to this endpoint could send a user who has just signed in to a foreign
+// page.
 func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
 	s := newSite(t, storetest.SQLite, nil)
 	b := s.browser()

@@ -15,7 +15,7 @@
 // TENANT and SERVER are the box's, as digests if they have characters that would have to
 // be escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box
 // sends before it uploads them. A box that downloads them gets the same sum and compares.
-// If the box sent no sum, SUM is a random number. A snapshot counts once current names
+// If the box sent no sum, SUM is a random number. A snapshot is valid once current names
 // it. current is written on condition that it is unchanged since it was read, and only
 // moves to a greater name. Names of one owner grow with the generation of the box and
 // with time. So an unconfirmed upload has no effect, a repeated or late confirmation
@@ -286,8 +286,8 @@ func folder(box session.BoxID, owner string) string {
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }
 
-// plain returns name if it needs no escaping. Otherwise it returns a digest, which no name
-// can equal.
+// plain returns name if it needs no escaping. Otherwise it returns a digest with a dot,
+// which such a name never has.
 func plain(name string) string {
 	ok := name != "" && len(name) <= 100
 	for _, c := range []byte(name) {

@@ -59,7 +59,7 @@ func send(t *testing.T, method, url string, header map[string]string, body strin
 	return res.StatusCode, string(text)
 }
 
-// sum returns the sum that a box tells of its snapshot.
+// sum returns the sum that a box sends for its snapshot.
 func sum(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
@@ -294,7 +294,7 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 		if _, _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, session.NotFound) {
 			t.Errorf("%v: %v", who, err)
 		}
-		// For another owner the name of this owner's object names nothing.
+		// The folder of another owner has no object of this name.
 		if err := b.Commit(t.Context(), who.box, who.owner, 1, object); err != nil {
 			t.Errorf("%v: %v", who, err)
 		}

@@ -20,8 +20,9 @@ type Location struct {
 // LocationForm is the syntax of a location, for error messages.
 const LocationForm = "BUCKET[/PREFIX][?endpoint=URL&region=NAME]"
 
-// ParseLocation reads a location in the form of [LocationForm]. region is the default region. If
-// both are missing, a location with an endpoint is in us-east-1.
+// ParseLocation reads a location in the form of [LocationForm]. region is the default
+// region. If neither text nor region names one, a location with an endpoint is in
+// us-east-1.
 //
 // Errors: Invalid; the message names the wrong part.
 func ParseLocation(text, region string) (Location, error) {

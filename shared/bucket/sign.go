@@ -30,7 +30,7 @@ func (b *Bucket) url(object string) string {
 	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
 }
 
-// asWritten makes the signer use a path as it is: S3 expects a path that was escaped only
+// asWritten makes the signer use a path unchanged: S3 expects a path that is escaped only
 // once.
 func asWritten(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
 

@@ -11,7 +11,8 @@ import (
 )
 
 // whoMayCall reads x-dormouse.access. Package oauth reads most of the section later; this
-// package checks the rules in allow, because it knows where each of them stands.
+// package checks the rules in allow, because it knows the position of each rule in the
+// file.
 func (r *reader) whoMayCall(m member, c *Catalog) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return

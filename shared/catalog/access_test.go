@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// A mistake in a rule costs the servers that come under it, and the others keep their
-// rules.
+// A mistake in a rule rejects the servers that come under the rule. The other servers
+// keep their rules.
 func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 	for rules, want := range map[string][]string{
 		`"one": {"groups": ["eng"]}, "*": {"everyone": true}`: {
@@ -40,7 +40,7 @@ func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 			t.Errorf("%s: %v", rules, err)
 			continue
 		}
-		// The order of the file is kept.
+		// Access keeps the order of the file.
 		got := []string{strings.Replace(string(c.Access()), `{"allow"`, `{"issuer":"https://a.example","allow"`, 1)}
 		got[0] = strings.Replace(got[0], `},"issuer":"https://a.example","scopes"`, `},"scopes"`, 1)
 		for _, r := range c.Rejected() {
@@ -56,8 +56,8 @@ func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 	}
 }
 
-// What access says about a server that is wrong for another reason does not stop the
-// others.
+// An entry in access for a server that is rejected for another reason does not stop the
+// other servers.
 func TestAccessNamesNoServerThatIsRejected(t *testing.T) {
 	c, _, err := catalog.Parse([]byte(`{"mcpServers": {"bad": {}, "good": {"command": "a"}}, "x-dormouse": {"access": {
 		"allow": {"bad": {"everyone": true}, "good": {"everyone": true}}, "audiences": {"bad": ["a"]}}}}`), "servers.json", nil)

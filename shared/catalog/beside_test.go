@@ -64,7 +64,8 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 			if back, err := catalog.UnmarshalServer(s.Marshal()); err != nil || back.Digest != s.Digest {
 				t.Errorf("the box has another digest: %v", err)
 			}
-			// In an image they are the image's.
+			// Load leaves relative paths as they are, because the box resolves them in
+			// its image.
 			elsewhere, _, err := catalog.Load(path, nil)
 			if err != nil {
 				t.Fatal(err)

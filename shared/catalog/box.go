@@ -47,7 +47,7 @@ type Box struct {
 	// x-dormouse.allowed_mount_roots; nil means any.
 	MountRoots []string `json:"mount_roots,omitempty"`
 
-	// These limit one process together with its children; 0 for no limit.
+	// These limit one process together with its children; 0 means no limit.
 	CPUs     float64 `json:"cpus,omitempty"` // whole processors
 	MemoryMB int     `json:"memory_mb,omitempty"`
 	Pids     int     `json:"pids,omitempty"` // processes and threads
@@ -75,8 +75,8 @@ type Box struct {
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// Confined reports whether the file asks for any part of a sandbox. The server must not
-// run without one then.
+// Confined reports whether the file asks for any part of a sandbox. If so, the server
+// must not run without a sandbox.
 func (b Box) Confined() bool {
 	return b.Profile != "" || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
 }
@@ -197,7 +197,8 @@ func (r *serverReader) profile(m member) profile {
 	case !r.times["tool_timeout_sec"]:
 		r.server.ToolTimeout = p.tool
 	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
-		// This key is above the section, where the check of the section does not look.
+		// The check of the section does not see this key, because the key is outside of
+		// it.
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p
@@ -233,7 +234,7 @@ func boxKeys() map[string]field {
 	return keys
 }
 
-// boxEnv reads the variables for the box only. They win over those for all clients.
+// boxEnv reads the variables that only the box uses. They override those for all clients.
 func (r *serverReader) boxEnv(m member) {
 	if r.want(m.value, object, r.what+": box env") {
 		r.each(m.value, r.variable)

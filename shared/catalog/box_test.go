@@ -48,7 +48,7 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 	}
 }
 
-// L-1: defaults, and keys that nobody knows.
+// L-1: defaults, and unknown keys.
 func TestBoxHasDefaultsWhereTheFileIsSilent(t *testing.T) {
 	got, warnings := boxed(t, `{"privileged": true, "volumes": []}`)
 	if diff := cmp.Diff(catalog.Box{Scope: catalog.ScopeSession}, got.Box); diff != "" {

@@ -70,8 +70,8 @@ func (c *Catalog) Server(name string) (Server, bool) {
 // servers and leaves out rejected ones. The caller owns the slice.
 func (c *Catalog) Names() []string { return slices.Clone(c.names) }
 
-// Position is a place in a servers file. Line and Column count from 1; a column
-// is one character, not one byte. A byte order mark is not counted.
+// Position is a position in a servers file. Line and Column count from 1; a column is one
+// character, not one byte. A byte order mark is not counted.
 type Position struct {
 	File         string
 	Line, Column int

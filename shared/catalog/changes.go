@@ -18,7 +18,7 @@ type Changes struct {
 	Access  bool     // x-dormouse.access or x-dormouse.connect has changed
 }
 
-// Change is a server that is not as it was.
+// Change names a server whose configuration has changed.
 type Change struct {
 	Name string
 	// What has changed, in words of the file: native, command, args, env, cwd, box,

@@ -83,8 +83,8 @@ func TestAcceptedCopyHasRemovedServersAndWhoMayCall(t *testing.T) {
 	}
 }
 
-// A process that runs is not replaced because of a timeout, and is for anything it was
-// started with.
+// A new timeout does not replace a running process. A change of anything that the process
+// was started with does.
 func TestDefinitionIsWhatAProcessWasStartedWith(t *testing.T) {
 	of := func(more string) string {
 		c := file(t, `"a":{"command":"a"`+more+`}`)

@@ -41,7 +41,7 @@ func TestASecretThatIsNotThereIsNamedWithAWayOut(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "set TOKEN and write ${TOKEN:-ssm:/dormouse/github}") || strings.Contains(err.Error(), "k3y") {
 		t.Error(err)
 	}
-	// As it is written there.
+	// The advice in that error works.
 	s = one(t, server(`"command": "a", "env": {"TOKEN": "${TOKEN:-ssm:/dormouse/github}"}`), map[string]string{"TOKEN": "own"})
 	if got, err := s.Resolve(variables(nil)); err != nil || got.Env["TOKEN"] != "own" {
 		t.Errorf("%v, %v", got.Env, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/nearest"
 )
 
-// form is the way in which a kind of file lists its servers. Its text is the key of the
-// list.
+// form is the way in which a kind of file lists its servers. Its text is the key that
+// holds them.
 type form string
 
 const (
@@ -22,8 +22,8 @@ const (
 	bareServers    form = ""                // a map of servers by name, with nothing around it
 )
 
-// forms returns the forms that one key identifies, in the order in which to look for
-// them.
+// forms returns the forms that a top-level key identifies, in the order in which the
+// reader looks for them.
 func forms() []form { return []form{mcpServers, vscodeServers, contextServers, codexServers} }
 
 // catalog reads the whole file.
@@ -87,7 +87,7 @@ func (r *reader) top(root node) {
 	})
 }
 
-// bare reads a file that has only servers by name.
+// bare reads a file whose top-level keys are the names of servers.
 func (r *reader) bare(root node) ([]member, bool) {
 	var all []member
 	plain := false
@@ -118,7 +118,7 @@ func (r *reader) bare(root node) ([]member, bool) {
 	return nil, false
 }
 
-// readInputs reads the values for which VS Code asks its user.
+// readInputs reads the key inputs: the values for which VS Code asks its user.
 func (r *reader) readInputs(n node) {
 	m, ok := n.get("inputs")
 	if !ok || m.value.shape != array {
@@ -137,9 +137,9 @@ func (r *reader) readInputs(n node) {
 	}
 }
 
-// unknown handles an unknown key of n; what names n. If a similar known key is missing
-// from n, the author probably meant that key. unknown then returns that key, and the
-// server is not started without it. Any other unknown key has no effect.
+// unknown handles an unknown key of n, which messages call what. If a similar known key is
+// missing from n, the author probably meant that key. unknown then returns that key, and
+// the server is not started without it. Any other unknown key has no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := nearest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// outside has the variables that are set in the tests of forms.
+// outside holds the environment variables of these tests.
 var outside = map[string]string{"MINE_KEY": "key-of-mine", "HOME": "/home/ada", "SRC": "/srv/notes"}
 
 // clientFiles are the files of testdata/forms: one of each client, in a folder named for it.
@@ -134,12 +134,12 @@ func TestWhatIsSetOutsideWinsOverFiles(t *testing.T) {
 	if diff := cmp.Diff(want, s.Env); diff != "" {
 		t.Error(diff)
 	}
-	// A file that the caller names must exist.
+	// A file of variables that the caller names must exist.
 	_, _, err = catalog.LoadHere(filepath.Join(folder, "servers.json"), nil, filepath.Join(folder, "none"))
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	// On AWS there is no file beside the servers file.
+	// Load is for AWS, where no file is beside the servers file.
 	c, _, err = catalog.Load(filepath.Join(folder, "servers.json"), variables(map[string]string{"A": "", "B": "", "D": ""}))
 	if err != nil || !strings.Contains(c.Reason("x"), "envFile: it is read on one machine only") {
 		t.Error(err, c.Reason("x"))

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Group is one address of several servers, out of x-dormouse.groups.
+// Group is one address of several servers, from x-dormouse.groups.
 type Group struct {
 	Servers   []string `json:"servers,omitempty"`   // nil: all; names that no server has are allowed
 	Separator string   `json:"separator,omitempty"` // between the names of a server and its tool, "" for "__"
@@ -16,8 +16,8 @@ type Group struct {
 	Search    bool     `json:"search,omitempty"`    // tools: "search"
 }
 
-// AllServers is the name, in the servers file, of the group at /mcp. It is there without an
-// entry, too.
+// AllServers is the name, in the servers file, of the group at /mcp. This group exists
+// even if the file has no entry for it.
 const AllServers = "all"
 
 // Group returns a group by its name in the file.
@@ -36,7 +36,8 @@ func (c *Catalog) Groups() []string {
 	return names
 }
 
-// maxSeparator leaves room for names of tools.
+// maxSeparator is the longest separator in bytes. A longer one would leave too little
+// room for the names of tools.
 const maxSeparator = 4
 
 // groups reads x-dormouse.groups. It leaves out a group with a mistake.
@@ -107,14 +108,15 @@ func (r *reader) names(n node, what string) []string {
 	return names
 }
 
-// ToolFilter says which tools of a server are offered at all, and how: x-dormouse.tools. An
-// entry of Allow and Deny is a name, or a pattern in which "*" stands for any text. If Allow is
-// not empty, it has the tools that are offered. Of entries in both lists that fit a tool, the
-// longer one counts, and Deny if they are as long.
+// ToolFilter says which tools of a server are offered at all, and how: x-dormouse.tools.
+// An entry of Allow and Deny is a name, or a pattern in which "*" stands for any text. If
+// Allow is not empty, only tools that match it are offered. If a tool matches both lists,
+// the longest matching entry decides, and Deny wins between equally long ones.
 type ToolFilter struct {
 	Allow []string `json:"allow,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
-	// Descriptions replace those of the server, by the names of the tools.
+	// Descriptions replace the server's descriptions of its tools, by the names of the
+	// tools.
 	Descriptions map[string]string `json:"descriptions,omitempty"`
 }
 

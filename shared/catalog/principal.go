@@ -35,7 +35,7 @@ func (s Server) Anonymous() bool {
 	return !s.InPlace() && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
 }
 
-// principal checks that no other principal can get at the values of the templates.
+// principal checks that no other principal can read the values of the templates.
 func (r *serverReader) principal() {
 	names := r.server.Principal()
 	if len(names) == 0 {

@@ -12,8 +12,9 @@ type Raw struct {
 	Servers []RawServer // in the order of the file
 	Inputs  []RawInput  // that VS Code asks for
 	// Path has the keys that lead to the servers: ["mcpServers"], ["mcp", "servers"], or
-	// none for a file that has only servers. Editable is false for a file to which no
-	// server can be added there: TOML, or one with a single server and nothing around it.
+	// none for a file that has only servers. Editable reports whether a server can be
+	// added at Path. It is false for TOML, and for a file that is one server with no key
+	// around it.
 	Path     []string
 	Editable bool
 	// Project reports that `${workspaceFolder}` is the folder of the project.
@@ -35,10 +36,10 @@ type RawInput struct {
 	HasDefault, Secret       bool
 }
 
-// ReadRaw reads the content of a servers file in the form of any client; file names
-// places and tells TOML from JSON. getenv gives values for a server.json. Its errors are
-// those of [Parse] for the file as a whole, for a repeated name, and for a server.json
-// that cannot be hosted.
+// ReadRaw reads the content of a servers file in the form of any client; file is its
+// name, for positions in errors, and to tell TOML from JSON. getenv gives the values of
+// variables in a server.json. Its errors are those of [Parse] for the file as a whole,
+// for a repeated name, and for a server.json that cannot be hosted.
 func ReadRaw(data []byte, file string, getenv Getenv) (*Raw, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }

@@ -135,8 +135,8 @@ func entryKeys() map[string]field {
 	return keys
 }
 
-// fields reads the keys of n by their table. JSON null counts as a missing key, but see
-// disabled.
+// fields reads the keys of n, each with its function in keys. JSON null counts as a
+// missing key, but see disabled.
 func (r *serverReader) fields(n node, what string, keys map[string]field) {
 	var known []string
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -197,8 +197,8 @@ func (r *serverReader) ours(m member) {
 	}
 }
 
-// misplaced handles a key of dormouse that stands beside the keys of all clients. Codex
-// has two keys of the same name there.
+// misplaced handles a key of x-dormouse that stands outside of x-dormouse, beside the
+// keys of all clients. Codex itself has two such keys there, which count.
 func (r *serverReader) misplaced(m member) {
 	if r.form == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec") {
 		r.time(m)
@@ -438,7 +438,7 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	return e.text
 }
 
-// set says how to set a variable.
+// set returns the words for an error that say how to set a variable.
 func (r *serverReader) set(name string) string {
 	if r.folder == "" {
 		return "set " + name

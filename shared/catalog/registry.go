@@ -30,7 +30,7 @@ func (r *reader) registry(root node) ([]member, bool) {
 }
 
 // published is a package of a server.json. The schema has renamed some keys over time, so
-// words are looked up under several.
+// word and list try several keys.
 type published struct {
 	node
 	kind, identifier, version string

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Remote is a server that somebody else hosts. URL and Headers may hold secrets; String,
+// Remote is a server that another party hosts. URL and Headers may hold secrets; String,
 // LogValue and encoding/json of a Server leave them out.
 type Remote struct {
 	URL     string            `json:"-"` // "" for a server that is not remote
@@ -176,8 +176,8 @@ func (r *serverReader) remoteSettings(m member) {
 	}
 }
 
-// remote returns a server that somebody else hosts. Nothing is started, so there is no box.
-// Its lists are asked of it each time, so it gets no handshake record.
+// remote returns a server that another party hosts. Dormouse starts nothing, so there is
+// no box. It asks the server for its lists each time, so there is no handshake record.
 func (r *serverReader) remote() Server {
 	for _, key := range []string{"command", "args", "env", "cwd"} {
 		m, ok := r.key.value.get(key)

@@ -23,7 +23,7 @@ const (
 )
 
 // MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses a larger
-// server, so that the mistake shows when the file is read and not when a box starts.
+// server, so that the author sees the mistake before a box starts.
 const MaxMarshal = 8 << 10
 
 // Server is one configured MCP server, with all variables expanded. Its strings
@@ -44,10 +44,11 @@ type Server struct {
 	Cwd     string            // as written, "" for the workspace of the box
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
-	// behaves. That is Command, Args, Env and Cwd, and some settings of the box: the image,
-	// the host path, the network, and whether packages run their install scripts. The order
-	// of keys, the name, and timeouts do not change it, so a handshake record kept under it
-	// stays valid when those change. It contains the values of Env only as hashes.
+	// behaves. That is Command, Args, Env and Cwd, and some settings of the box: the
+	// image, the host path, the network, and whether packages run their install scripts.
+	// The order of keys, the name, and timeouts do not change it, so a handshake record
+	// under the digest stays valid when those change. It contains the values of Env only
+	// as hashes.
 	Digest string
 
 	Idle           time.Duration // idle_seconds, 0 if the file says nothing
@@ -66,7 +67,7 @@ type Server struct {
 	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
 	// calls that take long.
 	Tasks string
-	// Disabled servers are kept but never launched.
+	// Disabled says that the server is in the file, but is not served.
 	Disabled bool
 	// Tools says which tools are offered.
 	Tools ToolFilter
@@ -170,8 +171,8 @@ func (s Server) LogValue() slog.Value {
 
 func (s Server) envNames() []string { return slices.Sorted(maps.Keys(s.Env)) }
 
-// digest hashes a JSON list in which every part has a fixed place, so different servers
-// never give the same bytes.
+// digest hashes a JSON list in which every part has a fixed position, so different
+// servers never give the same bytes.
 func (s Server) digest() string {
 	env := hashed(s.Env)
 	// The leading number is the version of this list: raise it when the list changes.
@@ -183,7 +184,8 @@ func (s Server) digest() string {
 		list = append(list, "remote", r.URL, hashed(r.Headers), r.Transport)
 	}
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
-		// Appended only if set, so that the digests of all other servers stay the same.
+		// The list has these settings only if one is set, so that the digests of all
+		// other servers stay the same.
 		list = append(list, b.Image, b.HostPath, b.Offline)
 	}
 	if s.Box.InstallScripts {

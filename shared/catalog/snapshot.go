@@ -10,7 +10,7 @@ import (
 // while its box sleeps.
 type Snapshot string
 
-// The values.
+// The values of Snapshot.
 const (
 	SnapshotOff       Snapshot = "off"
 	SnapshotSession   Snapshot = "session"   // for the session, until it ends
@@ -26,9 +26,9 @@ const WorkspaceVariable = "${" + workspaceName + "}"
 const workspaceName = "workspaceFolder"
 
 // Workspace reports whether each process works in a folder of its own: a copy of the host
-// path, or else an empty folder. It does if any setting in the file needs one. Other
-// servers work in the folder of the servers file, or on AWS in the runner's working
-// folder.
+// path, or else an empty folder. It does so if any setting in the file needs such a
+// folder. Other servers work in the folder of the servers file, or on AWS in the runner's
+// working folder.
 func (s Server) Workspace() bool {
 	names := func(text string) bool {
 		return strings.Contains(text, WorkspaceVariable) || strings.Contains(text, "${"+principalFileKind+":")
@@ -37,8 +37,8 @@ func (s Server) Workspace() bool {
 		slices.ContainsFunc(s.Args, names) || slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), names)
 }
 
-// Kept returns for which sessions the workspace of a process is kept while its box
-// sleeps. A writable host path is not kept: it belongs to the machine.
+// Kept returns for which sessions the workspace of a process is saved while its box
+// sleeps. A writable host path is not saved, because it belongs to the machine.
 func (s Server) Kept() Snapshot {
 	switch {
 	case !s.Workspace(), s.Box.HostPath != "" && s.Box.HostPathWritable:

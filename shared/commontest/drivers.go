@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// RowsRunOnEachDriver fails the test of each acceptance row that has no test on every driver
-// of the store: one that calls storetest.Each or storetest.InTime, itself or by functions of
-// its package. reasons has the rows that need none, with the reason. Names and folders are
-// those of [RowsHaveTests].
+// RowsRunOnEachDriver fails the test of each acceptance row that has no test on every
+// driver of the store: one that calls storetest.Each or storetest.InTime, itself or
+// through functions of its package. reasons has the rows that need no such test, with the
+// reason. Names and folders are those of [RowsHaveTests].
 func RowsRunOnEachDriver(t *testing.T, root, folder string, rows map[string][]string, reasons map[string]string) {
 	t.Helper()
 	folders := map[string]map[string]bool{}

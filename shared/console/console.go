@@ -2,10 +2,10 @@
 // calls, people, costs and keys, and acts on them. docs/console.md describes it.
 //
 // The page is static files in this program, without a request to another host. It reads
-// the API of operators, package api, and calls tools as an MCP client. A visitor shows a
-// cookie, which this package seals: the page itself never sees an API key again. Requests
-// that change something need the Origin of the page and a header, which pages of others
-// cannot send.
+// the API of operators, package api, and calls tools as an MCP client. The visitor's
+// browser sends a cookie, which this package seals: after the sign-in the page never sees
+// the visitor's API key. Requests that change something need the Origin of the page and a
+// header that pages of other origins cannot send.
 //
 // A console keeps nothing in memory: the links that sign in are in the store. So any
 // process may answer any request, as functions do.
@@ -40,8 +40,8 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// home is the page too. An address that ends with a slash may lose it on the way through
-// API Gateway, so behind a prefix the page is at home.
+// home is a second path of the page. API Gateway may cut the slash at the end of [Path],
+// so behind a prefix the page is at home.
 const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
@@ -50,15 +50,15 @@ type Options struct {
 	Tickets *auth.Tickets // keeps links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool
-	// API answers for paths below [api.Prefix], to the user of the machine or to the holder
-	// of the API key in the header Authorization.
+	// API answers for paths below [api.Prefix], to the user of the machine if owner is
+	// true, and otherwise to the holder of the API key in the header Authorization.
 	API func(owner bool) http.Handler
 	// SignIn returns the name of the provider at which people sign in, and the URL of the
-	// endpoint whose authorization server sends them there. nil, or "" for the endpoint: they
-	// show an API key.
+	// endpoint whose authorization server sends them there. If SignIn is nil or endpoint
+	// is "", people sign in with an API key.
 	SignIn func() (name, endpoint string)
-	// MCP answers MCP clients, at /NAME/mcp. Without it, the page calls servers itself, with
-	// keys that end soon.
+	// MCP answers MCP clients, at /NAME/mcp. If MCP is nil, the page calls the endpoint
+	// directly, with keys that expire soon.
 	MCP http.Handler
 }
 
@@ -113,7 +113,8 @@ func (c *Console) link(ctx context.Context, base string, v visitor) (api.Entry, 
 type prefixed struct{}
 
 // Under returns the context of requests whose path lacks a prefix that the visitor's
-// browser sees, such as "/v1", the stage of an API. Otherwise a context has none.
+// browser sees, such as "/v1", the stage of an API. Without Under, a context has no
+// prefix.
 func Under(ctx context.Context, prefix string) context.Context {
 	return context.WithValue(ctx, prefixed{}, prefix)
 }
@@ -149,8 +150,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fromThePage lets only requests of our own page through. Others cannot send the header,
-// because nothing of ours answers a browser that asks for permission.
+// fromThePage lets only requests of our own page through. Pages of other origins cannot
+// send the header, because the console answers no CORS preflight.
 func (c *Console) fromThePage(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Values("Origin")
@@ -172,7 +173,7 @@ func sameHost(origin, host string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// enter takes the link of [Console.Entry].
+// enter serves the link that signs in, of [Console.Entry] or of entry.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	v, err := c.door.redeem(r.Context(), r.URL.Query().Get("ticket"))
@@ -190,8 +191,8 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 // maxSignIn bounds the body of a sign-in, in bytes.
 const maxSignIn = 4 << 10
 
-// signIn takes an API key that may see, or the token of a user who has signed in, and
-// answers with what the API says to its holder.
+// signIn takes an API key of role viewer or operator, or the token of a user who has
+// signed in. It sends back what the API answers to the holder.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	var shown struct {
 		Key string `json:"key"`
@@ -211,8 +212,8 @@ func (v visitor) introduces(r *http.Request) *http.Request {
 	return v.shows(ask)
 }
 
-// entry gives the holder of an API key a link. It signs in with the rights of this key. Web
-// pages get none: what a page of ours may do ends with its cookie.
+// entry gives the holder of an API key a link that signs in with the rights of this key.
+// Web pages get no link: the console's page must lose its rights with its cookie.
 func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
@@ -240,7 +241,7 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(e) // the caller may be gone
 }
 
-// held keeps an answer back.
+// held is a response that is sent only when pass is called.
 type held struct {
 	http.ResponseWriter
 	status int
@@ -257,14 +258,13 @@ func (h *held) WriteHeader(status int) { h.status = status }
 // Write implements http.ResponseWriter.
 func (h *held) Write(p []byte) (int, error) { return h.body.Write(p) }
 
-// pass passes the answer on.
 func (h *held) pass() {
 	maps.Copy(h.ResponseWriter.Header(), h.head)
 	h.ResponseWriter.WriteHeader(h.status)
 	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // the caller may be gone
 }
 
-// letting lets a visitor in if the answer is good.
+// letting calls let, which sets the visitor's cookie, if the status is 200.
 type letting struct {
 	http.ResponseWriter
 	let func()
@@ -294,9 +294,9 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	c.API(v.owner()).ServeHTTP(w, v.shows(r))
 }
 
-// mcp passes a request on to a hosted server. The user of the machine has no key, and users
-// who have signed in have a token for the console only. Where callers need a key, the page
-// makes one that ends soon, and shows it.
+// mcp passes a request on to a hosted server. The user of the machine has no key, and
+// users who have signed in have a token for the console only. Where callers need a key,
+// the page makes one that expires soon, and sends it as the header Authorization.
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {

@@ -30,7 +30,7 @@ const (
 	goodToken = "da_good-token"
 )
 
-// site is a console whose API says who asks. Its client keeps cookies.
+// site is a console whose API answers with the key that it got. Its client keeps cookies.
 type site struct {
 	t       *testing.T
 	console *console.Console
@@ -84,7 +84,8 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// do sends a request, by default as the page does; change may make it another's.
+// do sends a request, by default as the page does; change may turn it into a request of
+// another page.
 func (s *site) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
@@ -202,7 +203,7 @@ func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
 	if _, text := s.do("GET", "/console/api/v1/calls", ""); text != goodKey+" GET /api/v1/calls " {
 		t.Errorf("the API is asked: %s", text)
 	}
-	// What a visitor with a key sends as its own is not taken.
+	// The page's own Authorization header does not replace the visitor's key.
 	if _, text := s.do("POST", "/console/mcp/one", "{}", func(r *http.Request) { r.Header.Set("Authorization", "Bearer other") }); text != "/one/mcp Bearer "+goodKey {
 		t.Errorf("a server is asked: %s", text)
 	}
@@ -214,8 +215,8 @@ func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
 	}
 }
 
-// A token for the console is none for a server. So the page makes a key, as it does for the
-// user of the machine.
+// A token for the console is not valid at a server. So the page makes a key, as it does
+// for the user of the machine.
 func TestAUserWhoHasSignedInCallsServersWithAKeyOfThePage(t *testing.T) {
 	s := newSite(t)
 	if res, _ := s.do("POST", "/console/session", `{"key":"`+goodToken+`"}`); res.StatusCode != http.StatusOK || strings.Contains(res.Header.Get("Set-Cookie"), goodToken) {
@@ -252,7 +253,8 @@ func TestThePageSaysWhereUsersSignIn(t *testing.T) {
 	}
 }
 
-// The holder of a key of another machine gets a link as the user of the machine does.
+// The holder of an API key, on another machine, gets a link as the user of the machine
+// does.
 func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
 	s := newSite(t)
 	consoletest.LinkWorksOnce(t, s.do, goodKey, console.Path)
@@ -262,7 +264,8 @@ func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
 	}
 }
 
-// Each request of a function may meet another process, which knows what the store has.
+// Behind a function, another process may serve each request. It knows only what the store
+// has.
 func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T) {
 	s, kept := &site{t: t}, &keeping{Store: sessiontest.NewMemory()}
 	s.store = kept
@@ -281,7 +284,7 @@ func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T
 	if record := fmt.Sprintf("%s %s", kept.ticket.Props, kept.ticket.Hash); strings.Contains(record, goodKey) || strings.Contains(record, strings.TrimPrefix(e.URL, "/console/enter?ticket=")) {
 		t.Errorf("the store has %s", record)
 	}
-	// Somebody who can read the store makes no cookie of what is there.
+	// The record in the store cannot be used as a cookie.
 	var w struct{ Visitor []byte }
 	if err := json.Unmarshal(kept.ticket.Props, &w); err != nil {
 		t.Fatal(err)
@@ -315,7 +318,7 @@ func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T
 	}
 }
 
-// keeping remembers the last entry ticket, and fails while it is down.
+// keeping remembers the last entry ticket, and fails to take tickets while down is true.
 type keeping struct {
 	session.Store
 	ticket session.EntryTicket
@@ -336,7 +339,8 @@ func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (session.Ent
 	return k.Store.TakeEntryTicket(ctx, hash)
 }
 
-// A page of others knows the ticket that its own client got for a server.
+// A ticket to a server does not sign in to the console: clients, such as pages of other
+// sites, get these tickets.
 func TestTicketToAServerIsNoLink(t *testing.T) {
 	s := newSite(t)
 	ticket, _, err := auth.NewTickets(s.store).Issue(t.Context(), session.Identity{Tenant: "default", Principal: "ada"}, "everything")
@@ -393,7 +397,7 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	if _, text := s.do("POST", "/console/api/v1/stop", "{}"); text != "owner POST /api/v1/stop " {
 		t.Errorf("the page itself: %s", text)
 	}
-	// The user of the machine has no key, and the page makes one where callers need it.
+	// The user of the machine has no key, so the page makes one and sends it.
 	if _, text := s.do("POST", "/console/mcp/one", "{}", set("Authorization", "Bearer made")); text != "/one/mcp Bearer made" {
 		t.Errorf("a server is asked: %s", text)
 	}
@@ -458,7 +462,7 @@ func TestPageIsSmall(t *testing.T) {
 	}
 }
 
-// The files of others are those of their packages, unchanged.
+// The vendored files are those of their packages, unchanged.
 func TestVendoredFilesAreThoseOfTheirPackages(t *testing.T) {
 	for name, want := range map[string]string{
 		"htm-preact.js":     "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7", // htm 3.1.1, preact/standalone.module.js

@@ -24,8 +24,8 @@ type visitor struct {
 
 func (v visitor) owner() bool { return v.Key == "" }
 
-// shows returns the request with the visitor's key, and without the cookie, which is
-// nobody else's.
+// shows returns the request with the visitor's key, and without the cookie, which is for
+// the console only.
 func (v visitor) shows(r *http.Request) *http.Request {
 	r.Header.Del("Cookie")
 	r.Header.Del("Authorization")
@@ -38,8 +38,8 @@ func (v visitor) shows(r *http.Request) *http.Request {
 // cookieLife is how long a cookie is good.
 const cookieLife = 12 * time.Hour
 
-// door knows who may come in: who shows an entry ticket, once, or a cookie that it has
-// sealed. Any process that has the secret and the store can be the door.
+// door decides who may enter: a visitor with an entry ticket, once, or with a cookie that
+// a door has sealed. Any process that has the secret and the store can be the door.
 type door struct {
 	seal    cipher.AEAD
 	cookie  string // its name: a browser sends cookies to all ports of a host
@@ -66,11 +66,12 @@ func newDoor(secret []byte, tickets *auth.Tickets) *door {
 // this name.
 const entryTo = Path
 
-// asTicket is sealed with a visitor that waits in the store. It must never be a cookie:
-// somebody who reads the store would be let in for twelve hours.
+// asTicket is the additional data with which ticket seals a visitor for the store. So a
+// reader of the store cannot use the sealed visitor as a cookie.
 var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 
-// waiting is what the store keeps with an entry ticket. It reads no key out of it.
+// waiting is what the store keeps with an entry ticket. The store cannot read the key in
+// it.
 type waiting struct {
 	Visitor []byte `json:"visitor"` // sealed
 }
@@ -82,7 +83,7 @@ func (d *door) ticket(ctx context.Context, v visitor) (text string, life time.Du
 	return d.tickets.Issue(ctx, session.Identity{Principal: entryTo, Props: props}, entryTo)
 }
 
-// redeem returns whom a ticket lets in, and ends it. Cost: one write. Errors:
+// redeem returns the visitor of a ticket, which works only once. Cost: one write. Errors:
 // Unauthenticated, Forbidden if it is a ticket to a server, Unavailable.
 func (d *door) redeem(ctx context.Context, ticket string) (v visitor, err error) {
 	who, err := d.tickets.Redeem(ctx, ticket, entryTo)
@@ -121,18 +122,19 @@ func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
 	d.set(w, r, base64.RawURLEncoding.EncodeToString(d.seal.Seal(nil, nil, text, nil)), int(cookieLife.Seconds()))
 }
 
-// forget takes the cookie away.
+// forget deletes the cookie in the visitor's browser.
 func (d *door) forget(w http.ResponseWriter, r *http.Request) { d.set(w, r, "", -1) }
 
 func (d *door) set(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: d.cookie, Value: value, Path: prefix(r) + Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		// A proxy in front speaks TLS to the browser; its page then has an origin of https.
+		// A proxy in front speaks TLS to the browser; the page then has an origin of
+		// https.
 		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
 	})
 }
 
-// visitor returns who shows a good cookie.
+// visitor returns the visitor of a request with a valid cookie.
 func (d *door) visitor(r *http.Request) (visitor, bool) {
 	for _, c := range r.CookiesNamed(d.cookie) {
 		raw, err := base64.RawURLEncoding.DecodeString(c.Value)

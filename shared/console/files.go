@@ -17,15 +17,15 @@ import (
 //go:embed page
 var page embed.FS
 
-// files serves the page. Its files have a version in their paths, so browsers keep them for
-// good; the first page alone is asked for again. It also says where people sign in.
+// files serves the page. Its files have a version in their paths, so browsers cache them
+// for good; they ask again only for the first page, which says where people sign in.
 type files struct {
 	version string
 	first   string
 	signIn  func() (name, endpoint string)
 }
 
-// These marks stand for what the first page says.
+// newFiles replaces these marks in the first page.
 const (
 	versionMark  = "VERSION"
 	providerMark = "PROVIDER"

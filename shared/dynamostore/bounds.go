@@ -13,8 +13,9 @@ import (
 // stream.
 const openFactor = 16
 
-// looks is how many times the store checks a stream while a full limit is written to
-// it. A check reads the stream, which costs a twentieth of writing it.
+// looks is how many times the store checks a stream, on average, while as much is written
+// to it as the limit permits. A check reads the stream, which costs a twentieth of
+// writing it.
 const looks = 4
 
 // bound checks the limits of a stream after a batch was written to it, and drops batches

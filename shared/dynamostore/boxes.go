@@ -90,8 +90,8 @@ func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (sessio
 }
 
 // partsLife is how long the parts of a long message are kept if nothing deletes them
-// earlier. That happens if their item was not written, was not fully deleted, or stays
-// open for this long.
+// earlier. Nothing deletes them if their item was not written, was not fully deleted, or
+// stays open for this long.
 const partsLife = 30 * 24 * time.Hour
 
 // PutItem stores an item; see [session.Boxes].
@@ -148,7 +148,8 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 		return false, err
 	}
 	if old.str("z") != r.str("z") {
-		// The new item is stored. If this fails, the parts of the old one expire.
+		// The new item is stored. If these deletions fail, the parts of the old item
+		// expire.
 		_ = s.writeMany(ctx, deletions(old))
 	}
 	return true, nil
@@ -201,7 +202,7 @@ func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.St
 	if err != nil {
 		return err
 	}
-	// The item is gone. If this fails, its parts expire.
+	// The item is gone. If these deletions fail, its parts expire.
 	_ = s.writeMany(ctx, deletions(old))
 	return nil
 }

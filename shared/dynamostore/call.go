@@ -64,7 +64,8 @@ func pause(attempt int) time.Duration {
 	return rand.N(min(50*time.Millisecond<<min(max(attempt-1, 0), 5), time.Second))
 }
 
-// slowAttemptError is the error of an attempt that was given up to make another.
+// slowAttemptError is the error of an attempt that took too long, so that another one is
+// made.
 type slowAttemptError struct{ cause error }
 
 func (e *slowAttemptError) Error() string { return "no answer in time: " + e.cause.Error() }

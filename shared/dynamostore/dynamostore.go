@@ -114,8 +114,8 @@ func (o Options) withDefaults() Options {
 //
 // Errors are those that session.Store names. Unavailable, with the cause attached, also
 // means a throttled, unreachable or missing table, refused credentials, or a context that
-// ended first. errors.Is finds the context's error. Internal for a request that DynamoDB
-// calls invalid. If the answer to a write is lost and the driver repeats the write by
+// ended first. errors.Is finds the context's error. Internal means that DynamoDB called a
+// request invalid. If the answer to a write is lost and the driver repeats the write by
 // itself, the caller gets the outcome of the first attempt.
 type Store struct {
 	client  *dynamodb.Client

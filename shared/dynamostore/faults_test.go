@@ -176,8 +176,8 @@ func newUnreliable(t *testing.T) *unreliable {
 	return u
 }
 
-// writes returns all conditional writes, each on a store of its own: call prepare,
-// then do.
+// writes returns all conditional writes, each on a store of its own. The test calls
+// prepare, then do.
 func writes() map[string]struct {
 	operation   string
 	prepare, do func(ctx context.Context, s *Store) error

@@ -39,7 +39,7 @@ func lines(n, size int) [][]byte {
 
 // DynamoDB Local counts as AWS does, with two exceptions. A query that finds nothing, and
 // each row that BatchGetItem does not find, are free in DynamoDB Local and cost a unit on
-// AWS. Neither reports the cost of a refused write.
+// AWS. Neither of the two reports the cost of a refused write.
 func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 	s := open(t, Options{Events: 1 << 30, Bytes: 1 << 50})
 	const box = session.BoxID("acme/everything")

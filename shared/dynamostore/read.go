@@ -46,8 +46,8 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 // takes longer than this: three hops and a write.
 const infant = 4 * time.Millisecond
 
-// sleepFor waits for d or the end of ctx. A stream may seem to be from the future, by the
-// clock of another machine; for that Wait passes at most infant.
+// sleepFor waits for d or the end of ctx. By the clock of this machine a stream may begin
+// in the future, so Wait passes at most infant.
 func sleepFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

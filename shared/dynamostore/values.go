@@ -60,7 +60,7 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 		v = session.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
 	case v.Key.Scope == session.ValueOfSession:
-		// Twice Life, so that a session may still be prolonged; see prolong.
+		// Keep the row for twice Life: prolong may still move this time.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
 	default:
@@ -77,7 +77,8 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	return v, nil
 }
 
-// Keep it for twice Life: prolong may still move this time. See prolong.
+// noState answers a SaveValue that deletes a value which does not exist. It fails with
+// Conflict if the value exists.
 func (s *Store) noState(ctx context.Context, k session.ValueKey) (session.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {

@@ -36,8 +36,8 @@ var (
 	// ErrUnavailable means that the fleet did not answer or is shutting down. A Run may
 	// or may not have started the task: repeat it with the same token.
 	ErrUnavailable = errors.New("fleet: not available")
-	// ErrUnlisted means that the place does not list its tasks, and never will. It says
-	// nothing about any task.
+	// ErrUnlisted means that the place does not list its tasks, and never will. The error
+	// says nothing about any task.
 	ErrUnlisted = errors.New("fleet: the place does not list its tasks")
 )
 
@@ -61,9 +61,9 @@ type Traits struct {
 	// StartTimeout is how long a task may take from Run to its hello; 0 leaves that to the
 	// caller.
 	StartTimeout time.Duration
-	// Since is when the place began, if its tasks end with it, as on one machine. No task
-	// from before is there, so a start from before that it does not list was lost. Zero:
-	// there is no such time.
+	// Since is when the place began, if all its tasks end when it ends, as on one
+	// machine. A task that was started before Since and is not listed is therefore dead.
+	// Since is zero for other places.
 	Since time.Time
 }
 
@@ -78,7 +78,7 @@ func PlaceOf(id string) string {
 }
 
 // Same reports whether two ids name the same task. An id of an earlier version has no
-// place and equals the rest of the present one.
+// place, and equals what follows the place in an id of today.
 func Same(a, b string) bool {
 	if a == b {
 		return true
@@ -99,8 +99,9 @@ type Fleet interface {
 	Run(ctx context.Context, t Task) (id string, err error)
 
 	// Stop asks a task to end and returns when the request is accepted. The task may run
-	// on for some seconds to save its state. [Status.Reason] keeps reason. An unknown
-	// id, and a task that has ended, are no error. So is a place that cannot stop tasks.
+	// on for some seconds to save its state. [Status.Reason] keeps reason. Stop returns
+	// no error for an unknown id, for a task that has ended, and in a place that cannot
+	// stop tasks.
 	Stop(ctx context.Context, id, reason string) error
 
 	// Tasks lists the tasks that are pending or running and those that stopped within
@@ -199,8 +200,8 @@ func (t Task) Invite(place string) (id string, invitation []byte, err error) {
 	return id, invitation, nil
 }
 
-// End returns the status with which the task says that it has ended, without its times and
-// how it ended.
+// End returns the status with which the task reports its own end. The caller adds the
+// times, the exit code and the reason.
 func (i Invitation) End() Status {
 	return Status{ID: i.Task, ClientToken: i.ClientToken, Box: i.Box, Server: i.Server, State: Stopped}
 }

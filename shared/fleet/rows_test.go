@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// rows maps the acceptance rows of fast places for boxes to the tests that hold them, in the
-// folder before the colon.
+// rows maps the acceptance rows about fast places for boxes to the tests that prove them.
+// A test's folder stands before the colon.
 func rows() map[string][]string {
 	const (
 		lambda    = "shared/fleet/lambda:"

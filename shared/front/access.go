@@ -22,24 +22,25 @@ type Authenticator interface {
 	Authenticate(r *http.Request, server string) (session.Identity, error)
 	// Members returns the identities of a client that sent a request to the address of a
 	// group. There is one for each of the servers that the client may use. group is the
-	// address, such as "/mcp". It is "" for a request that is about servers and at the
-	// address of none; a credential then counts for the servers that it is for. A credential
-	// is looked up once. Errors are those of Authenticate; Forbidden if the client may use
-	// none of the servers.
+	// address, such as "/mcp". It is "" for a request that lists servers at no server's
+	// address. Each credential then counts for the servers that it was issued for.
+	// Members looks up a credential only once. Errors are those of Authenticate;
+	// Forbidden if the client may use none of the servers.
 	Members(r *http.Request, group string, servers []string) (map[string]session.Identity, error)
 	// Confirm returns nil if a credential that was authenticated earlier is still valid
 	// for a server. Errors are those of Authenticate.
 	Confirm(ctx context.Context, credential, server string) error
-	// ConfirmMembers is Confirm for a credential that was authenticated at the address of a
-	// group. It returns those of the servers that the credential is still valid for. Errors
-	// are those of Members.
+	// ConfirmMembers is Confirm for a credential that was authenticated at the address of
+	// a group. It returns the servers for which the credential is still valid. Errors are
+	// those of Members.
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
 // Tickets lets clients connect to a WebSocket if they cannot send headers with the
 // request, such as a page in a browser. A ticket is valid for one connection.
 type Tickets interface {
-	// Issue returns a ticket for an authenticated caller. The ticket is valid for life.
+	// Issue returns a ticket for an authenticated caller. The result life is how long the
+	// ticket is valid.
 	Issue(ctx context.Context, who session.Identity, server string) (ticket string, life time.Duration, err error)
 	// Redeem returns the identity that a ticket was issued for. A ticket works once,
 	// even if Redeem fails. Errors are those of Authenticate.
@@ -143,13 +144,13 @@ func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (sess
 	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
 }
 
-// confirmed returns err, which says whether the client of a connection may still use what it
-// is connected to. If it may not, confirmed closes the connection. The client gets the reason
-// when it connects again.
+// confirmed returns err, the result of confirming the credential of a connection. If err
+// says that the client may not use the connection any more, confirmed closes it. The
+// client gets the reason when it connects again.
 func (x *turn) confirmed(ctx context.Context, err error) error {
 	if code := session.CodeOf(err); code == session.Unauthenticated || code == session.Forbidden {
 		x.recall.forget(x.conn)
-		// If the connection stays open, the next message closes it.
+		// If Drop fails, the client's next message closes the connection.
 		_ = x.opts.Host.Drop(ctx, x.conn)
 	}
 	return err

@@ -75,7 +75,7 @@ func (g *guarded) guard(o *front.Options) {
 	o.Auth, o.Tickets, o.Log = auth.NewKeys(g.count), auth.NewTickets(g.count), g.opts.Log
 }
 
-// as serves a request of somebody.
+// as serves a request with the key of who.
 func (g *guarded) as(who string, r *http.Request) *answer {
 	g.t.Helper()
 	if key := g.keys[who]; key != "" {
@@ -395,7 +395,7 @@ func (g *guarded) sockets() *sockets {
 }
 
 // quiet fails the test if anything was written, delivered, posted or closed, apart from
-// writes.
+// as many writes as writes says.
 func (g *guarded) quiet(w *sockets, what, writes string) {
 	g.t.Helper()
 	if got := g.effects(); got != writes+" writes, 0 deliveries" {

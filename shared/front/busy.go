@@ -50,7 +50,7 @@ type block struct {
 	Text string `json:"text"`
 }
 
-// limit is what a client learns of a limit besides the text.
+// limit is what an answer about a limit has as data, besides the text.
 type limit struct {
 	Kind    string `json:"kind"`
 	Scope   string `json:"scope,omitempty"`
@@ -66,14 +66,14 @@ func limitOf(err error) limit {
 	return limit{l.Kind, l.Scope, max(1, int((l.After+time.Second-1)/time.Second))}
 }
 
-// flood reports whether a caller goes on at ten times a limit. It gets a status that ends
-// the sessions of some clients, and its WebSocket is closed.
+// flood reports whether a caller goes on at ten times a limit. Such a caller gets a
+// status that ends the sessions of some clients, and the endpoint closes its WebSocket.
 func flood(err error) bool {
 	var l *session.Limited
 	return errors.As(err, &l) && l.Flood
 }
 
-// busyAll returns the answers to all requests of what was sent.
+// busyAll returns the answers to all requests in msgs.
 func busyAll(msgs []wire.Message, err error, modern bool) (answers [][]byte) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -92,7 +92,8 @@ func joined(answers [][]byte, batch bool) []byte {
 }
 
 // refuseBusy answers requests that a limit refuses, each with a response of its own. It
-// returns false if the error is another one, or if nothing is asked.
+// returns false, and answers nothing, for any other error, for a flood, and if there are
+// no requests.
 func (x *exchange) refuseBusy(err error) bool {
 	if problemOf(err).status != http.StatusTooManyRequests || flood(err) {
 		return false

@@ -86,8 +86,8 @@ func isTraceparent(s string) bool {
 	return strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 
-// begins notes the stream and the client of a request that was handed over. A nil call
-// needs no answer.
+// begins notes the stream and the client of a request that the host has accepted. call is
+// nil for messages that need no answer.
 func (c *called) begins(call *host.Call) {
 	if call == nil {
 		return

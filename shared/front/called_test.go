@@ -64,7 +64,8 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 	}
 }
 
-// The client is sent away before the call has ended, and comes back for its end.
+// The server ends the response before the call has ended, and the client polls for the
+// result.
 func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
@@ -94,7 +95,6 @@ func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
 	})
 }
 
-// The operator reads in the terminal what a client behind the proxy is told.
 func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("chat", func(r run) { <-time.After(time.Minute); r.end(`{}`) })
@@ -110,6 +110,7 @@ func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 	})
 }
 
+// The operator reads in the terminal the error that a client behind the proxy gets.
 func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		q := request("POST", "/quiet/mcp", initialize)
@@ -124,8 +125,8 @@ func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 	})
 }
 
-// The message names its client's span before the header does. What has another form is
-// not repeated.
+// A traceparent in the message takes precedence over the header. The log does not repeat
+// a traceparent that is malformed.
 func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
 	const inMessage, inHeader = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	for _, tt := range []struct{ name, meta, header, want string }{

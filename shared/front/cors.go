@@ -13,8 +13,8 @@ import (
 
 // admit checks Host and Origin before anything else, and sets the CORS headers of every
 // answer. Without the check, a web page could reach an endpoint on its reader's machine
-// by a name that it made resolve there. That is DNS rebinding (MCP 2025-11-25,
-// basic/transports, "Security Warning").
+// under a name of its own that it made resolve to that machine. That is DNS rebinding
+// (MCP 2025-11-25, basic/transports, "Security Warning").
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
@@ -48,8 +48,8 @@ func (x *exchange) preflight() {
 	x.empty(http.StatusNoContent)
 }
 
-// paramHeaders returns those of the headers a page asks for that carry arguments of a
-// tool. Only the server knows their names, so they are allowed as the page asks for
+// paramHeaders returns the headers that a page asks for and that carry arguments of a
+// tool. Only the server knows their names, so the endpoint allows them as the page names
 // them.
 func paramHeaders(h http.Header) (names []string) {
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {

@@ -38,7 +38,7 @@ func table(code session.Code) (status int, rpc wire.Code) {
 	}
 }
 
-// problem is an answer that refuses.
+// problem is an answer that refuses a request.
 type problem struct {
 	status int
 	code   session.Code

@@ -24,8 +24,8 @@ const (
 	eventStream  = session.StreamID("06bk5gpt3sv7v4m1t7h3c9p5n0")
 )
 
-// eventWorld returns a world with that session, which is ready, and that stream, which has
-// ended.
+// eventWorld returns a world with eventSession, which is ready, and eventStream, which
+// has ended.
 func eventWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.AllowedHosts = []string{"a1b2c3d4e5.execute-api.us-east-1.amazonaws.com"}

@@ -8,9 +8,9 @@ import (
 )
 
 // follow sends events, and then the events that come later, until the stream has ended,
-// its time is over or the client has gone. In a silence it sends comments, so that no
+// hold has passed or the client has gone. In a silence it sends comments, so that no
 // proxy closes the connection. If this function executes the request, follow holds the
-// response beyond its time.
+// response beyond hold.
 func (s streamable) follow(out *stream, call *host.Call, events []session.Event, gap bool, hold time.Time) {
 	for {
 		end := hold

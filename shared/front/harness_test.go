@@ -240,8 +240,8 @@ func (a *answer) rpcError(t *testing.T) (code int, message string) {
 	return body.Error.Code, body.Error.Message
 }
 
-// request makes a request with the headers that every client sends. headers are more of
-// them, in pairs; an empty value removes a header.
+// request makes a request with the headers that every client sends. headers are pairs of
+// name and value, which are set in addition; an empty value removes a header.
 func request(method, path, body string, headers ...string) *http.Request {
 	r := httptest.NewRequestWithContext(context.Background(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Accept", "application/json, text/event-stream")

@@ -18,8 +18,8 @@ import (
 type Options struct {
 	// Servers finds a configured server by its name.
 	Servers func(name string) (host.Server, bool)
-	// Names returns the names of the servers that are served. Errors for a name that does
-	// not exist list those of them that the caller may use. nil: they list none.
+	// Names returns the names of the servers that are served. The error for an unknown
+	// name lists the servers that the caller may use. nil: it lists none.
 	Names func() []string
 	// Unserved returns why a server of the servers file is not served, in words for its
 	// users. It returns "" for a server that is not in the file. nil: the endpoint gives
@@ -125,7 +125,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // server returns a server that a caller may use. If the servers file has the server but
 // it is not served, the error gives the reason. If the file does not have it, the error
 // says so if the server was removed. Otherwise it names the servers that the sender of r
-// may use, or else is unknown. r may be nil.
+// may use, or has the text unknown if there are none. r may be nil.
 func (o Options) server(r *http.Request, name, unknown string) (host.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

@@ -57,7 +57,8 @@ func (s httpSSE) get() error {
 }
 
 // resumed returns where a returning client continues: after the last event that it names,
-// or else at the place of the session that it names.
+// or else where the session that it names was read last. from is nil in the second case,
+// and for a client that does not return.
 func (s httpSSE) resumed() (from *session.Index, err error) {
 	if last := s.x.r.Header.Get(wire.HeaderLastEventID); last != "" {
 		id, err := session.ParseEventID(last)
@@ -189,10 +190,9 @@ func (s httpSSE) take(msgs []wire.Message, batch bool) error {
 
 func (s httpSSE) accepted() { s.x.text(http.StatusAccepted, "Accepted") }
 
-// refuseModern refuses messages of the modern era, which has no HTTP+SSE. It answers
-// requests on the stream, like all others. Go's client asks for the modern era first,
-// and takes a refused POST for a broken connection. After this answer it sends
-// initialize.
+// refuseModern refuses messages of the modern era, which has no HTTP+SSE. Its errors go
+// to the stream, like all answers. Go's client asks for the modern era first, and takes a
+// refused POST for a broken connection. After this answer it sends initialize.
 func (s httpSSE) refuseModern(msgs []wire.Message) error {
 	if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
 		return err

@@ -11,14 +11,14 @@ import (
 
 const methodsListing = "GET, HEAD, OPTIONS"
 
-// Document answers a GET about servers. base is the URL of the endpoint as the request tells
-// it. may has the caller at each server that it may use, in the order of [Options].Names.
-// The endpoint encodes the answer as JSON.
+// Document answers a GET about servers. base is the URL of the endpoint, taken from the
+// request. may has the caller once for each server that it may use, in the order of
+// [Options].Names. The endpoint encodes the answer as JSON.
 type Document func(r *http.Request, base string, may []host.Caller) (answer any, err error)
 
-// Listing returns a handler for a document. The checks of Host, Origin and caller are those
-// of messages, and so is the log line. A caller without a valid credential is refused. An
-// error becomes {"error": text}, which is the form of the MCP registry.
+// Listing returns a handler for a document. The handler checks Host, Origin and caller,
+// and logs, as for a message. A caller without a valid credential is refused. An error
+// becomes {"error": text}, which is the form of the MCP registry.
 func (h *HTTP) Listing(of Document) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}

@@ -99,8 +99,8 @@ func (m modern) seal(state bridge.State) string {
 	return m.x.opts.Sealer.Seal(state.Encode())
 }
 
-// questionPause is how long a server's question waits for others, so that one answer asks the
-// client all of them.
+// questionPause is how long a server's question waits for further ones, so that the
+// client gets all of them in one answer.
 const questionPause = 30 * time.Millisecond
 
 // answer sends the outcome of a call. A client that closes the response cancels the call,

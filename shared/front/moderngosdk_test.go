@@ -152,7 +152,7 @@ func TestGoSDKKeepsItsConnectionOverAnError(t *testing.T) {
 	}
 }
 
-// Its client sends these without _meta.
+// go-sdk's client sends ping and logging/setLevel without _meta.
 func TestGoSDKLearnsThatAMethodIsNoMore(t *testing.T) {
 	w := goWorld(t)
 	s := goClient(t, serve(t, w).url, &mcp.ClientOptions{})

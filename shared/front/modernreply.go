@@ -14,8 +14,8 @@ import (
 )
 
 // reply is the response to one modern request. It is plain JSON with a status if the
-// answer is the first message and comes within KeepAlive. After that a client could take
-// the silence for a failure. Otherwise it is an event stream.
+// answer is the first message and comes within KeepAlive, and otherwise an event stream.
+// A client could take a longer silence for a failure.
 type reply struct {
 	x     *exchange
 	id    []byte

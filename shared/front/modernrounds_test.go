@@ -207,7 +207,7 @@ func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		lost := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
-		// Its answer arrived; its response did not.
+		// The client's answer reached the endpoint, but the client lost the response.
 		w.do(lost.request()).result(t)
 		got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"decline"}}`).request())
 		if string(wire.Lookup(got.result(t), "said", "action")) != `"accept"` {

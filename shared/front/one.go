@@ -144,8 +144,8 @@ func (o *one) serve() error {
 	return serve()
 }
 
-// gather finds the members that the caller may use. who returns the identities of the caller
-// at those of the servers.
+// gather finds the members that the caller may use. who returns the caller's identities
+// at the servers that it may use, by name.
 func (o *one) gather(over session.Transport, who func(names []string) (map[string]session.Identity, error)) error {
 	x := o.x
 	servers := o.servers()
@@ -184,11 +184,11 @@ func (o *one) gather(over session.Transport, who func(names []string) (map[strin
 	return nil
 }
 
-// ticket is as [exchange.ticket].
+// ticket issues a ticket for the group, as [exchange.ticket] does for a server.
 func (o *one) ticket() error { return o.x.ticket() }
 
-// rules returns the members that the caller may use, each with the rules for its tools that
-// the caller fits.
+// rules returns the members that the caller may use, each with the rules for its tools
+// that apply to the caller.
 func (o *one) rules() map[string][]string {
 	all := map[string][]string{}
 	for _, c := range o.members {
@@ -386,7 +386,7 @@ func (o *one) forward(member string, msgs []wire.Message, batch bool) error {
 	return streamable{o.x}.take(msgs, batch)
 }
 
-// enter makes the exchange one with a member.
+// enter makes a member the server of the exchange.
 func (o *one) enter(member string, msgs []wire.Message, batch bool) error {
 	x := o.x
 	c, ok := o.member(member)
@@ -404,9 +404,9 @@ func (o *one) view(member string) *seen {
 	return &seen{View: group.View{Member: member, Plain: o.group.Plain}, place: func(id string) string { return member + placeMark + id }}
 }
 
-// tell passes a notification that names no member to those with which the group's session
-// has opened sessions. The other members have no session that the notification could
-// concern.
+// tell passes a notification that names no member to the members with which the group's
+// session has opened sessions. The other members have no session that the notification
+// could concern.
 func (o *one) tell(m wire.Message) error {
 	x := o.x
 	g, err := o.groupSession()

@@ -497,8 +497,8 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 	})
 }
 
-// Without prefixes only the lists say whose a name is. A server whose list nobody has may have
-// it, so the error says why that one cannot be asked.
+// Without prefixes, only the lists say which server has a tool. A server whose list is
+// unknown may have the tool, so the error says why that server cannot be asked.
 func TestGroupWithoutPrefixesNamesTheServersThatCannotBeAsked(t *testing.T) {
 	grouped(t, 2, func(g *front.Group) { g.Plain = true }, func(t *testing.T, w *world) {
 		known := w.opts.Servers

@@ -55,7 +55,7 @@ func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 	}
 }
 
-// What an operator ends has ended at every server.
+// A group's session that an operator has ended is over at every member.
 func TestASessionOfAGroupThatAnOperatorEndedCallsNothing(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()

@@ -122,7 +122,7 @@ func (o oneStreams) listen(last string) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(x.ctx())
-	late := o.unlisted(g)
+	late, _ := o.unlisted(g) // after an error the client is told of no change
 	heard := make(chan sound)
 	var hearing sync.WaitGroup
 	defer hearing.Wait()
@@ -169,17 +169,14 @@ func (o oneStreams) listen(last string) error {
 
 // unlisted returns how many members have tools that no client has ever had. A list of the
 // group may be without them, because it does not wait long for the start of a server.
-func (o oneStreams) unlisted(g session.Session) (n int) {
+func (o oneStreams) unlisted(g session.Session) (n int, err error) {
 	known, err := o.x.opts.Host.Lists(o.x.ctx(), g, o.members, wire.MethodToolsList)
-	if err != nil {
-		return 0 // the client can still list again by itself
-	}
 	for _, k := range known {
 		if k.Result == nil {
 			n++
 		}
 	}
-	return n
+	return n, err
 }
 
 // tellListed tells the client that the lists of the group have changed if fewer members are
@@ -188,7 +185,10 @@ func (o oneStreams) tellListed(out *stream, g session.Session, before int) int {
 	if before == 0 {
 		return 0
 	}
-	now := o.unlisted(g)
+	now, err := o.unlisted(g)
+	if err != nil {
+		return before
+	}
 	if now < before {
 		for _, method := range []string{wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged} {
 			out.message(out.seen.place(""), wire.NewNotification(method, nil))
@@ -197,8 +197,8 @@ func (o oneStreams) tellListed(out *stream, g session.Session, before int) int {
 	return now
 }
 
-// ears opens the standalone streams of the members that the session uses. Before it uses any,
-// the stream is that of the group itself, in which there is nothing.
+// ears opens the standalone streams of the members that the session uses. Before the
+// session uses a member, the stream is that of the group itself, which has no events.
 func (o oneStreams) ears(g session.Session, places map[string]string) ([]*ear, error) {
 	h, ctx := o.x.opts.Host, o.x.ctx()
 	var ears []*ear
@@ -222,7 +222,8 @@ func (o oneStreams) ears(g session.Session, places map[string]string) ([]*ear, e
 	return []*ear{{call: call}}, err
 }
 
-// hear passes on events until the stream or the time is over. The last sound has no events.
+// hear passes on events until the stream has ended or the time end has come. The last
+// sound has no events.
 func (e *ear) hear(ctx context.Context, end time.Time, to chan<- sound) {
 	for {
 		events, err := e.call.Next(ctx, end)

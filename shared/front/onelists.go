@@ -41,7 +41,8 @@ func isListed(method string) bool {
 	return false
 }
 
-// list returns the result of a list method. client is that of a modern client, else nil.
+// list returns the result of a list method. client describes a modern client; it is nil
+// for a client with a session.
 func (o oneLists) list(m wire.Message, s session.Session, client *host.Client) (json.RawMessage, error) {
 	if o.searches() && m.Method == wire.MethodToolsList {
 		return searchTools(), nil
@@ -265,7 +266,7 @@ func (o *one) initialize(m wire.Message) error {
 	return streamable{x}.respond(call, false, x.until(x.opts.Limit))
 }
 
-// greeting returns what the members say about themselves together, as far as it is known.
+// greeting joins what is known of the members' answers to initialize.
 func (o oneLists) greeting(version string) (json.RawMessage, error) {
 	known, err := o.x.opts.Host.Greetings(o.x.ctx(), o.members, version)
 	if err != nil {
@@ -304,7 +305,8 @@ func (o oneLists) tasks(m wire.Message) error {
 // oneModern serves a request of the modern era to a group.
 type oneModern struct{ *one }
 
-// post finds the member that a request is for.
+// post serves a POST: it finds the member that the request is for, or answers for the
+// group.
 func (o oneModern) post(msgs []wire.Message, batch bool) error {
 	x := o.x
 	m := msgs[0]

@@ -32,8 +32,8 @@ func (w *world) taken() []string {
 	return got
 }
 
-// Each message below goes to the one server that it names, as the server knows it, and what
-// the server answers comes back as the client knows it.
+// Each message below goes only to the server that it names, with the names that this
+// server uses. The answer comes back with the names that the client uses.
 func TestWhatNamesAServerGoesToItAlone(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		w.backend.tool("completion/complete", func(r run) { r.end(`{"completion":{"values":["x"]}}`) })
@@ -92,7 +92,8 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 	})
 }
 
-// A level counts for the servers that the session uses, and for those that it uses later.
+// A log level counts for the servers that the session uses, and for those that it uses
+// later.
 func TestLevelOfAGroupIsThatOfItsServers(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
@@ -163,8 +164,8 @@ func (w *world) pushedBy(server, raw string) {
 	run{w.t.Context(), w.backend.store, id, session.Standalone, nil, session.Address{}, nil}.append(raw, false)
 }
 
-// A client hears of the changes of all servers on one subscription, and of a resource from
-// the server that has it.
+// One subscription brings a client the changes of all servers, and the updates of a
+// resource from the server that has it.
 func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 	modernGroup(t, 3, func(t *testing.T, w *world) {
 		respond := func(r run) {
@@ -238,7 +239,8 @@ func TestTaskOfAGroup(t *testing.T) {
 		if got = taskOf(t, w.do(of(long, "tasks/get").request()).result(t)); got.Status != "cancelled" {
 			t.Errorf("got %+v", got)
 		}
-		// The name of a task is of no use at another server, nor with another name before it.
+		// A server does not know another server's task, even if the name of the task
+		// begins with the server's own name.
 		other := made
 		other.TaskID = "s0" + strings.TrimPrefix(made.TaskID, "s1")
 		if a := w.do(of(other, "tasks/get").request()); !strings.Contains(a.body, `"error"`) {

@@ -52,7 +52,7 @@ func (x *turn) arrivesAtGroup(ctx context.Context, r *http.Request) (host.Caller
 	return c, o.members, nil
 }
 
-// still returns the identities of a caller at those of the servers that it may still use.
+// still returns the caller's identities at the servers that it may still use, by name.
 func (x *turn) still(ctx context.Context, who session.Identity, group string, servers []string) (map[string]session.Identity, error) {
 	var had []string
 	for _, name := range servers {

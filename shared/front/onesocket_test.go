@@ -139,7 +139,7 @@ func (l *link) pushes(of session.ID, server, text string) {
 	run{l.w.t.Context(), l.w.backend.store, id, session.Standalone, nil, a, l}.say(text)
 }
 
-// messages are those of texts that are not about events.
+// messages returns the texts that are not notifications of event ids.
 func messages(texts []string) []string {
 	return slices.DeleteFunc(texts, func(text string) bool { return strings.Contains(text, "notifications/dormouse/event") })
 }
@@ -267,8 +267,8 @@ func TestGroupOverWebSocketGoesOn(t *testing.T) {
 	}
 }
 
-// A client has two connections. When the one that a call came over is gone, the other gets the
-// answer, also if the server was used for the first time after both were open.
+// A client has two connections. If the connection of a call is gone, the other one gets
+// the answer, even if both were open before the server's first use.
 func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		l := w.link(url.Values{"group": {"all"}})
@@ -403,8 +403,8 @@ func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 	})
 }
 
-// The key of a caller is for some servers. A ticket and a connection are for the same, and for
-// fewer once the key is.
+// A ticket and a connection are good for the servers of the caller's key. If the key
+// loses a server, so does the connection.
 func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		keys := sessiontest.NewMemory()

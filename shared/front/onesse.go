@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// oneSSE serves a group over HTTP+SSE. The session of the group has a stream with the answers
-// that Dormouse itself gives, and so has the session with each member. The client gets all of
-// them as one.
+// oneSSE serves a group over HTTP+SSE. The session of the group has a stream with the
+// answers that Dormouse itself gives, and so has the session with each member. The client
+// gets all of them as one stream.
 //
 // A POST that is the first for a member opens the session with it. Before, it writes a mark
 // into the stream of the group: the function that holds the client's stream then reads the
@@ -44,7 +44,7 @@ type legacy struct {
 	sent   session.Index // of the last event that was sent
 }
 
-// event is what a legacy has read. done reports that it has nothing any more.
+// event is what was read from a legacy stream. done reports that nothing more will come.
 type event struct {
 	of     *legacy
 	events []session.Event
@@ -53,7 +53,7 @@ type event struct {
 	done   bool
 }
 
-// over makes the callers those of HTTP+SSE.
+// over sets the transport of all callers to HTTP+SSE.
 func (o oneSSE) over() {
 	o.caller.Transport = session.SSE
 	o.x.caller = o.caller
@@ -106,7 +106,8 @@ func (o oneSSE) get() error {
 	return nil
 }
 
-// resumed returns the session of a client that comes back, and its places in the streams.
+// resumed returns the session of a client that comes back, and how far the client has
+// read each stream, by member.
 func (o oneSSE) resumed() (id string, places map[string]session.Index) {
 	places = map[string]session.Index{}
 	id, rest, ok := strings.Cut(o.x.r.Header.Get(wire.HeaderLastEventID), placeNext)
@@ -157,8 +158,8 @@ func (f *followed) member(c host.Caller) error {
 	return f.open(c, c.Server.Name, host.MemberID(f.session, c.Server.Name))
 }
 
-// join opens the streams of members that have just been joined. A session may take a moment
-// longer than its mark.
+// join opens the streams of members that have just been joined. The session with a member
+// may be created a moment after its mark.
 func (f *followed) join() error {
 	for name := range f.joining {
 		c, ok := f.one.member(name)
@@ -196,7 +197,7 @@ func (f *followed) read(l *legacy) {
 	}
 }
 
-// close ends the reading, and records what has been sent.
+// close stops all reads, and records in the sessions which events were sent.
 func (f *followed) close(cancel context.CancelFunc) {
 	cancel()
 	f.reading.Wait()

@@ -78,7 +78,7 @@ func TestGroupOverSSEHasTheMessagesOfAllItsServers(t *testing.T) {
 	})
 }
 
-// slicesWith returns the texts that have a part.
+// slicesWith returns the texts that contain part.
 func slicesWith(texts []string, part string) (out []string) {
 	for _, text := range texts {
 		if strings.Contains(text, part) {
@@ -166,8 +166,8 @@ func TestGroupOverSSEIsOfItsPrincipalOnly(t *testing.T) {
 	})
 }
 
-// A POST whose function dies between the mark and the session leaves nothing that the next one
-// does not mend.
+// If the function of a POST dies between the mark and the session, the next POST opens
+// the session, and the mark costs no more reads.
 func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		counted := sessiontest.NewCounting(w.store.Store)

@@ -113,7 +113,8 @@ func TestEveryLoopbackAddressIsServed(t *testing.T) {
 	}
 }
 
-// A client of HTTP+SSE takes a refused POST for a broken connection.
+// A client of HTTP+SSE takes a refused POST for a broken connection, so the endpoint
+// sends the error on the stream.
 func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()

@@ -85,7 +85,8 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 	})
 }
 
-// so is every other request.
+// an unsupported version is refused in any request, and the error names the
+// supported versions.
 func TestVersionThatNobodySpeaksIsToldThoseThatAre(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		for _, method := range []string{"tools/list", wire.MethodListen} {

@@ -42,8 +42,9 @@ func TestOfStaggeredListenersTheFirstHears(t *testing.T) {
 	})
 }
 
-// C-41: the same, until the last listener is closed. A listener whose time is over is not
-// replaced at once with all events sent again: its client comes back.
+// C-41: until the last of five listeners is closed, each event is sent once, to one of
+// them. When the time of the first is over, its client comes back, and no other listener
+// gets the old events again.
 func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -93,7 +94,8 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 }
 
 // primaries die one after the other, each right after it got an event. No
-// event is lost. Each client comes back and reports, so no event is sent twice.
+// event is lost. Each client comes back with the id of its last event, so no event is
+// sent twice.
 func TestPrimaryIsReplacedTimeAndAgain(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -183,8 +185,8 @@ func TestListenersThatWaitMayGo(t *testing.T) {
 	})
 }
 
-// of 35 listeners one is the primary and 32 are standbys. The two that have waited
-// longest are sent away with a proper end.
+// of 35 listeners one is the primary and 32 are standbys. The endpoint ends the
+// responses of the two that have waited longest.
 func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.limits.Hold = 10 * time.Minute

@@ -66,8 +66,8 @@ func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// C-70: the same, while a session is opened: the request is refused for now, and the
-// client gets no session id.
+// C-70: one method of the store fails once while a session is opened. The request is
+// refused for now, and the client gets no session id.
 func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
 	for server, methods := range map[string][]string{
 		"quiet": {"", "Create", "Box", "Wait"},
@@ -87,7 +87,8 @@ func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
 	}
 }
 
-// C-70: the same, for messages that need no answer.
+// C-70: one method of the store fails once for a message that needs no answer. The
+// endpoint refuses the message for now, and accepts it when the client sends it again.
 func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 	tests := map[string]struct {
 		body    string
@@ -138,7 +139,7 @@ func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
 }
 
 // The store fails when a client begins to listen, or comes back. The client is told to
-// come later, and then gets all the events from meanwhile.
+// come later, and then gets all events that it missed.
 func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
 	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
 		v := s.visit("pushy")

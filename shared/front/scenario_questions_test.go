@@ -161,7 +161,7 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 	})
 }
 
-// C-67: a server sends messages by itself, long after the call that was the reason. They
+// C-67: a server sends messages by itself, long after the call that caused them. They
 // reach the client of that session: at once if it is connected, and otherwise when it
 // comes back.
 func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {

@@ -120,8 +120,9 @@ func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
 	}
 }
 
-// C-89: an authenticator that admits a caller without a principal has failed. The endpoint
-// refuses that caller in every era, and the error says no more.
+// C-89: an authenticator that admits a caller without a principal has failed. The
+// endpoint refuses that caller in every era, and the error does not name the caller's
+// credential.
 func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 	for name, who := range map[string]session.Identity{
 		"nothing":      {Credential: "secret"},
@@ -151,7 +152,7 @@ func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 	}
 }
 
-// letsIn authenticates everybody as one.
+// letsIn authenticates every caller as who.
 type letsIn struct {
 	who session.Identity
 	principal

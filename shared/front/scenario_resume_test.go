@@ -48,7 +48,7 @@ func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testi
 	})
 }
 
-// C-6: the same, but the connection breaks again and again, and the client is waiting on a
+// C-6: the connection of a call breaks again and again, and the client is waiting on a
 // new one when the result comes.
 func TestCallThatIsDroppedTimeAndAgainEndsOnce(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {

@@ -221,8 +221,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 				t.Errorf("%s: got %d %s, want %d, %d, …%s…", name, a.status, a.body, tt.status, tt.code, tt.says)
 			}
 		}
-		// These are no errors either: a stream that does not exist, and one that has not
-		// ended.
+		// A stream that does not exist is no error.
 		if a := lastID("0/" + string(session.NewStreamID())); a.status != http.StatusOK {
 			t.Errorf("an unknown stream: got %d %s", a.status, a.body)
 		}

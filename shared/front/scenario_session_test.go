@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// C-1, C-69, C-71, R-1: what the client said in initialize is kept. It comes with every
-// message to the process that executes it, however old it is.
+// C-1, C-69, C-71, R-1: what the client said in initialize is kept. The process that
+// executes a message gets it with the message, however old the session is.
 func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		const params = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"x":9007199254740993},"clientInfo":{"name":"ann","version":"7"}}`
@@ -175,7 +175,7 @@ func TestSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
 	})
 }
 
-// R-33: a setting says how long the client may take for it.
+// R-33: a setting says how long the client may take to send notifications/initialized.
 func TestSessionWithoutInitializedLivesAsLongAsIsSet(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.limits.InitTimeout = 1000 * time.Hour

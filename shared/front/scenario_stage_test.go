@@ -155,7 +155,7 @@ type conn struct {
 	cut  context.CancelFunc // the client goes
 }
 
-// witness is a recorder that can be asked while it records.
+// witness is a recorder that other goroutines can read while it records.
 type witness struct {
 	mu sync.Mutex
 	recorder
@@ -361,7 +361,7 @@ func (v visitor) record() session.Session {
 	return record
 }
 
-// tail returns the end of the newest request stream of the session, or of the common
+// tail returns the end of the newest request stream of the session, or of the standalone
 // stream if there is none.
 func (v visitor) tail() session.Tail {
 	v.s.t.Helper()

@@ -27,9 +27,9 @@ const (
 	listenTo = `{"resourceSubscriptions":["file:///a"]}`
 )
 
-// R-85: a listener hears on the response to its POST. When it closes the response, its
-// subscription ends, and the server is told so. Other requests of the client meanwhile get
-// their own responses.
+// R-85: a listener gets notifications on the response to its POST. When it closes the
+// response, its subscription ends, and the server is told so. Other requests of the
+// client meanwhile get their own responses.
 func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		asked := listened(t, s)

@@ -303,8 +303,8 @@ func TestSuspendedCallIsAnsweredAfterEverythingWasKilled(t *testing.T) {
 	})
 }
 
-// E-14: the same, but nothing is killed. The box goes to sleep by itself long before the
-// answer, although its client stays connected.
+// E-14: a suspended call waits for its client's answer. The box goes to sleep long before
+// the answer, although the client stays connected.
 func TestSuspendedCallHoldsNoBox(t *testing.T) {
 	dens(t, func(t *testing.T, d *den, p party) {
 		p.say(callOf("ask"))

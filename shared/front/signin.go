@@ -24,9 +24,9 @@ type SignIn interface {
 	Challenge(address string, tried bool, err error) string
 	// Tools returns which tools of a server a caller sees in lists.
 	Tools(who session.Identity, server string) session.ToolFilter
-	// Permit checks whether a caller may call tools of a server with its token. If a token
-	// with more scopes would do, Challenge says for its error, which is Forbidden, which
-	// scopes these are.
+	// Permit checks whether a caller may call tools of a server with its token. If a
+	// token with more scopes would suffice, the error is Forbidden, and Challenge names
+	// these scopes.
 	Permit(who session.Identity, server string, tools []string) error
 	// MetadataURL returns the URL of the metadata of an address.
 	MetadataURL(address string) string
@@ -73,7 +73,7 @@ func notOffered(server, tool string) error {
 
 // permit checks that the caller may make all calls of tools in a request with its token.
 // If scopes are missing, the error has them in its data, for clients that see no status.
-// Nothing has been written or woken before.
+// It is called before anything is written and before a box wakes.
 func (o *Options) permit(c host.Caller, address string, msgs []wire.Message) error {
 	if (o.SignIn == nil || !c.Scoped) && c.Server.Tools.IsZero() {
 		return nil
@@ -107,7 +107,7 @@ func (o *Options) permit(c host.Caller, address string, msgs []wire.Message) err
 	return p
 }
 
-// refusedAll returns the answers to all requests of what was sent: the same error.
+// refusedAll returns the same error as the answer to each request in msgs.
 func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -117,7 +117,7 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// permit is as [Options.permit], and tells an HTTP client by the header, too.
+// permit calls [Options.permit], and adds the header WWW-Authenticate to a refusal.
 func (x *exchange) permit(msgs []wire.Message) error {
 	err := x.opts.permit(x.caller, x.address(x.r.URL.Path), msgs)
 	if err != nil {
@@ -172,9 +172,10 @@ func (x *exchange) discovery() error {
 // maxQuery is the longest query that queried repeats, in bytes.
 const maxQuery = 512
 
-// address returns the address that a client called when it was refused at path, or when it
-// asked for the metadata of path. A message and a ticket have an address of their own; for
-// them it is the address from which the client got theirs.
+// address returns the address that a client called when it was refused at path, or when
+// it asked for the metadata of path. A client posts messages of HTTP+SSE, and asks for
+// tickets, at paths of their own. For these, address returns the address of the event
+// stream, or of the server.
 func (x *exchange) address(path string) string {
 	if _, resource, ok := groupOf(path); ok {
 		address := strings.TrimSuffix(path, "/")

@@ -331,7 +331,7 @@ func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, b
 func (x *turn) lets(ctx context.Context, c host.Caller, msgs []wire.Message) (release func(), err error) {
 	release, err = x.opts.admitted(ctx, c)
 	if flood(err) {
-		// If the connection stays open, the next message closes it.
+		// If Drop fails, the client's next message closes the connection.
 		_ = x.opts.Host.Drop(ctx, x.conn)
 	}
 	if err != nil {

@@ -31,8 +31,9 @@ type tasks struct {
 // errTask says that the call was accepted, and must become a task now.
 var errTask = errors.New("the call becomes a task")
 
-// soon is how long a call that is to become a task may take before it does. Within that
-// time the client gets the result itself, or the questions that the call asks first.
+// soon is how long a call runs that becomes a task in any case. It becomes one after this
+// time. Within that time the client gets the result itself, or the questions that the
+// call asks first.
 const soon = 250 * time.Millisecond
 
 // servesTasks reports whether calls of this server may become tasks.

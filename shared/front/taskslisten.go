@@ -39,8 +39,8 @@ type heard struct {
 // errTold: nothing is left to listen to.
 var errTold = errors.New("all tasks have ended")
 
-// watch finds the tasks that the client wants to hear of. It keeps those of the listener's
-// filter that exist.
+// watch finds the tasks that the client wants to hear of. It removes from the listener's
+// filter the tasks that do not exist.
 func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 	var all []*watched
 	var names []string

@@ -11,8 +11,9 @@ import (
 // mostNamed is how many servers an error names.
 const mostNamed = 20
 
-// unknown returns the text of the 404 for a server that is not there. It names the servers
-// that the caller may use. To a caller that may use none, it is otherwise.
+// unknown returns the text of the 404 for a server that is not there. It names the
+// servers that the caller may use. For a caller that may use none, it returns the text
+// otherwise.
 func (o Options) unknown(r *http.Request, name, otherwise string) string {
 	names := o.usable(r)
 	if len(names) == 0 {

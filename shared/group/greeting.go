@@ -11,9 +11,9 @@ import (
 // Info returns the serverInfo of a group.
 func Info() json.RawMessage { return json.RawMessage(`{"name":"dormouse","version":"1"}`) }
 
-// Greeting returns the result of initialize of a group, without a protocol version. It has the
-// capabilities of the members together, and their instructions. A member whose answer is nil
-// is not known yet; it may have anything.
+// Greeting returns the result of initialize of a group, without a protocol version. It
+// joins the capabilities and the instructions of the members. A member whose Result is
+// nil is not known yet, and counts as having all capabilities.
 func Greeting(names *Names, members ...List) json.RawMessage {
 	all := map[string]any{}
 	var instructions []string
@@ -142,7 +142,7 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 	return own, len(filter) > 0
 }
 
-// Acks joins what members say about a subscription.
+// Acks joins the members' acknowledgements of a subscription.
 type Acks map[string]any
 
 // Add adds an acknowledgement, after a [View] has changed the names in it.

@@ -167,7 +167,7 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 	}
 }
 
-// A tool whose title is its name has found words twice.
+// Search counts a word both in the name and in the title of a tool.
 func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
 	n := group.NewNames("", []string{"git"})
 	tools := n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})

@@ -37,8 +37,8 @@ func kind(method string) (list, name string) {
 	}
 }
 
-// Merge returns the entries of all lists, in their order. plain leaves names as they are that
-// no two members have.
+// Merge returns the entries of all lists, in their order. If plain is true, names that
+// only one member has stay unchanged.
 func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	list, name := kind(method)
 	var all []Entry

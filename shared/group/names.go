@@ -9,9 +9,9 @@ import (
 // DefaultSeparator stands between the name of a member and the name of its tool.
 const DefaultSeparator = "__"
 
-// Clients, and the models behind them, take names of at most 64 characters out of letters,
-// digits, "_" and "-". A tool whose name in the group would be another gets a short name: its
-// beginning, and a hash in place of the rest.
+// Clients, and the models behind them, take names of at most 64 characters out of
+// letters, digits, "_" and "-". A tool whose name in the group would not be of this form
+// gets a short name: its beginning, and a hash in place of the rest.
 const (
 	maxName = 64
 	maxWord = 30 // of the member's part
@@ -39,8 +39,8 @@ func NewNames(separator string, members []string) *Names {
 	return n
 }
 
-// wordOf returns the word that stands for a member in names. It depends on the member alone,
-// so names last when other servers come and go.
+// wordOf returns the word that stands for a member in names. It depends on the member
+// alone, so names stay the same when other servers come and go.
 func wordOf(member string) string {
 	if len(member) <= maxWord && clean(member) == member {
 		return member

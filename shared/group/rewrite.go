@@ -83,8 +83,8 @@ func (v View) Message(raw []byte) []byte {
 	return v.id(raw, "params", "_meta", relatedTask, "taskId")
 }
 
-// result changes the result of a request. The members tell which request it was: the response
-// of a stream that goes on does not say.
+// result changes the result of a request. The members of the JSON object show what to
+// change, because a response on a resumed stream does not name the method of its request.
 func (v View) result(raw json.RawMessage) json.RawMessage {
 	out := v.at(raw, "contents", func(item []byte) []byte { return v.uri(item, "uri") })
 	out = v.at(out, "content", v.content)
@@ -222,7 +222,7 @@ func (n *Names) Find(m wire.Message) (t Target) {
 	return t
 }
 
-// To returns the target with another member, at which the thing is called own.
+// To returns the target at another member, which calls the tool, prompt or resource own.
 func (t Target) To(member, own string) Target {
 	t.Member, t.own = member, wire.AppendString(nil, own)
 	return t

@@ -10,10 +10,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// answered takes a client's response. It ignores one that answers no question of ours. A box
-// makes the id of a question from "q-" and a UUID, [session.QuestionID] and
-// [session.ForwardID] make the others. A client can make up an id like that of a box, so
-// answered also bounds the bytes. inPlace is that of the session's server.
+// answered takes a client's response. It ignores a response that answers no question of a
+// box or of Host. A box makes the id of a question from "q-" and a UUID,
+// [session.QuestionID] and [session.ForwardID] make the others. A client can make up an
+// id like that of a box, so answered also bounds the bytes. inPlace reports whether the
+// session's server has no box.
 func (h *Host) answered(ctx context.Context, s session.Session, box session.Box, m wire.Message, inPlace bool) (session.Session, error) {
 	question, _ := wire.String(m.ID)
 	if _, ok := session.Forwards(question); ok {

@@ -25,8 +25,8 @@ type Server struct {
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool
-	// Tools are the tools that the server offers to any caller. The caller of Host refuses
-	// calls of the others, and makes [Caller].Tools part of them.
+	// Tools are the tools that the server offers to any caller. The caller of Host
+	// refuses calls of other tools. [Caller].Tools, which it sets, is a part of Tools.
 	Tools session.ToolFilter
 	// Providers are the third parties at which the server acts for its caller.
 	Providers []string
@@ -40,7 +40,8 @@ type Delivery struct {
 	Raw             []byte   // one message or a batch array, as the client wrote it
 	Tools           []string // name of the tool of each tools/call in Raw
 	Needs           bool     // a message in Raw needs everything that the server wants at third parties
-	// Secrets is what the caller has there, by provider. The process of the message gets it.
+	// Secrets are the caller's keys and tokens at third parties, by provider. The process
+	// of the message gets it.
 	Secrets map[string]session.Secret
 	Brief   bool // the caller waits only until the request is accepted, so a trace is wanted soon
 }

@@ -148,9 +148,10 @@ func (c *Call) handed() Handover {
 	return nil
 }
 
-// bear handles an error before the request was accepted. A box may have the request; while
-// it may, no error must make the client send the request again. So bear returns nil after
-// a pause as long as the request may still be accepted. After that it returns Unknown.
+// bear handles an error before the request was accepted. While a box may have the
+// request, no error must make the client send the request again. So bear returns nil
+// after a pause as long as the request may still be accepted. After that it returns
+// Unknown.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err

@@ -88,8 +88,8 @@ func notConnected(m wire.Message, err error, pages []session.Visit, visits bool)
 // Visited tells the client of a session that its user has done what an elicitation asked
 // for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). It
 // does nothing if the session or its connection is gone. It also does nothing if a box is
-// writing to the session's standalone stream. That box would take the notification for
-// its successor's.
+// writing to the session's standalone stream. That box would take the notification for an
+// event of its successor.
 //
 // Errors: Unavailable.
 func (o Outlet) Visited(ctx context.Context, id session.ID, elicitation string, age time.Duration) error {

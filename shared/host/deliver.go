@@ -16,8 +16,8 @@ func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box ses
 }
 
 // deliverWith is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief
-// and those parts of the address. It gets the caller's secrets first, and then work passes
-// the gate.
+// and those parts of the address. For a delivery with requests, it gets the caller's
+// secrets first, and then asks the gate for admission.
 //
 // Errors: as of [session.Secrets], of the gate, and of the backend.
 func (h *core) deliverWith(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {

@@ -3,7 +3,7 @@
 // which executes the client's messages. The package does no I/O of its own and knows no
 // HTTP, no AWS and no process.
 //
-// A message takes one way through it:
+// Each message takes the same way through the package:
 //
 //	front ─▶ Host.Accept ─▶ Store.Load            1 read: the session and its box
 //	                     ─▶ Backend.Deliver       1 post, or an inbox item and a wake
@@ -23,12 +23,12 @@
 //   - I3 Raw JSON passes untouched: ids keep type and digits, unknown fields
 //     survive.
 //   - I4 A replay is whole, or says that there is a gap ([session.Page.Gap]).
-//   - I5 A ticket is authenticated. Its holder can write only to what it names: a
-//     session, a stream, a generation and a box.
+//   - I5 A ticket is authenticated. Its holder can write only to the session, the
+//     stream, the generation and the box that the ticket names.
 //   - I6 Trouble with the store is [session.Unavailable], never [session.NotFound], so
 //     that no client throws its session away for it.
-//   - I7 A request that cannot be finished gets an error event from the first to find
-//     out: the runner, the relay, the sweep, or the function that waits.
+//   - I7 If a request cannot be finished, the program that finds out first ends it with
+//     an error event: the runner, the relay, the sweep, or the function that waits.
 //   - I8 The function tells the client that a request is accepted only after a durable
 //     trace of it exists ([Call.Next]).
 package host

@@ -7,7 +7,8 @@ import (
 )
 
 // End ends a session (DELETE). The box stops its process at once if the message reaches
-// it, and otherwise when the process has been idle. Errors: NotFound, Unavailable.
+// it, and otherwise once the process has been idle long enough. Errors: NotFound,
+// Unavailable.
 func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
@@ -16,16 +17,16 @@ func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 	if s, err = quit(ctx, h.store, s, session.QuitClient); err != nil {
 		return err
 	}
-	// The session has ended, whether or not the box learns of it now.
+	// Ignore an error: the session has ended even if the box does not learn of it now.
 	_ = h.backend.End(ctx, s, box)
 	return nil
 }
 
 // Terminate ends a session without its client: for an operator, or because its server was
-// removed from the servers file. The sessions that a group's session has opened end with it.
-// Terminate does nothing if the session has ended already. The box
-// stops its process at once if the message reaches it, and otherwise when it has been
-// idle.
+// removed from the servers file. If it is the session of a group, Terminate also ends the
+// sessions that it has with members. Terminate does nothing if the session has ended
+// already. The box stops its process at once if the message reaches it, and otherwise
+// once the process has been idle long enough.
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
 func (h *Host) Terminate(ctx context.Context, id session.ID) error {
@@ -40,7 +41,7 @@ func (h *Host) Terminate(ctx context.Context, id session.ID) error {
 	if s, err = quit(ctx, h.store, s, session.QuitService); err != nil {
 		return err
 	}
-	// The session has ended, whether or not the box learns of it now.
+	// Ignore an error: the session has ended even if the box does not learn of it now.
 	_ = h.backend.End(ctx, s, box)
 	for _, member := range s.Members {
 		if err := unlessGone(h.Terminate(ctx, MemberID(id, member))); err != nil {

@@ -80,7 +80,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 	}
 }
 
-// withState creates another session, which f changes.
+// withState stores another session, after f has changed its fields.
 func withState(t *testing.T, store session.Store, f func(*session.Session)) session.ID {
 	t.Helper()
 	now := time.Now()

@@ -12,9 +12,9 @@ import (
 )
 
 // Fail ends the requests of an address with an error, unless their stream has ended. It
-// writes at the end of the log, where the box writes its last batch too. One of the two
-// succeeds. If it is the box, Fail looks at the log again. The events may be deleted at
-// expires.
+// writes at the end of the log, where the box writes its last batch too. Only one of the
+// two writes succeeds. If it is the box's, Fail looks at the log again. The store may
+// delete the events of Fail at expires.
 //
 // Errors: Unavailable.
 func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, expires time.Time) error {

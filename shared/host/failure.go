@@ -7,9 +7,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// FailureOf reports whether a response to a tools/call, which must be valid JSON, says that
-// the call has failed, and why, for a log line. show says that the line may repeat what the
-// server answered; without it, why has only errors of Dormouse's own, and may be "".
+// FailureOf reports whether the response to a tools/call says that the call has failed.
+// response must be valid JSON. why is the reason, for a log line. Without show, why
+// repeats no text of the server: it is an error of Dormouse's own, an error code, or "".
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
 		if show || wire.Lookup(e, "data", "phase") != nil { // only our errors have a phase
@@ -18,7 +18,7 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 		}
 		return true, "the server answered with the error " + string(wire.Lookup(e, "code"))
 	}
-	// Most results do not have this member, and long ones take long to read.
+	// For a long result, this search is faster than Lookup. Most results lack the member.
 	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
 		return false, ""
 	}

@@ -9,14 +9,14 @@ import (
 )
 
 // Follow opens the legacy SSE stream of an HTTP+SSE session (MCP 2024-11-05,
-// basic/transports). An event stream that followed it before is closed within fifteen
+// basic/transports). An earlier event stream of the same session is closed within fifteen
 // seconds.
 //
-// The stream begins after *from, the last event that the client says it has. Follow lowers
-// *from to the end of the stream if it is higher. If from is nil, the stream begins after
-// the last event that [Call.Report] recorded. until is the planned end of the stream. A
-// session that has not been initialized lives at least [Limits].InitTimeout longer than
-// that.
+// The stream begins after *from, the last event that the client says it has. Follow
+// lowers *from to the end of the stream if it is higher. If from is nil, the stream
+// begins after the last event that [Call.Report] recorded. until is the planned end of
+// the stream. A session that has not been initialized lives at least until
+// [Limits].InitTimeout after that end.
 //
 // Cost: one read, one write, and a read for each look, as for [Streams.Listen].
 //

@@ -19,7 +19,7 @@ import (
 // A client of a group has one session with the group, and behind it one session with each
 // member that it uses. A member's session is like any other: it has its process, its
 // streams and its tickets. Its id is computed from that of the group's session. So a call
-// through the group reads what a call on the member's own path reads.
+// through the group costs no more reads than a call on the member's own path.
 
 // Groups has the verbs for clients of several servers at one address.
 type Groups struct{ *core }
@@ -55,8 +55,9 @@ func (h Groups) Greet(ctx context.Context, c Caller, id session.ID, m wire.Messa
 	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the session id of a group, which its client is using. If its initialize
-// has been overtaken by another message, Session waits for it, as [Host.Accept] does.
+// Session returns the session of a group that has this id, and notes that its client uses
+// it. If a message has overtaken the session's initialize, Session waits for the
+// initialize, as [Host.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.Session, error) {
@@ -70,9 +71,10 @@ func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.
 	return h.ready(ctx, s)
 }
 
-// Join opens the session that the session id of a group has with a member, c.Server. It begins
-// with what the client has told the group. If an operator has ended it, Join opens it anew.
-// The group's session lives as long as it does. Cost: one read and two writes.
+// Join opens a session with a member, c.Server, on behalf of the session of a group that
+// has this id. The new session begins with what the client has told the group. If an
+// operator has ended it, Join opens it anew. Join also extends the life of the group's
+// session, which must not expire first. Cost: one read and two writes.
 //
 // Errors: as of [Groups.Session].
 func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) error {
@@ -106,7 +108,8 @@ func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) er
 	if err != nil || slices.Equal(group.Conns, s.Conns) {
 		return err
 	}
-	// The client has connected or gone meanwhile, and did not find this session.
+	// Meanwhile the client has opened or closed a connection. The group did not list this
+	// session yet, so the session missed the change.
 	s, _, err = h.Load(ctx, c, s.ID)
 	if err == nil {
 		_, err = h.update(ctx, s, func(s *session.Session) bool {
@@ -117,8 +120,8 @@ func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) er
 	return unlessGone(err)
 }
 
-// Ask sends a request to a member whose answer is for the group. No client gets it: not over a
-// WebSocket, and not on a stream of HTTP+SSE either. c and id are as for [Host.Accept].
+// Ask sends a request to a member. The answer is for the group itself: no client gets it,
+// over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Host.Accept].
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h Groups) Ask(ctx context.Context, c Caller, id session.ID, m wire.Message) (*Call, error) {
@@ -159,8 +162,8 @@ type Known struct {
 	Result json.RawMessage // of initialize, or of a list; nil if it is not known
 	// Fresh reports that a process of the server would give this list if it started now.
 	Fresh bool
-	// Up reports that the box of the server is not asleep, or that the server has none: asking
-	// it starts nothing.
+	// Up reports that the box of the server is awake, or that the server has no box. Then
+	// asking the server starts nothing.
 	Up bool
 }
 
@@ -189,10 +192,11 @@ func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
-// Lists returns the lists that the records have for clients like that of s, in the order of
-// members: s.Version, s.Init and s.Transport count. If a record has no such list, Lists
-// returns the one that [Groups.Borrow] kept. A server that has said that it has no such lists has an
-// empty one. Lists extends the life of s, which is that of no stored session for a modern client.
+// Lists returns the lists that the records have for clients like that of s, in the order
+// of members. It uses only Version, Init and Transport of s. If a record has no such
+// list, Lists returns the one that [Groups.Borrow] kept. A server that has said that it
+// has no such lists has an empty one. Lists also extends the life of s, except for a
+// modern client, whose s is not stored.
 //
 // Cost: one read for up to 25 members.
 func (h Groups) Lists(ctx context.Context, s session.Session, members []Caller, method string) ([]Known, error) {
@@ -250,8 +254,9 @@ func memberOf(s session.Session, c Caller) session.Session {
 	return s
 }
 
-// lastPart names a part of the record of a server. It keeps the last list that any client
-// got through a group. Clients whose own list the record lacks get this one.
+// lastPart returns the name of the part of a server's record that keeps the last list
+// that any client got through a group. Clients whose own list the record lacks get this
+// one.
 func lastPart(s session.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
@@ -286,9 +291,9 @@ func (h Groups) Borrow(ctx context.Context, s session.Session, c Caller, method 
 	return h.forClient(s, c, method, list), err
 }
 
-// SetLevel remembers a logging/setLevel for the session id of a group and for the
-// sessions that it has with members. It passes the level to those whose box is awake. It
-// waits for no answer.
+// SetLevel records a logging/setLevel in the session of a group that has this id, and in
+// the sessions that it has with members. SetLevel passes the level on to the members
+// whose box is awake, and does not wait for their answers.
 //
 // Errors: NotFound, Unavailable.
 func (h Groups) SetLevel(ctx context.Context, of Caller, id session.ID, members []Caller, m wire.Message) error {

@@ -16,7 +16,7 @@ import (
 // maxList bounds a list that is kept, in bytes. A longer list comes from the box each time.
 const maxList = 255 << 10
 
-// keptList is the result in a part of a handshake record that keeps a list.
+// keptList is the stored form of a list in a handshake record.
 type keptList struct {
 	Gen       session.Generation `json:"gen"`            // of the box that gave the list
 	Announced bool               `json:"says,omitempty"` // the server announces changes of the list
@@ -96,8 +96,8 @@ func announces(ctx context.Context, store session.Store, a session.Address) (boo
 }
 
 // forgetLists makes kept lists invalid when a process says that they have changed, before
-// any client can hear of it and ask. Cost: one read, and one write for the first such
-// notification of a kind in a generation.
+// any client can learn of the change and ask for the list. Cost: one read, and one write
+// for the first such notification of a kind in a generation.
 func forgetLists(ctx context.Context, store session.Store, a session.Address, b session.Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {

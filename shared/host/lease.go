@@ -73,10 +73,10 @@ func (l *listener) wait(s session.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// A nonce is a random word, followed by the number of empty polls before it in base 36. So
-// the retry can grow while nothing is stored. On the standalone stream the word is the lease
-// holder's, also in the ids of events. A client that was cut off thus comes back to its
-// own lease.
+// A nonce is a random word, followed by the number of empty polls before it in base 36.
+// So the retry can grow, although the store does not count polls. On the standalone
+// stream the word is the lease holder's. Event ids have it too, so a client that was cut
+// off comes back to its own lease.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {

@@ -92,7 +92,8 @@ func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 	}
 }
 
-// The store writes a session's record as a whole, with all the client's data in it.
+// The store writes a session's record as a whole, so the data that a client adds to it is
+// bounded.
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {

@@ -22,8 +22,9 @@ import (
 // out if processes do not know it ([Server].Anonymous). Such a list is only kept if its
 // client has told the process nothing. Once the session's process has done more than
 // answer lists ([session.Session].Served), the name holds the session instead. With
-// [Server].SameLists the operator says that tools and templates depend on neither.
-// Prompts and resources that somebody's calls have made are never shared.
+// [Server].SameLists the operator says that tools and templates depend on neither
+// principal nor session. Prompts and resources that the calls of a client have made are
+// never shared.
 //
 // A client gets the list that its own process would give. So the record is not used while
 // the session may have a running process that has done more than answer lists. Apart from
@@ -82,13 +83,14 @@ func partOf(s session.Session, method, whose string) (part string, ok bool) {
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// anyone ends the name of a part that all principals share. It is no session's id, and
-// shorter than the hash of a principal.
+// anyone ends the name of a part that all principals share. It cannot equal a session's
+// id, nor the hash of a principal, which is longer.
 const anyone = "anyone"
 
-// whose returns which sessions share a list. They may be all sessions (same), or one
-// session whose process has done more than answer lists. They may also be the other
-// sessions, of all principals or of one.
+// whose returns a name for the sessions that share a list. If same is true, all sessions
+// share it. A session whose process has done more than answer lists has a list of its
+// own. Otherwise the sessions of a principal share a list, or those of all principals if
+// the server is Anonymous.
 func (s Server) whose(of session.Session, same bool) string {
 	switch {
 	case same:

@@ -31,9 +31,9 @@ type Posting struct {
 	Again bool // the batch was in the log before: the function that wrote it may be posting it, or may have posted it
 }
 
-// Append writes a batch of a stream of a to the log and delivers it. After Unavailable the
-// caller may repeat it, as long as only one caller at a time does. A connected client may
-// then get an event twice. After any other error it does not.
+// Append writes a batch of a stream of a to the log and delivers it. After Unavailable
+// the caller may call Append again, but only one caller at a time may do so. A connected
+// client may then get an event twice.
 //
 // Errors: Conflict (nothing was written, see [session.Log]), Unavailable.
 func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) error {
@@ -314,9 +314,8 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 
 // appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch
 // that the stream already has, which it recognizes by the generation and number of the
-// tail. A batch may come from a function (Gen 0), or from a runner with an older
-// generation. It gets the generation and number of the tail, so that they stay in the
-// tail.
+// tail. A batch from a function (Gen 0), or from a runner with an older generation, gets
+// the generation and number of the tail. So the tail keeps them.
 func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -429,8 +428,8 @@ func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error)
 }
 
 // owe records that the events of a stream after a cursor are owed, unless the record says
-// so already. If the session has a connection, it then has the stream pushed up to the
-// event last.
+// so already. If the session has a connection, owe then makes sure that the stream is
+// pushed up to the event last.
 func (o Outlet) owe(ctx context.Context, id session.ID, from session.Cursor, last session.Index) error {
 	p := pusher{poster: poster(o), nonce: session.NewNonce()}
 	done := func(s *session.Session) bool {

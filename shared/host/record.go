@@ -51,7 +51,8 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 	}
 }
 
-// tombstoneLife is how long an ended session stays, so that operators can see its reason.
+// tombstoneLife is how long an ended session stays, so that operators can see why it
+// ended.
 const tombstoneLife = time.Hour
 
 func quit(ctx context.Context, store session.Sessions, s session.Session, why session.Quit) (session.Session, error) {

@@ -34,8 +34,8 @@ func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	return ids
 }
 
-// Shown returns a batch as the client of an address may see it. It returns such a batch
-// unchanged if it gets it again.
+// Shown returns a batch as the client of an address may see it. Calling Shown again with
+// the result changes nothing.
 func Shown(a session.Address, b session.Batch) session.Batch {
 	if a.Shown == nil || b.Stream != a.Stream {
 		return b
@@ -52,8 +52,8 @@ func Shown(a session.Address, b session.Batch) session.Batch {
 	return b
 }
 
-// visible returns a list of tools without those that a filter does not allow, and with its
-// descriptions. All other bytes stay the same.
+// visible returns a list of tools without those that a filter does not allow, and with
+// the filter's descriptions. All other bytes stay the same.
 func visible(tools session.ToolFilter, list json.RawMessage) json.RawMessage {
 	if tools.IsZero() {
 		return list
@@ -86,6 +86,6 @@ func described(tool json.RawMessage, text string) json.RawMessage {
 	if has, ok := wire.Replace(tool, value, "description"); ok {
 		return has
 	}
-	// It has a name, so there is another member after the first brace.
+	// The tool has a name, so there is another member after the first brace.
 	return slices.Concat([]byte(`{"description":`), value, []byte{','}, bytes.TrimLeft(tool, " \t\r\n")[1:])
 }

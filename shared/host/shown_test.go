@@ -16,7 +16,8 @@ const (
 	visibleList = `{"x": 1, "tools":[{"name":"read","n":1.0},{"name":"write_b"},{"n":2}]}`
 )
 
-// seesSome returns the caller, who may not use tools that write, but for one.
+// seesSome returns the caller with a filter that denies the tools write_*, except
+// write_b.
 func seesSome(c host.Caller) host.Caller {
 	c.Tools = session.ToolFilter{Allow: []string{"write_b"}, Deny: []string{"write_*"}}
 	return c
@@ -36,8 +37,8 @@ func (l *lister) stored(t *testing.T, d *host.Delivery) string {
 	return string(page.Events[len(page.Events)-1].Raw)
 }
 
-// The caller who asks first sees some tools; the record has all of them for the next one.
-// It costs no read or write more.
+// Even if the caller who asks first sees only some tools, the record keeps all of them
+// for the next caller. The filter costs no additional read or write.
 func TestACallerSeesItsToolsOnly(t *testing.T) {
 	costs := map[bool][2]int{}
 	for _, some := range []bool{false, true} {
@@ -121,8 +122,8 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 	}
 }
 
-// The function that writes the events of a WebSocket client, or of one of HTTP+SSE, also
-// pushes them, again if it does not know whether they have arrived.
+// The function that writes events for a client of WebSocket or HTTP+SSE also pushes them.
+// It pushes them again if it does not know whether they arrived.
 func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	store, g := sessiontest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")

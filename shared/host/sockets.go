@@ -46,11 +46,12 @@ func (h *core) opened(c Caller) session.Session {
 // adds it to those that it has opened with members.
 //
 // cursors are the last events that a resuming client says it has, at most one for each
-// stream and 32 of each session. They are by the names of the members; those of a session
-// with a single server have the name "". If there are cursors, the client has lost its other
-// connections. Connect closes them, and the new connection must get the events after the
-// cursors. owing are the sessions that then [session.Session.Owes] anything. The caller must
-// ensure that [Sockets.Push] is called for each once the connection is ready.
+// stream and 32 of each session. The keys of the map are the names of the members. The
+// key "" has the cursors of the session that resume names. If there are cursors, the
+// client has lost its other connections. Connect closes them, and the new connection must
+// get the events after the cursors. owing lists the sessions that then owe events (see
+// [session.Session.Owes]). The caller must ensure that [Sockets.Push] is called for each
+// once the connection is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
@@ -190,8 +191,8 @@ func (h Sockets) claims(ctx context.Context, s session.Session, cursors []sessio
 	return claims, nil
 }
 
-// join adds a connection to s, and sets the client's cursors. alone says that the client has
-// lost its other connections. join returns those that it has no more.
+// join adds a connection to s, and sets the client's cursors. If alone is true, the
+// client has lost its other connections, and join returns these.
 func join(s *session.Session, conn string, claims []session.Cursor, alone bool) (lost []string) {
 	others := without(s.Conns, conn)
 	if !alone {

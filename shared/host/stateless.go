@@ -333,11 +333,10 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session
 	return h.deliver(ctx, c, s, box, batchOf(raws), session.Address{Stream: stream, Requests: requests})
 }
 
-// pinned returns the session that is pinned to a caller, and makes it if there is none. It
-// updates the session when the configuration of its server has changed, and returns moved
-// then. If an operator has
-// ended the session, pinned makes it anew. It refuses a client whose Init is too long for
-// every request, not only for the first.
+// pinned returns the session that is pinned to a caller, and makes it if there is none.
+// If the configuration of its server has changed, pinned updates the session and returns
+// moved. If an operator has ended the session, pinned makes it anew. If a client's Init
+// is too long, pinned refuses each of its requests, not only the first.
 func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s session.Session, box session.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return s, box, false, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)

@@ -176,7 +176,8 @@ func (b took) moved() (all []bool) {
 	return all
 }
 
-// The record of a handshake is that of the configuration that gave it.
+// A session follows a new configuration of its server. It uses the handshake record of
+// that configuration, and its first delivery says that the session has moved.
 func TestSessionFollowsTheServersConfiguration(t *testing.T) {
 	store, took := sessiontest.NewMemory(), newTook()
 	h := host.New(store, took, host.Limits{})

@@ -11,7 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// A call may have sent more events than a function has memory for.
+// Recall leaves out log messages and old progress: a call may have sent more events than
+// a function has memory for.
 func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	store := sessiontest.NewMemory()
 	h := host.New(store, newTook(), host.Limits{})

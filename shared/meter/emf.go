@@ -135,7 +135,7 @@ type Line struct {
 	Units     Units
 }
 
-// Only returns the one trace of a frame, "" for none or several.
+// Only returns the trace of a frame if there is exactly one, and otherwise "".
 func Only(traces []string) string {
 	if len(traces) == 1 {
 		return traces[0]
@@ -143,9 +143,9 @@ func Only(traces []string) string {
 	return ""
 }
 
-// ReadLine reads the log line of an invocation: JSON as slog writes it. Of JSON without
-// units, l has the rest, and ok is false. Of any other text, such as a line that was cut off,
-// l has nothing.
+// ReadLine reads the log line of an invocation: JSON as slog writes it. If the JSON has
+// no units, ok is false, and l has the other fields. If the text is not JSON, such as a
+// line that was cut off, ok is false and l is empty.
 func ReadLine(text []byte) (l Line, ok bool) {
 	if !wire.Valid(text) {
 		return Line{}, false

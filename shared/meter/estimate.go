@@ -98,8 +98,9 @@ func writeUnits(size int) float64 {
 }
 
 // readUnits returns the cost of a read. Load reads two rows, and Answers one for each
-// question. Recorded reads two rows for each want. A query of an index, such as List, costs one unit more than its rows. A query of
-// a box's items or of a frame's parts is billed for all rows together.
+// question. Recorded reads two rows for each key. A query of an index, such as List,
+// costs one unit more than its rows. A query of a box's items or of a frame's parts is
+// billed for all rows together.
 func readUnits(c *intercept.Call) float64 {
 	switch out := c.Out.(type) {
 	case intercept.Loaded:
@@ -179,8 +180,9 @@ func writeSize(c *intercept.Call) int {
 	return size(c.In)
 }
 
-// indexes returns how many rows of indexes a write changes. There are indexes of sessions
-// by expiry, of keys by tenant, and of the boxes that the sweep must check.
+// indexes returns how many rows of indexes a write changes. One index has sessions with
+// their expiry, keys and grants. The other has items, and the boxes that the sweep must
+// check.
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":

@@ -32,7 +32,7 @@ type Options struct {
 	Started  time.Time // when the process started; zero if unknown
 }
 
-// tally counts what is in no Account.
+// tally counts what a session.Account does not have.
 type tally struct {
 	messages float64 // posted, in billed messages
 	pushed   int     // bytes posted to clients
@@ -49,8 +49,8 @@ func New(o Options) *Meter {
 	return &Meter{options: o, started: o.Started}
 }
 
-// Store returns s with counting. spent returns what s has consumed so far. If spent is
-// nil, the Meter estimates that (see [Estimate]).
+// Store returns a store that counts the calls of s. spent returns what s has consumed so
+// far. If spent is nil, the Meter estimates that (see [Estimate]).
 func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 	if spent == nil {
 		e := Estimate(s)
@@ -115,13 +115,13 @@ func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
 	return all, err
 }
 
-// Clients returns the connections of clients, with counting.
+// Clients returns the connections of clients, whose posts it counts.
 func (m *Meter) Clients(c session.Clients) session.Clients {
 	return &clients{c, &posted{Poster: c, meter: m, away: true}}
 }
 
-// Runners returns the connections of runners, with counting. Messages to runners stay in the
-// region.
+// Runners returns the connections of runners, whose posts it counts. These messages stay
+// in the AWS region, so they do not count as traffic to the internet.
 func (m *Meter) Runners(p session.Poster) session.Poster { return &posted{Poster: p, meter: m} }
 
 type clients struct {
@@ -129,7 +129,7 @@ type clients struct {
 	posted *posted
 }
 
-// Post counts a message that was taken.
+// Post counts a message that the connection has accepted.
 func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
 	return c.posted.Post(ctx, conn, data)
 }
@@ -140,7 +140,7 @@ type posted struct {
 	away  bool // to the internet
 }
 
-// Post counts a message that was taken.
+// Post counts a message that the connection has accepted.
 func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
 	err := p.Poster.Post(ctx, conn, data)
 	if err == nil {

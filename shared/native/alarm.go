@@ -260,7 +260,8 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	return k.Schedule.Schedule(ctx, a)
 }
 
-// handleAlarm is ring for the function that holds the alarm.
+// handleAlarm calls the handler of an alarm that this function holds. It then deletes the
+// alarm, or releases it for another try.
 func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, due appointment, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -113,7 +113,8 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 
 // elsewhere reports whether the answer does not go into the response to the message. That
 // is so if the message came over a WebSocket or for a stream of HTTP+SSE, or if the call
-// may become a task. Its client would wait for that response in vain.
+// may become a task. If this function executed the message, its response would come late
+// and without the answer.
 func elsewhere(d host.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
 }
@@ -226,8 +227,8 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	if len(ids) == 0 {
 		return nil
 	}
-	// A request that shares a batch with others goes on. A modern client's request has
-	// the id of its stream as its name.
+	// A cancel does not stop a request that shares a batch with others. A modern client's
+	// request has the id of its stream as its name.
 	meant := func(a session.Address) bool {
 		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			name, _ := wire.String(id)
@@ -243,7 +244,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
 		// A run that another function began within the last second may have left no trace
-		// either.
+		// either. So wait until it has one, and look once more.
 		if err != nil || found >= len(ids) || !again || rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}

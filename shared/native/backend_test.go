@@ -232,7 +232,8 @@ func TestClientThatWasCutGetsTheRestFromAnotherFunction(t *testing.T) {
 	})
 }
 
-// go-sdk has no field for it.
+// go-sdk has no field for a tool's support of tasks. AsTask makes the lists of tools show
+// it.
 func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) {

@@ -63,7 +63,7 @@ func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params
 // client returns the client that the server sees.
 func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
 
-// execute executes the call, until it ends or its round does.
+// execute executes the call until the call or its current round ends.
 func (c *call) execute() outcome {
 	defer c.answered.Store(true)
 	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
@@ -145,8 +145,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. go-sdk puts cache hints into each result by
-// default. If a result has only these, fit does not make it public.
+// fit returns a result as the client gets it. The default cache hints of go-sdk make a
+// result public, with a ttlMs of 0. fit makes a result with these hints private.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -167,8 +167,8 @@ const (
 	lastRetry  = 2 * time.Second
 )
 
-// wants handles a result that asks for something. again is true if the request only has to
-// be sent again.
+// wants handles a result that asks for inputs, a pause or a retry. again is true if the
+// request only has to be sent again.
 func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault != nil {
@@ -367,7 +367,8 @@ type connection struct {
 	once    func()
 }
 
-// requestID and progressToken are the same for each request inside its connection.
+// Each request has a connection of its own, so requestID and progressToken can be the
+// same for all.
 const (
 	requestID     = 1
 	progressToken = "1"

@@ -20,7 +20,7 @@ import (
 )
 
 // price is one line of the table in docs/costs.md: an operation and its cost. The cost is
-// round trips to the store, and the invocations or alarms that it starts.
+// round trips to the store, and the invocations or alarms that the operation starts.
 type price struct {
 	name                 string
 	reads, writes, waits int
@@ -67,7 +67,8 @@ func posting(body string) func(*world, legacy, *spent) {
 
 const subscribe = `{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://1"}}`
 
-// asking has a call ask, and pausing has one pause.
+// asking makes a call that asks its client. pausing makes a call that pauses, and waits
+// until its alarm is due.
 func asking(w *world, c legacy, s *spent) {
 	s.first = c.tool("ask", `{"text":"form"}`)
 	s.asked = asked(w.t, s.first.messages(w.t))["elicitation/create"]
@@ -116,7 +117,7 @@ func nativePrices() []price {
 	}
 }
 
-// socketing has a connection with a session.
+// socketing opens a connection with a session.
 func socketing(w *world, _ legacy, s *spent) {
 	k := w.socket()
 	k.send(w.t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
@@ -134,7 +135,7 @@ func (w *world) executed() {
 	}
 }
 
-// counts is the operation counted.
+// counts executes the operation and returns what it cost.
 func (p price) counts(t *testing.T) price {
 	w := memory(t)
 	w.hosted.Make = shop
@@ -164,12 +165,12 @@ func (p price) counts(t *testing.T) price {
 	return price{name: p.name, reads: got.Reads, writes: got.Writes, waits: got.Waits, begins: strings.Join(begins, ", ")}
 }
 
-// row is its line in docs/costs.md.
+// row returns the line for the price in docs/costs.md.
 func (p price) row() string {
 	return fmt.Sprintf("| %s | %d | %d | %d | %s |\n", p.name, p.reads, p.writes, p.waits, gocmp.Or(p.begins, "–"))
 }
 
-// ceilings are the lines of the table, by name.
+// ceilings reads the lines of the table, by the names of the operations.
 func ceilings(table string) map[string]price {
 	all := map[string]price{}
 	for line := range strings.Lines(table) {

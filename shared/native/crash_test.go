@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// mortal is the store of a process that dies at its nth write. From then on its calls have
-// no effect. With after, that write still has one.
+// mortal is the store of a process that dies at its nth write. From then on its calls
+// have no effect. If after is set, the nth write itself still takes effect.
 type mortal struct {
 	session.Store
 	mu    sync.Mutex
@@ -277,7 +277,7 @@ func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 	})
 }
 
-// TestCallsCostWhatTheyMust: round trips to the store.
+// TestCallsCostWhatTheyMust counts the round trips to the store.
 func TestCallsCostWhatTheyMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

@@ -17,9 +17,9 @@ import (
 )
 
 // Server makes an author's server for one message of a session. It is called for each
-// message, often in a process that has just started, so it must be quick. It returns a new
-// server each time, made with [Session.Options]. Values that must last go into the
-// session's [State]. The client gets the error.
+// message, often in a process that has just started, so it must be quick. It returns a
+// new server each time, made with [Session.Options]. Values that must last go into the
+// session's [State]. The client gets the error that it returns.
 type Server func(ctx context.Context, s Session) (*mcp.Server, error)
 
 // Servers are an author's servers by their names in the servers file.
@@ -59,9 +59,9 @@ func (s Session) Tenant() string { return s.in.record.Tenant }
 // Principal returns the principal for whom the client acts.
 func (s Session) Principal() string { return s.in.record.Principal }
 
-// Props returns a JSON object with the facts that authentication gives about the principal
-// besides its name, or nil. It is from this message. An alarm or an answer has no caller,
-// so for these Props is from the last message.
+// Props returns a JSON object with the facts that authentication gives about the
+// principal besides its name, or nil. The facts are those of this message. An alarm or an
+// answer has no caller. For these, they are those of the session's last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
 // Version returns the protocol version that the client speaks.

@@ -24,7 +24,7 @@ type note struct {
 	at  int // events that were added before
 }
 
-// mostNotes is how many notes wait for the events before them to be written.
+// mostNotes is how many notes may wait until the events before them are written.
 const mostNotes = 64
 
 // note adds a note after the events so far.
@@ -40,7 +40,8 @@ func (o *outbox) note(raw []byte) {
 	o.notes = append(o.notes, note{raw, o.total})
 }
 
-// noted returns the last note before which all events are among the first written ones.
+// noted returns the last note that has at most written events before it. These are in the
+// log.
 func (o *outbox) noted(written int) (last note, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,8 +54,8 @@ func (o *outbox) noted(written int) (last note, ok bool) {
 	return o.notes[0], true
 }
 
-// skipped reports whether an event is in the log already. The server repeats its events in
-// order, so the first that is not there is new, and all after it are.
+// skipped reports whether an event is in the log already. The server repeats its events
+// in order, so the first event that is not in the log is new, and so is every later one.
 func (o *outbox) skipped(raw []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,10 +73,10 @@ func (o *outbox) skipped(raw []byte) bool {
 
 func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1), less: make(chan struct{})} }
 
-// mostWaiting is how many full writes wait before room does.
+// mostWaiting is how many full writes of events may wait before room blocks.
 const mostWaiting = 2
 
-// room waits while too many events are to be written, but not when one of the channels is
+// room waits until fewer events are to be written, or until one of the channels is
 // closed.
 func (o *outbox) room(stopped, over <-chan struct{}) {
 	for {

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Remote is a server that runs elsewhere. This package treats it as a server in Go. It
-// sends each request in the modern era, stores what comes back, and ends the call in
-// rounds. It is safe for concurrent use.
+// Remote is a server that runs elsewhere. This package treats it like a server in Go: it
+// sends each request in the modern era, stores what comes back, and executes calls in
+// rounds. A Remote is safe for concurrent use.
 type Remote interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
 	// soon after ctx has ended. It also returns when the server asks its client; the result
@@ -34,7 +34,8 @@ type RemoteRequest struct {
 	Params  json.RawMessage // of the modern era
 	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client is of the legacy era
-	// Once says that the session is not in the store, so nothing of it may be kept.
+	// Once says that the session is not in the store, so the Remote must keep nothing
+	// about it.
 	Once bool
 	// Secrets are the keys and tokens that the caller has at third parties. It is nil in a
 	// later round, in which no caller is present.
@@ -48,8 +49,8 @@ type RemoteRequest struct {
 	// Apart adds a message of the server to the standalone stream of the session.
 	Apart func(ctx context.Context, message []byte) error
 	// Note says with which requestState another function can go on with the request, if
-	// this one dies. That function gets what the server said after the notifications so
-	// far.
+	// this one dies. To that function the server sends only what comes after the
+	// notifications so far.
 	Note func(state string)
 }
 
@@ -68,7 +69,8 @@ func (c *call) remote(method string, params json.RawMessage, in *inside) (json.R
 	return in.server.Remote.Send(ctx, r)
 }
 
-// remote returns a request to the server, without what depends on its run.
+// remote returns a request to the server, without the fields that need a run: Say, Ask,
+// Note and Once.
 func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
 	return RemoteRequest{
 		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
@@ -77,8 +79,8 @@ func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
 	}
 }
 
-// repeat is say for a server that may say again what is in the log. It waits while too much
-// is to be written.
+// repeat is say for a server that may repeat events that are in the log. It leaves these
+// out, and waits while too much is to be written.
 func (r *run) repeat(raw []byte) {
 	if !r.said.skipped(raw) {
 		r.said.room(r.stopped, r.over)
@@ -86,14 +88,15 @@ func (r *run) repeat(raw []byte) {
 	}
 }
 
-// urge is say for a question, for the answer to which the server waits.
+// urge is say for a question. It has the question written at once, because the server
+// waits for the answer.
 func (r *run) urge(question []byte) {
 	r.say(question)
 	r.said.hurry()
 }
 
-// tells passes on what a legacy client tells a server that runs elsewhere. The invocation
-// stays until that is done.
+// tells passes on a legacy client's notification that its roots have changed to a server
+// that runs elsewhere. The invocation stays until Tell has returned.
 func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
 		if server.Remote == nil || m.Method != wire.NotifyRootsChanged || d.Client.Transport == session.Modern {
@@ -121,7 +124,8 @@ func (k *Backend) forward(ctx context.Context, a session.Answer, name string) er
 	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 
-// note keeps a state of the request for the item of its run.
+// note keeps a state of the request. The run writes it into its item, so that another
+// function can go on from it.
 func (c *call) note(state string) {
 	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
 		return // a batch cannot go on in parts; other requests are cheap to send again
@@ -130,8 +134,8 @@ func (c *call) note(state string) {
 	c.r.said.note(bridge.Retry(c.m.Raw, own))
 }
 
-// subscribes sends a legacy client's resources/subscribe or its opposite to a server that
-// runs elsewhere.
+// subscribes sends a legacy client's resources/subscribe or resources/unsubscribe to a
+// server that runs elsewhere.
 func (c *call) subscribes() *wire.Error {
 	in := *c.r.in
 	in.init, in.method = in.record.Init, c.m.Method

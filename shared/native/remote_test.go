@@ -15,9 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// far is a server that runs elsewhere and resumes the stream of a call. Between the steps of
-// a call it asks its client apart from that stream. The first function that has the call
-// stops after some steps.
+// far is a server that runs elsewhere and resumes the stream of a call. After the first
+// step it asks the client a question that is not on that stream. The first function that
+// executes the call stops after some steps.
 type far struct {
 	answered []string // names of questions with their answers
 }
@@ -58,8 +58,9 @@ func (f *far) Forward(_ context.Context, _ native.RemoteRequest, name string, re
 	return nil
 }
 
-// What a server said apart from the stream of a call stands in the log of the call. A
-// function that goes on with the call leaves out what the stream repeats, and nothing else.
+// A server repeats the events of a call's stream to the function that goes on with the
+// call. That function leaves out the repeated events, and nothing else. The log of the
+// call also has questions that were not on the stream.
 func TestFunctionThatGoesOnLeavesOutWhatIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, elsewhere := memory(t), &far{}

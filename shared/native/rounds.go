@@ -216,7 +216,8 @@ func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// early is how much too soon an alarm may come. Schedulers know only whole seconds.
+// early is how long before its time an alarm may come. Schedulers know only whole
+// seconds.
 const early = time.Second
 
 // resume claims an item for this function, to execute raw. The run is nil if another
@@ -262,8 +263,8 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	return r, nil
 }
 
-// logged returns the events of a request in the log, from the base of its item to an index,
-// with how often each is there.
+// logged returns the events of a request that are in the log, from the base of its item
+// to an index, and how often each occurs.
 func (k *Backend) logged(ctx context.Context, it session.Item, to session.Index) (map[string]int, error) {
 	events := map[string]int{}
 	for at := it.Base; at < to; {

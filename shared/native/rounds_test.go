@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asked returns the questions among messages: method to id.
+// asked returns the ids of the questions among messages, by method.
 func asked(t testing.TB, messages []string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -294,8 +294,8 @@ func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 	}
 }
 
-// A request that began less than a second ago has left no trace that another function
-// could find.
+// A cancel in another function also ends a request that began less than a second ago, and
+// so has left no trace yet.
 func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
@@ -352,7 +352,8 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 	})
 }
 
-// A cancel in another process may come before the item exists.
+// A cancel in another process may write the end of a call before the call's item exists.
+// The call must not go on after its pause.
 func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

@@ -26,7 +26,7 @@ const (
 	lease = 30 * time.Second
 	renew = 10 * time.Second
 	look  = 2 * time.Second
-	// spare is how long before the end of a function's time it gives up its runs.
+	// spare is how long before its deadline a function gives up its runs.
 	spare = 5 * time.Second
 	// unwind is how long a handler may take to notice that it was stopped.
 	unwind = time.Second
@@ -115,7 +115,7 @@ func (r *run) take(msgs []wire.Message, later bool) {
 	}
 }
 
-// execute executes the calls, until the request ends or its round does.
+// execute executes the calls until the request or its current round ends.
 func (r *run) execute() {
 	defer r.ended()
 	results := make(chan outcome, len(r.calls))
@@ -246,7 +246,6 @@ func (r *run) mark() error {
 	return err
 }
 
-// item returns the item of the claim.
 func (r *run) item() session.Item {
 	now := time.Now()
 	it := session.Item{

@@ -48,8 +48,8 @@ func stateOf(store session.Values, s session.Session, scope Scope) State {
 }
 
 // Expiring returns the same values with a lifetime. A value that is saved through it is
-// deleted when it has not been saved again for that time. It is not for values of a
-// session.
+// deleted when it has not been saved again for that time. Do not use it for values of a
+// session, which end with the session.
 func (s State) Expiring(after time.Duration) State {
 	s.life = after
 	return s
@@ -59,7 +59,7 @@ func (s State) Expiring(after time.Duration) State {
 // there is no value, rev is 0 and into stays unchanged.
 //
 // Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if the
-// value does not fit into.
+// value cannot be decoded.
 func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
 	k, err := s.named(name)
 	if err != nil {
@@ -154,7 +154,8 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// These limit the value of a call of Once: maxOnce is how many bytes its name may have.
+// maxOnce is the longest name for Once, in bytes. oncePrefix begins the name of the value
+// that Once keeps.
 const (
 	maxOnce    = session.MaxValueName - len(oncePrefix)
 	oncePrefix = "\x00once:"
@@ -173,8 +174,8 @@ type once struct {
 // time, and succeeds once. The context of f ends if another caller has taken over, which
 // happens only to a process that stood still for half a minute.
 //
-// name has 1 to 122 bytes; Load does not see it. Errors: that of f; session.Invalid,
-// session.Unavailable, that of ctx.
+// name has 1 to 122 bytes. Load finds no value under it. Errors: that of f;
+// session.Invalid, session.Unavailable, that of ctx.
 func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
 	if name == "" || len(name) > maxOnce {
 		return session.Errorf(session.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)

@@ -37,7 +37,7 @@ type subscribers struct {
 	key   session.ValueKey
 }
 
-// subscriberList is the value.
+// subscriberList is the durable value that lists the subscribers of a resource.
 type subscriberList struct {
 	Sessions []session.ID `json:"sessions"`
 }
@@ -49,9 +49,9 @@ func newSubscribers(store session.Store, of session.Session, uri string) subscri
 	return subscribers{store, of, uri, state, key}
 }
 
-// add adds a session whose record says that it has subscribed. It writes the value even if
-// the session is in it. Another function may have read the record before the subscription,
-// and may be about to drop the entry.
+// add adds a session whose record says that it has subscribed. It writes the value even
+// if the value lists the session already. Another function may have read the record
+// before the subscription, and may be about to drop the entry.
 //
 // Errors: Busy (too many), Unavailable.
 func (k subscribers) add(ctx context.Context, id session.ID) error {

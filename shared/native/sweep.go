@@ -11,9 +11,9 @@ import (
 // grace is how late an invocation may be before another function does its work.
 const grace = 10 * time.Second
 
-// Sweep does the due work for calls of native servers that no other function may do. It
-// goes on after a call that fails, and returns all errors joined. Several Sweeps may run
-// at the same time, and a Sweep may be repeated.
+// Sweep does the due work for calls of native servers, in case no other function does it.
+// It goes on after a call that fails, and returns all errors joined. Several Sweeps may
+// run at the same time, and a Sweep may be repeated.
 func (k *Backend) Sweep(ctx context.Context) error {
 	due, err := k.Store.Due(ctx)
 	if err != nil {

@@ -49,7 +49,7 @@ func (w *world) ofTask(method, name, params string) string {
 	return a.last(w.t)
 }
 
-// agreed returns an answer to a question.
+// agreed returns a member of params that answers a question.
 func agreed(key string) string {
 	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
 }

@@ -323,8 +323,8 @@ func toolCall(id, name, arguments, more string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + name + `","arguments":` + arguments + more + `}}`
 }
 
-// modern sends a request as a client of 2026-07-28 does. more are further members of
-// params.
+// modern sends a request as a client of 2026-07-28 does. params are further members of
+// the request's params, each with a comma after it.
 func (w *world) modern(method, name, params, capabilities string) answer {
 	w.t.Helper()
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":` + capabilities +
@@ -442,7 +442,7 @@ func ask(_ context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResu
 	return text(strings.Join(got, "; ") + " " + r.Params.RequestState), nil
 }
 
-// contextFor returns the context of a client that goes after a time.
+// contextFor returns the context of a client that disconnects after a time.
 func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	timer := time.AfterFunc(d, cancel)

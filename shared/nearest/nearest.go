@@ -1,4 +1,4 @@
-// Package nearest finds the name that somebody meant who has mistyped it.
+// Package nearest finds the known name that is closest to a mistyped one.
 package nearest
 
 import "strings"

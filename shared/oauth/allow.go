@@ -44,8 +44,9 @@ func (s Settings) ToolRules(server string, claims map[string]any) []string {
 	return rule.ToolsOf(claims)
 }
 
-// Tools returns which tools of a server a caller may use. Rules that were made after the
-// caller's sign-in refuse it. Callers with API keys may use all tools.
+// Tools returns which tools of a server a caller may use. If the rule for a tool was made
+// after the caller signed in, the caller may not use the tool. Callers with API keys may
+// use all tools.
 func (r resources) Tools(who session.Identity, server string) (tools session.ToolFilter) {
 	rule, _ := r.settings.Allow.Of(server)
 	if !who.Scoped {
@@ -69,7 +70,8 @@ func (r resources) Tools(who session.Identity, server string) (tools session.Too
 // maxToldName is how much of a tool's name an error repeats, in bytes.
 const maxToldName = 128
 
-// notForYou refuses a call of a tool. No login would help, so Challenge says nothing.
+// notForYou returns the error for a call of a tool that the caller may not use. No login
+// would help, so Challenge returns "" for it.
 func notForYou(tool string) error {
 	if len(tool) > maxToldName {
 		tool = tool[:maxToldName] + "…"
@@ -77,7 +79,7 @@ func notForYou(tool string) error {
 	return session.Errorf(session.Forbidden, "you may not use the tool %q of this server; ask its operator for access", tool)
 }
 
-// Wants reports whether claims lack one that the settings name.
+// Wants reports whether claims lack a claim that the settings name.
 func (s Settings) Wants(claims map[string]any) bool {
 	wanted := append(append([]string{s.Principal}, s.Claims...), append(s.Allow.Claims(), s.Roles.Claims()...)...)
 	if s.TenantClaim != "" {

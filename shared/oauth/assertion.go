@@ -18,8 +18,9 @@ type Assertions struct {
 	settings Settings
 }
 
-// NewAssertions makes an Assertions for one of the settings' enterprise issuers. The
-// settings are complete. It makes no request. client and log may be nil.
+// NewAssertions makes an Assertions for one of the settings' enterprise issuers. s is a
+// result of [Settings.Complete]. NewAssertions makes no request. client and log may be
+// nil.
 func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logger) *Assertions {
 	if client == nil {
 		client = newClient()
@@ -39,8 +40,8 @@ func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logg
 	return &Assertions{v, s}
 }
 
-// Verify returns the claims of an assertion that is signed, in time, and an assertion.
-// The caller checks whom and what it is for.
+// Verify returns the claims of an assertion. It checks the signature, the times and the
+// type. The caller checks for whom and for what the assertion was issued.
 //
 // Errors: Unauthenticated; Unavailable.
 func (a *Assertions) Verify(ctx context.Context, assertion string) (map[string]any, error) {

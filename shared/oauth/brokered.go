@@ -25,7 +25,8 @@ type Brokered struct {
 	// Enterprise are issuers whose assertions are exchanged for tokens (ID-JAG).
 	Enterprise []Enterprise `json:"enterprise,omitempty"`
 	// Roles maps viewer and operator to the rules for users who sign in to the console. A
-	// user whom both fit is an operator. Without Roles nobody signs in there.
+	// user whom both fit is an operator. Without Roles, no user can sign in to the
+	// console.
 	Roles allow.Rules `json:"roles,omitempty"`
 }
 
@@ -50,8 +51,9 @@ type Enterprise struct {
 	JWKS string `json:"jwks_uri,omitempty"`
 }
 
-// CheckBroker checks the settings that [Settings.Complete] does not know to be in use.
-// The error names the wrong setting and its possible values.
+// CheckBroker checks the settings that only the broker uses. [Settings.Complete] does not
+// check them, because it does not know whether there is a broker. The error names the
+// wrong setting and its possible values.
 func (s Settings) CheckBroker() error {
 	secrets := map[string]string{"client_secret": s.ClientSecret}
 	for id, c := range s.Clients {

@@ -11,10 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A group of servers at one address is a resource of its own. A token for it is good at that
-// address only, and there for those of the group's servers that its user may use. Where a
-// server is named, the address of a group stands for the group: "/mcp", "/g/dev/mcp". No
-// server has such a name.
+// A group of servers at one address is a resource of its own. A token for it is good at
+// that address only, and there for those of the group's servers that its user may use. A
+// parameter for the name of a server also takes the address of a group, such as "/mcp" or
+// "/g/dev/mcp". No server has such a name.
 
 // isGroup reports whether a name is the address of a group.
 func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
@@ -27,8 +27,8 @@ func (s Settings) Members(name string) []string {
 	return s.Groups[name]
 }
 
-// Carries reports whether tokens for a resource carry the claims of their users. The rules
-// of each server of a group decide by them at each request.
+// Carries reports whether tokens for a resource carry the claims of their users. At each
+// request, the rules of each server of a group decide by these claims.
 func Carries(name string) bool { return isGroup(name) }
 
 // admitAny checks whether a caller with these claims may use one of the servers of a group.
@@ -41,8 +41,9 @@ func (s Settings) admitAny(group string, claims map[string]any) error {
 	return session.Errorf(session.Forbidden, "you may use no server at this address; ask its operator for access")
 }
 
-// VerifyGroup returns the identities of a token, at those of the servers of a group that it
-// may use; without a group, at those that it is for. Costs and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may
+// use. The token must be for the group. If group is "", only the servers that the token
+// itself is for count. Costs and errors are as for Verify.
 func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]session.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
@@ -63,8 +64,8 @@ func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, s
 	return s.settings.each(who, g.claims, servers)
 }
 
-// ConfirmMembers returns those of the servers of a group that a caller whose token for the group
-// was valid earlier may still use. Costs and errors are as for Confirm.
+// ConfirmMembers returns the servers of a group that a caller may still use. The caller's
+// token for the group was valid earlier. Costs and errors are as for Confirm.
 func (s *ResourceServer) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	g, err := s.confirmed(ctx, text)
 	if err != nil || s.introspec == nil {
@@ -93,7 +94,8 @@ func (s *ResourceServer) meantFor(g grant, servers []string) (all []string, err 
 	return all, err
 }
 
-// each returns an identity at each of the servers that claims admit it to.
+// each returns the identity, with its tool rules, at each of the servers that the claims
+// admit it to.
 func (s Settings) each(who session.Identity, claims map[string]any, servers []string) (map[string]session.Identity, error) {
 	all := map[string]session.Identity{}
 	var refused error
@@ -111,8 +113,9 @@ func (s Settings) each(who session.Identity, claims map[string]any, servers []st
 	return all, nil
 }
 
-// VerifyGroup returns the identities of a token, at those of the servers of a group that it
-// may use; without a group, at the one that it is for. Costs and errors are as for Verify.
+// VerifyGroup returns the identity of a token at each of the servers that its user may
+// use. The token must be for the group. If group is "", only the one server that the
+// token itself is for counts. Costs and errors are as for Verify.
 func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]session.Identity, error) {
 	if t, ok := OpenToken(s.sealer, token); group == "" && ok && slices.Contains(servers, t.Server) {
 		who, err := s.Verify(ctx, token, t.Server)
@@ -139,7 +142,8 @@ func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers [
 	return s.settings.each(who, claims, servers)
 }
 
-// exchanged returns the identities of a token that a key was exchanged for: those of the key.
+// exchanged returns the identities of a token for which the caller exchanged an API key.
+// They are those of the key.
 func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[string]session.Identity, error) {
 	still, err := s.ConfirmMembers(ctx, t.Key, "", servers)
 	if err != nil {
@@ -155,9 +159,9 @@ func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[
 	return all, nil
 }
 
-// ConfirmMembers returns those of the servers of a group that the grant of a token is still good
-// for: all of them, or those of the key that it was exchanged for. Costs and errors are as for
-// Confirm.
+// ConfirmMembers returns the servers of a group that the grant of a token is still good
+// for. These are all of them, or those of the API key that the caller exchanged for the
+// token. Costs and errors are as for Confirm.
 func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	if strings.HasPrefix(text, issuedCredential) {
 		return servers, s.Confirm(ctx, text, group)

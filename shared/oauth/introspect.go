@@ -70,7 +70,7 @@ func (i *introspector) ask(ctx context.Context, token string) (map[string]any, e
 	return claims, nil
 }
 
-// activeClaims reads an answer.
+// activeClaims returns the claims in the issuer's answer, if the token is active.
 func activeClaims(body []byte, issuer string) (map[string]any, error) {
 	var claims map[string]any
 	if err := json.Unmarshal(body, &claims); err != nil {

@@ -148,7 +148,8 @@ func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
 	})
 }
 
-// A request that is about several servers asks once, whatever the token is worth.
+// A request about several servers makes the package ask the issuer once, even if the
+// token is invalid.
 func TestATokenForNoGroupIsAskedAboutOnce(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.asking(t)

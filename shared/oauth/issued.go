@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// AccessLife is how long a token is valid that the broker has issued. A client gets a new
-// one with its refresh token.
+// AccessLife is how long an access token of the broker is valid. A client gets a new one
+// with its refresh token.
 const AccessLife = time.Hour
 
 // TokenPrefix begins the access tokens that the broker issues.
@@ -122,8 +122,8 @@ func (s *Issued) Verify(ctx context.Context, token, server string) (session.Iden
 	return who, s.Confirm(ctx, who.Credential, server)
 }
 
-// issuedCredential begins the credentials of tokens of a grant: it, the grant's ID, the
-// tenant and the time of issue, with colons between.
+// issuedCredential begins the credential of a token that has a grant. The grant's ID, the
+// tenant and the time of issue follow, with colons between them.
 const issuedCredential = "grant:"
 
 func credentialOf(t Token) string {
@@ -181,7 +181,7 @@ func (s *Issued) list(ctx context.Context) (Revoked, error) {
 type Revoked struct {
 	Grants map[string]int64 `json:"g,omitempty"` // when each was revoked, in Unix seconds
 	// Tenants are tenants with too many revocations to list. All their tokens that were
-	// issued until then are revoked.
+	// issued up to the given time, in Unix seconds, are revoked.
 	Tenants map[string]int64 `json:"t,omitempty"`
 }
 
@@ -199,7 +199,7 @@ func parseRevoked(data []byte) (r Revoked, err error) {
 	return r, err
 }
 
-// Has reports whether a token of a grant is revoked that was issued at a time.
+// Has reports whether r revokes a token, by its grant, its tenant and its time of issue.
 func (r Revoked) Has(grant, tenant string, issued time.Time) bool {
 	_, listed := r.Grants[grant]
 	until, all := r.Tenants[tenant]
@@ -231,7 +231,7 @@ func (r Revoked) add(grant, tenant string, now time.Time) Revoked {
 
 // Revoke makes all access tokens of a grant invalid, within 30 seconds everywhere.
 //
-// Errors: Unavailable: they may be valid still, so do it again.
+// Errors: Unavailable: the tokens may still be valid, so call Revoke again.
 func Revoke(ctx context.Context, store session.Values, grant, tenant string) error {
 	for {
 		v, err := store.LoadValue(ctx, revokedKey())
@@ -250,7 +250,7 @@ func Revoke(ctx context.Context, store session.Values, grant, tenant string) err
 			return err
 		}
 		v.Key, v.Expires = revokedKey(), now.Add(2*AccessLife)
-		// After a conflict it tries again: another function has revoked something since the
+		// After a conflict, try again: another function has revoked something since the
 		// list was loaded.
 		if _, err := store.SaveValue(ctx, v); !errors.Is(err, session.Conflict) {
 			return err

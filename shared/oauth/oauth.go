@@ -12,8 +12,9 @@
 //   - its issuer, its times (within a minute) and its audience are right;
 //   - it is no token of another kind: an ID token, a logout token, a proof.
 //
-// The audience is the URL of the one server that the token is for, or the address of a group
-// of servers. With introspection the package also asks the issuer about each token, and also accepts tokens that are no JWT.
+// The audience is the URL of the one server that the token is for, or the address of a
+// group of servers. With introspection the package also asks the issuer about each token,
+// and accepts tokens that are no JWT.
 //
 // # How fast a change takes effect
 //
@@ -149,8 +150,8 @@ func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error
 	return s.admit(g, server)
 }
 
-// confirmed returns the grant of a credential that is still valid. It is empty without
-// introspection.
+// confirmed returns the grant of a credential that is still valid. The grant is empty
+// without introspection.
 func (s *ResourceServer) confirmed(ctx context.Context, text string) (grant, error) {
 	rest, ok := strings.CutPrefix(text, credential)
 	if !ok {

@@ -233,8 +233,8 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	})
 }
 
-// Row A-13: each signature is wrong in one way, some with keys of the issuer and some with
-// others.
+// Row A-13: each token has one fault in its signature. Some are signed with a key of the
+// issuer.
 func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		good := claims(nil)
@@ -263,7 +263,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	})
 }
 
-// Row A-13: the server tries at most some keys. Keys of other kinds are not among them.
+// Row A-13: the server tries only a few keys, and does not count keys of other kinds.
 func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		token := signed(t, claims(nil), map[string]any{"kid": nil})
@@ -437,7 +437,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 	})
 }
 
-// Row A-23, the part of this package: the whole challenge.
+// Row A-23, as far as it concerns this package: the challenge is complete.
 func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		plain := i.server(t, nil)
@@ -481,9 +481,9 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 	})
 }
 
-// A client asks for what the challenge names. So the challenge has the optional scopes of the
-// token, too: with the scope of one server, a caller at the address of several servers keeps
-// that of another. Scopes that no server has are not asked for again.
+// A client asks for the scopes that the challenge names. So the challenge also names the
+// optional scopes of the token. Otherwise a caller of several servers would lose one
+// server's scope for another's. The challenge leaves out scopes that no server has.
 func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
 	r := newIssuer().server(t, func(s *oauth.Settings) {
 		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*"}, "one:all": {"*"}}, "two": {"two:write": {"write_*"}}}

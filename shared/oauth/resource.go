@@ -63,7 +63,7 @@ func canonical(text string) string {
 }
 
 // Server returns the server that a resource of a request names (RFC 8707 §2): its URL in
-// one of its forms, possibly with a query. For a group it returns its address.
+// one of its forms, possibly with a query. For a group it returns the group's address.
 func (s Settings) Server(servers []string, resource string) (string, bool) {
 	resource, _, _ = strings.Cut(resource, "?")
 	for _, name := range servers {
@@ -80,8 +80,8 @@ func (s Settings) Server(servers []string, resource string) (string, bool) {
 }
 
 // Challenge returns the WWW-Authenticate header for a request that was refused with err,
-// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as
-// for Metadata.
+// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as for
+// Metadata. tried reports that the request had a token.
 func (r resources) Challenge(address string, tried bool, err error) string {
 	problem, wanted := "", strings.Fields(*r.settings.Scope)
 	var scope *scopeError

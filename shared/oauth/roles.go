@@ -13,15 +13,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Console is the console as a resource of tokens. Like the address of a group it is no name
-// of a server. The servers let nobody in with a token for it.
+// Console is the console as a resource of tokens. Like the address of a group it is no
+// name of a server. No server accepts a token for it.
 const Console = "/console/"
 
 const (
 	// ConsoleClient is the id of the console as a client of the authorization server. Only
 	// this client gets tokens for Console, and it gets no others.
 	ConsoleClient = "dormouse-console"
-	// ConsolePage is the path of the page that gets the codes.
+	// ConsolePage is the path of the page that gets the authorization codes.
 	ConsolePage = "/console/home"
 )
 
@@ -69,8 +69,8 @@ func (s Settings) rulesFor(resource string) allow.Rules {
 	return s.Allow
 }
 
-// Operator returns who a token for the console stands for, and their role as the rules are
-// now.
+// Operator returns the identity of a token for the console, and the user's role by the
+// current rules.
 //
 // Errors: Unauthenticated if the token is invalid, revoked, or for something else. Forbidden
 // if its user has no role any more. Unavailable.

@@ -46,8 +46,8 @@ type Settings struct {
 	// Scope lists the scopes that a token needs, separated by spaces; nil means "mcp",
 	// "" means none.
 	Scope *string `json:"scope,omitempty"`
-	// Audiences are further accepted audiences of a server, beside its URLs, or of a group by
-	// its address. Two of them must not share one.
+	// Audiences maps a server, or the address of a group, to the audiences that it
+	// accepts besides its URLs. No two of them may share an audience.
 	Audiences map[string][]string `json:"audiences,omitempty"`
 
 	// Principal is the claim that names the principal; the default is "sub".
@@ -140,7 +140,7 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 	return s, nil
 }
 
-// name returns what begins principals.
+// name returns the word that begins the principals of the issuer.
 func (s Settings) name() string {
 	u, err := url.Parse(s.Issuer)
 	if s.Name != "" || err != nil { // Complete has read the issuer

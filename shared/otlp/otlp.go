@@ -39,10 +39,10 @@ func (s SpanID) MarshalText() ([]byte, error) {
 	return []byte(hex.EncodeToString(s[:])), nil
 }
 
-// TraceOf returns the trace of a request by its name in the logs. A name that ends as
-// REQUEST.TRACEID-FLAGS has the trace of the client's own tracing, and its flags. The trace
-// of another name begins with it; flags is "" then. Equal names have equal ids, so programs
-// that know a request by name agree about its ids.
+// TraceOf returns the trace of a request by its name in the logs. A name of the form
+// REQUEST.TRACEID-FLAGS has the trace of the client's own tracing, and its flags. For any
+// other name, the id of the trace is a hash of the name, and flags is "". Equal names
+// have equal ids, so programs that know a request by name agree about its ids.
 func TraceOf(name string) (t TraceID, flags string) {
 	if _, client, ok := strings.Cut(name, "."); ok && len(client) == 35 && client[32] == '-' {
 		if n, err := hex.Decode(t[:], []byte(client[:32])); err == nil && n == len(t) && t != (TraceID{}) {
@@ -127,8 +127,8 @@ type object = map[string]any
 
 const scope = "github.com/dormouse-mcp/dormouse"
 
-// Spans sends spans. An error says whether the collector or the way to it failed; the spans
-// are lost then.
+// Spans sends spans. An error says whether the collector or the connection to it failed.
+// The spans are lost then.
 func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	if e.settings.Traces == "" || len(spans) == 0 {
 		return nil
@@ -139,7 +139,8 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 			"traceId": s.Trace, "spanId": s.ID, "name": s.Name, "kind": s.Kind, "attributes": attributes(s.Attributes),
 			"startTimeUnixNano": nanos(s.Begin), "endTimeUnixNano": nanos(s.End),
 		}
-		// Bit 8 says that the next one is known: whether the parent is of another program.
+		// Bit 8 says that bit 9 is known. Bit 9 says that the parent belongs to another
+		// program.
 		o["flags"] = 0x101
 		if s.Parent != (SpanID{}) {
 			o["parentSpanId"] = s.Parent
@@ -157,8 +158,8 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	}}})
 }
 
-// Metrics sends cumulative metrics, as of now. An error is as of Spans; the next metrics
-// include what these said.
+// Metrics sends cumulative metrics, as of now. Errors are as for Spans, but no count is
+// lost: the next metrics include it.
 func (e *Exporter) Metrics(ctx context.Context, now time.Time, histograms []Histogram, counters []Counter) error {
 	if e.settings.Metrics == "" {
 		return nil

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Request is a request of a client that has ended, as its log line tells it. Names are those
-// of OpenTelemetry's conventions for MCP.
+// Request is a finished request of a client, as its log line describes it. The names of
+// attributes are those of OpenTelemetry's conventions for MCP.
 type Request struct {
 	Name     string // in all logs
 	Parent   string // the traceparent of the client, "" for none
@@ -50,8 +50,8 @@ func (r Request) Kind() map[string]string {
 	return a
 }
 
-// Spans begins the spans of a request: the first is the request itself, and further ones are
-// its parts. It returns nil if the sampler leaves the request out.
+// Spans returns the span of the request itself. The caller appends spans for its parts.
+// Spans returns nil if the sampler leaves the request out.
 func (r Request) Spans(s Sampler) []Span {
 	trace, flags := TraceOf(r.Name)
 	client, parent, remote := Parent(r.Parent)

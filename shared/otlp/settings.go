@@ -64,7 +64,8 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 
 type variables map[string]string
 
-// of returns the value for a signal, TRACES or METRICS, which is before the general one.
+// of returns the variable that sets what for a signal, TRACES or METRICS: the signal's
+// own variable, or else the general one.
 func (v variables) of(signal, what string) (name, value string) {
 	if name = "OTEL_EXPORTER_OTLP_" + signal + "_" + what; v[name] != "" {
 		return name, v[name]

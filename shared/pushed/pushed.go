@@ -30,8 +30,8 @@ func key() session.ValueKey {
 	return session.ValueKey{Scope: session.ValueOfServer, Name: "servers file"}
 }
 
-// Load reads the file with one read. Errors: Unavailable; Internal for a value that no
-// release known here has written.
+// Load reads the file with one read. Errors: Unavailable; Internal for a value that this
+// release cannot read.
 func Load(ctx context.Context, store session.Values) (File, error) {
 	f, _, err := load(ctx, store)
 	return f, err
@@ -53,7 +53,7 @@ func load(ctx context.Context, store session.Values) (f File, rev int64, err err
 // Save stores a file under the next version, and returns it with that version. It does
 // not check the text; see [Check].
 //
-// Errors: TooLarge over [MaxFile]; Conflict if somebody else pushes at the same time;
+// Errors: TooLarge over [MaxFile]; Conflict if another operator pushes at the same time;
 // Unavailable.
 func Save(ctx context.Context, store session.Values, f File) (File, error) {
 	if len(f.Text) > MaxFile {

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// The expressions are made when a file is pushed, because a function that starts has no time
-// for them.
+// The expressions are compiled when a file is pushed. Compiling them earlier would slow
+// the start of every function.
 
 // secretName fits names of variables whose values are secrets.
 func secretName() *regexp.Regexp {
@@ -24,13 +24,15 @@ func secretValue() *regexp.Regexp {
 	return regexp.MustCompile(`(^|[=\s"':])(gh[opsur]_|github_pat_|glpat-|sk-[A-Za-z0-9]|xox[abprs]-|AKIA[0-9A-Z]{12}|AIza[0-9A-Za-z_-]{20}|eyJ[A-Za-z0-9_-]{20})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@`)
 }
 
-// secretFlag fits a flag whose value follows.
+// secretFlag fits a flag whose value is a secret: the next argument, or the text after
+// "=".
 func secretFlag() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^--?[a-z-]*(token|secret|password|passwd|api-?key)(=.+)?$`)
 }
 
-// secretIn says where a definition of a server holds a secret, in words for its author. It
-// returns "" if it sees none. A value that only names a secret is none.
+// secretIn says where a definition of a server holds a secret, in words for its author.
+// It returns "" if it sees none. A value that only names a secret, such as "ssm:NAME", is
+// none.
 func secretIn(s catalog.Server) string {
 	names, values, flags := secretName(), secretValue(), secretFlag()
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {

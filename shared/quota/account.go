@@ -109,7 +109,7 @@ func accountKey(tenant string) session.ValueKey {
 func month(t time.Time) string { return t.UTC().Format("2006-01") }
 func day(t time.Time) string   { return t.UTC().Format(time.DateOnly) }
 
-// nextMonth and nextDay are when they begin anew.
+// nextMonth and nextDay return when the next month and the next day begin.
 func nextMonth(t time.Time) time.Time {
 	t = t.UTC()
 	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
@@ -120,7 +120,7 @@ func nextDay(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour).Ad
 // at returns what was used in the month and on the day of a time.
 func (u Used) at(t time.Time) Used {
 	now := Used{Month: month(t), Day: day(t)}
-	// A month or day behind t is one that another instance has begun.
+	// If u has a later month or day than t, another instance has begun it already.
 	if u.Month >= now.Month {
 		now.Month, now.Nanos, now.Bytes, now.Principals = u.Month, u.Nanos, u.Bytes, u.Principals
 	}
@@ -173,8 +173,8 @@ func (a *account) shareOf(principal string, now time.Time) Share {
 	return a.row.Used.at(now).Principals[principal].plus(a.pending.principals[principal])
 }
 
-// look reads the account if its figure is too old. While the store is down it keeps the
-// old one.
+// look reads the account if this instance's copy is too old. While the store is down,
+// look keeps the old copy.
 func (l *Limiter) look(ctx context.Context, a *account) {
 	if now := time.Now(); now.Sub(a.read) < figureAge || now.Sub(a.failed) < time.Second {
 		return
@@ -233,7 +233,8 @@ func (l *Limiter) flush(ctx context.Context, a *account) error {
 				return err
 			}
 		default:
-			// The write may have happened. It has if its nonce is in the row.
+			// The write may have succeeded in spite of the error. It has if its nonce is
+			// in the row.
 			if l.load(ctx, a) == nil && a.row.Writer == row.Writer {
 				a.pending, a.flushed = pending{}, now
 				return nil

@@ -168,7 +168,8 @@ func TestBytesAndCallsOfADayAreLimitedForAServer(t *testing.T) {
 	})
 }
 
-// Four instances, as for the cap of a tenant. Everybody else goes on.
+// Four instances spend for one principal, as in the test of a tenant's cap. The cap
+// refuses no other principal.
 func TestACapOfAPrincipalStopsItWithinACentForEachInstance(t *testing.T) { // Q-11
 	inTime(t, `{"principal_month_usd": 0.5, "month_usd": 100}`, "", func(t *testing.T, w *world) {
 		time.Sleep(time.Until(time.Date(2000, 1, 20, 0, 0, 0, 0, time.UTC)))
@@ -241,7 +242,8 @@ func TestBytesOfAPrincipalAreLimited(t *testing.T) {
 	})
 }
 
-// What each principal has used is in the account of its tenant.
+// The account of a tenant also holds what each principal has used. So caps of principals
+// cost no read or write.
 func TestCapsOfPrincipalsCostTheStoreNothing(t *testing.T) {
 	costs := func(t *testing.T, w *world) sessiontest.Counts {
 		l := w.instance()
@@ -263,8 +265,8 @@ func TestCapsOfPrincipalsCostTheStoreNothing(t *testing.T) {
 	})
 }
 
-// The account tells a thousand principals apart. What more of them use counts for their
-// tenant.
+// The account tells a thousand principals apart. What further principals use counts only
+// for their tenant.
 func TestAnAccountWithManyPrincipalsStaysSmall(t *testing.T) {
 	inTime(t, `{"principal_month_gb": 1, "month_gb": 1}`, "", func(t *testing.T, w *world) {
 		l := w.instance()
@@ -293,8 +295,8 @@ func TestATaskIsChargedOnce(t *testing.T) {
 	})
 }
 
-// What cannot be written stays, and is written once the store answers again. A write whose
-// answer was lost is not repeated.
+// An instance keeps use that it cannot write, and writes it once the store answers again.
+// If only the answer to a write was lost, the instance does not write that use again.
 func TestUseIsNeitherLostNorCountedTwiceInTrouble(t *testing.T) { // Q-14
 	inTime(t, `{"month_usd": 1000}`, "", func(t *testing.T, w *world) {
 		l := w.instance()

@@ -80,7 +80,7 @@ func (r *rates) of(bucket string) *held {
 	return h
 }
 
-// now is the time by the clock that is ahead of all others.
+// now returns the time of the most advanced clock that this instance knows of.
 func (r *rates) now() time.Time { return r.clock().Add(r.ahead) }
 
 // short returns the needs for which this instance holds too few tokens.
@@ -101,7 +101,7 @@ func (r *rates) short(needs []need) (short []need) {
 	return short
 }
 
-// peek returns the first need that is known to find no tokens. It costs nothing.
+// peek returns the first need that is known to find no tokens. It reads only memory.
 func (r *rates) peek(needs []need) *refusal {
 	short := r.short(needs)
 	if !r.known || len(short) == 0 {
@@ -280,7 +280,7 @@ func (r *rates) save(ctx context.Context, store session.Values, row ratesRow) er
 	return nil
 }
 
-// alone admits by the half of each limit, while the store is down.
+// alone admits calls while the store is down, at half the rate of each limit.
 func (r *rates) alone(needs []need) *refusal {
 	now := time.Now()
 	for _, n := range needs {

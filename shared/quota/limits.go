@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// off in the place of a limit removes it.
+// off is written in place of a limit to remove the limit.
 const off = "off"
 
 // Limits are the limits of the callers of all servers, or of one. Zero fields are no
@@ -114,8 +114,8 @@ func readObject(text []byte) (object, error) {
 	return o, nil
 }
 
-// over returns o with the members of own in the place of its own ones. Two objects are
-// merged in the same way.
+// over returns o with the members of own added or replaced. If a member is an object in
+// both, over merges the two objects in the same way.
 func (o object) over(own object) object {
 	all := maps.Clone(o)
 	if all == nil {

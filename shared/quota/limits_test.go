@@ -92,7 +92,7 @@ func FuzzParseRate(f *testing.F) {
 	})
 }
 
-// Whatever is taken can be written, and then read again as the same.
+// Set accepts the limits that it has stored, and does not change them.
 func FuzzSet(f *testing.F) {
 	for _, seed := range []string{
 		`{"principal": "60/m burst 20", "servers": {"a": {"tools": {"x*": "1/s"}, "weights": {"x": 2}}}}`,

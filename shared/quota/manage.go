@@ -81,7 +81,7 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 	return Report{}, session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
 }
 
-// fromFile in the place of a limit gives the limit of the servers file back.
+// fromFile is written in place of a limit to return to that of the servers file.
 const fromFile = "file"
 
 // without removes members that are fromFile, and objects without any other member.
@@ -121,9 +121,9 @@ func InForce(s Sections, own []byte) (Settings, error) {
 	return all.over(more).settings()
 }
 
-// Change returns the JSON for [Set] of words "KEY=VALUE". A key is one of [Limits], such as
-// principal, or tools.NAME or weights.NAME. A value may also be "off" or "file". The limits
-// are those of a server, or of all servers for "".
+// Change turns words of the form KEY=VALUE into the JSON for [Set]. A key is one of
+// [Limits], such as principal, or tools.NAME or weights.NAME. A value may also be "off"
+// or "file". The limits are those of a server, or of all servers for "".
 //
 // Errors: Invalid for a word that has no "=".
 func Change(server string, words []string) ([]byte, error) {

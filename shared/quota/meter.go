@@ -35,9 +35,9 @@ func (c charging) Spent(a session.Account) []any {
 	return attrs
 }
 
-// Charge adds use to the account of a tenant, and of a principal if principals have caps;
-// "" for none. bytes are those of requests and answers. An error of the store leaves the use
-// for the next charge.
+// Charge adds use to the account of a tenant, and to the share of a principal if
+// principals have caps. principal may be "". bytes are those of requests and answers. An
+// error of the store leaves the use for the next charge.
 func (l *Limiter) Charge(tenant, principal, server string, u meter.Units, bytes int) {
 	l.charge(tenant, func(a *account) {
 		cost := int64(math.Round(l.prices.Cost(u) * nanos))
@@ -50,7 +50,7 @@ func (l *Limiter) Charge(tenant, principal, server string, u meter.Units, bytes 
 }
 
 // ChargeTask adds the time of a task of a box. A fleet may report a task more than once;
-// task names it.
+// ChargeTask counts a task with the same name once.
 func (l *Limiter) ChargeTask(tenant, server, task string, u meter.Units) {
 	l.charge(tenant, func(a *account) {
 		if slices.Contains(a.row.Tasks, task) || slices.Contains(a.pending.tasks, task) {
@@ -61,7 +61,7 @@ func (l *Limiter) ChargeTask(tenant, server, task string, u meter.Units) {
 	})
 }
 
-// Flush writes down what is pending, for an instance that ends.
+// Flush writes what is pending to the store, before an instance ends.
 //
 // Errors: Unavailable; what is not written stays pending.
 func (l *Limiter) Flush(ctx context.Context) error {

@@ -146,7 +146,7 @@ func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err e
 	calls := limits.weigh(w)
 	l.count(w, calls)
 	return func() {
-		// The request may have ended.
+		// Do not use the deadline of the request, which may have ended.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
 		l.count(w, -calls)
@@ -175,8 +175,8 @@ func (l *Limiter) afford(ctx context.Context, w session.Work) (Settings, error) 
 	return a.limits, nil
 }
 
-// Boxes returns how many boxes a tenant may have, 0 if there is no limit. Cost: as the
-// account in Admit.
+// Boxes returns how many boxes a tenant may have, 0 if there is no limit. Cost: one read
+// of the account in 30 seconds, as for Admit.
 func (l *Limiter) Boxes(ctx context.Context, tenant string) int {
 	a := l.account(tenant)
 	if a.turn.take(ctx) != nil {

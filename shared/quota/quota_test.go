@@ -278,7 +278,7 @@ func TestTheNarrowestLimitIsNamedAndARefusalTakesFromNone(t *testing.T) { // Q-6
 				t.Fatalf("step %d: refused for %q, want %q", i+1, got, step.scope)
 			}
 		}
-		// In a second each bucket gets one token: refusals have not taken any.
+		// After a second each bucket has one token, because refused calls took none.
 		time.Sleep(time.Second)
 		if got := scope(as("eve", "other", "write_all")); got != "" {
 			t.Errorf("refused for %q", got)
@@ -354,7 +354,7 @@ func TestThreeCallsDoNotRunWhereTwoMay(t *testing.T) { // Q-10
 		if !passes(t, w.instance(), third) || passes(t, w.instance(), work("slow")) {
 			t.Fatal("the end of one call makes room for one")
 		}
-		// The functions of two calls have died: their places are free after half a minute.
+		// The functions of two calls have died: their slots are free after half a minute.
 		time.Sleep(30 * time.Second)
 		for range 2 {
 			if !passes(t, w.instance(), work("slow")) {
@@ -364,7 +364,7 @@ func TestThreeCallsDoNotRunWhereTwoMay(t *testing.T) { // Q-10
 	})
 }
 
-// A call that runs for long keeps its place: its item says that it runs.
+// A call that runs for long keeps its slot, because its item says that it runs.
 func TestALongCallKeepsItsPlace(t *testing.T) { // Q-10
 	inTime(t, `{"concurrent": 1}`, "", func(t *testing.T, w *world) {
 		long := work("slow")
@@ -396,7 +396,8 @@ func (w *world) end(c session.Work) {
 	}
 }
 
-// New instances, whose clocks are right, come and go beside two that stay.
+// One instance has a wrong clock. The others have right clocks: one stays, and new ones
+// come and go.
 func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) { // Q-13
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		inTime(t, `{"principal": "60/m burst 20"}`, "", func(t *testing.T, w *world) {
@@ -411,7 +412,8 @@ func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) { // Q-13
 				}
 				time.Sleep(200 * time.Millisecond)
 			}
-			// One burst comes too early when the wrong clock is first met.
+			// One burst comes too early when the instances first see the time of the
+			// wrong clock.
 			if most := 60 + 2*20 + 1; passed > most || passed < 60*8/10 {
 				t.Errorf("%s: %d calls passed in a minute, 48 to %d may", ahead, passed, most)
 			}
@@ -544,7 +546,8 @@ func TestABoxesLimitIsTheTenantsOwn(t *testing.T) {
 	})
 }
 
-// A native server keeps values of its own server name. None of them is a row of limits.
+// The key of each value of a native server names its tenant and its server. No row of
+// limits has such a key.
 func TestANativeServerCannotReachTheRowsOfLimits(t *testing.T) { // Q-16
 	inTime(t, `{"principal": "60/m burst 1", "day": 5}`, "", func(t *testing.T, w *world) {
 		l := w.instance()

@@ -28,8 +28,8 @@ type slot struct {
 	Begun   int64            `json:"t"` // Unix milliseconds
 }
 
-// takeSlot records a call in flight, if fewer than most are. Nobody reports the end of a
-// call: if all slots are taken, takeSlot looks in the log for those whose calls have
+// takeSlot records a call in flight, if fewer than most are. No function reports the end
+// of a call. So if all slots are taken, takeSlot looks in the log for calls that have
 // ended. Cost: a write for each call, a read if others write too, and a read for each
 // ended call that it finds.
 //

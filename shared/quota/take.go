@@ -112,7 +112,7 @@ func (l *Limiter) takeRates(ctx context.Context, w session.Work, limits Settings
 	return taken, nil
 }
 
-// giveBack takes the charge of a message back.
+// giveBack gives back the tokens that were taken for a message.
 func (l *Limiter) giveBack(ctx context.Context, taken []taking) {
 	for _, t := range taken {
 		if t.row.turn.take(ctx) != nil {
@@ -143,8 +143,8 @@ func (l *Limiter) refused(w session.Work, r *refusal) error {
 	return refuse("rate", r.scope, r.after, "too many calls%s: try again in %d s (limit %s %s)", what, seconds(r.after), r.rate.words(), whose)
 }
 
-// takeSlots takes a place for a message among the calls in flight of its principal: on its
-// server, and on all servers. It returns the rows.
+// takeSlots takes a slot for a message among its principal's calls in flight on the
+// server, and one among those on all servers. It returns the keys of the rows.
 func (l *Limiter) takeSlots(ctx context.Context, w session.Work, limits Settings) (taken []session.ValueKey, err error) {
 	s := slot{Session: w.Session, Stream: w.Stream, Box: session.BoxFor(w.Tenant, w.Server), Begun: time.Now().UnixMilli()}
 	for _, of := range []struct {

@@ -6,9 +6,9 @@
 //	GET Prefix + servers/{name}/versions
 //	GET Prefix + servers/{name}/versions/{version}  or latest
 //
-// What it says of a server comes from the server's last answer to initialize. It wakes
-// nothing. The package hides the form of a server.json, and how names are made of the
-// endpoint's address. It does not know how callers are authenticated.
+// What the package says of a server comes from the server's last answer to initialize. It
+// wakes no box. The package hides the form of a server.json, and how names are made of
+// the endpoint's address. It does not know how callers are authenticated.
 package registry
 
 import (
@@ -30,7 +30,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Prefix begins the paths of the API. Its clients are told the part before /v0.1.
+// Prefix begins the paths of the API. Clients of the API are configured with the part
+// before /v0.1.
 const Prefix = "/registry/v0.1/"
 
 const (

@@ -86,8 +86,8 @@ func (g Registry) response(base, name string, record session.Handshake) response
 	return response{Server: s, Meta: map[string]meta{official: m}, hosted: name, taken: record.Taken}
 }
 
-// headers returns what callers send. The variable has the name of the endpoint, because
-// programs keep the variables of several endpoints in one place.
+// headers returns the headers that callers must send. The variable has the name of the
+// endpoint, because programs keep the variables of several endpoints in one place.
 func (g Registry) headers(base string) []input {
 	if !g.Keys {
 		return nil
@@ -110,8 +110,8 @@ func short(text string) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// version returns the version that a server has said. A registry takes neither ranges nor
-// "latest".
+// version returns the version that a server has said. It returns unknownVersion for a
+// range or "latest", which a registry does not accept.
 func version(said string) string {
 	const most = 255
 	if said == "" || said == latest || len(said) > most || strings.ContainsAny(said, "^~<>=*|/ ") || regexp.MustCompile(`(^|\.)[xX](\.|$)`).MatchString(said) {

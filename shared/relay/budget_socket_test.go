@@ -66,8 +66,8 @@ func (c *counted) message(t *testing.T, caller host.Caller, id session.ID, raw s
 	}
 }
 
-// socketBudget runs an operation over a socket. It compares the cost, with the read of the
-// connection, and the number of messages that the client got.
+// socketBudget runs an operation over a socket. It checks the cost, including the read of
+// the connection's record, and the number of messages that the client got.
 func socketBudget(t *testing.T, want costs, posted int, conn string, operation func(t *testing.T, c *counted, caller host.Caller, id session.ID)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,8 @@ func TestBudgetOfACallOverASocket(t *testing.T) {
 }
 
 func TestBudgetOfASlowCallOverASocket(t *testing.T) {
-	// The function waits for the sign of life, and after that no function runs.
+	// The function waits until the box says that it has taken the call. After that no
+	// function runs.
 	want := costs{Reads: 4, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":60000}`))
@@ -115,8 +116,8 @@ func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
 }
 
 func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
-	// The function reads the record, and writes into it that the client has yet to get the
-	// answer.
+	// The relay function reads the session's record, and notes in it that the client has
+	// not got the answer.
 	want := costs{Reads: 3, Writes: 2, Up: frames{frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))

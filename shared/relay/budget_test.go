@@ -320,8 +320,8 @@ func TestBudgetOfACallOnAnAwakeBox(t *testing.T) {
 }
 
 func TestBudgetOfASlowCallOnAnAwakeBox(t *testing.T) {
-	// The box writes taken and the events, and removes the mark; the waiting function
-	// looks twice.
+	// The relay function writes the taken mark and the events, and removes the mark. The
+	// waiting function looks twice.
 	want := costs{Reads: 3, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":5000}`)) })
 }

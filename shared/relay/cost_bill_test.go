@@ -82,7 +82,7 @@ func longerCalls() (all []billable) {
 	return append(all, heldFor("GET of an idle listener, held for 1 s", time.Second), heldFor("a stream, held for 14 minutes in vain", 14*time.Minute))
 }
 
-// heldFor is a stream on which nothing comes.
+// heldFor returns the operation of holding a stream on which nothing comes.
 func heldFor(name string, hold time.Duration) billable {
 	return billable{
 		name: name, requests: 1, enters: true, bytes: answerBytes,
@@ -90,8 +90,9 @@ func heldFor(name string, hold time.Duration) billable {
 	}
 }
 
-// overSocketFor is a call over a WebSocket. The function waits until the call is accepted.
-// met says that the instance has read the record of the connection before.
+// overSocketFor returns the operation of a call over a WebSocket. The function waits
+// until the call is accepted. met says that the instance has read the record of the
+// connection before.
 func overSocketFor(took string, met bool) billable {
 	var who host.Caller
 	b := billable{name: "WebSocket: tools/call, " + took + " ms", messages: 2, enters: true, held: new(time.Duration), pushes: 1, bytes: answerBytes}
@@ -158,8 +159,8 @@ func oneTable(t *testing.T) driver {
 	return func(*testing.T) func(*testing.T) session.Store { return open }
 }
 
-// count returns what AWS bills for an operation: the mean of that many runs, because the
-// moments at which a wait polls are random.
+// count returns what AWS bills for an operation. Waits and times are means over times
+// runs, because the moments at which a wait polls are random.
 func count(t *testing.T, on driver, o billable, times int) meter.Operation {
 	t.Helper()
 	sum := countOnce(t, on, o)

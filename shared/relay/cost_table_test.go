@@ -255,7 +255,7 @@ func sockets() []price {
 	}
 }
 
-// What has to be before.
+// The functions below prepare the session that an operation needs.
 
 func nothing(*testing.T, *counted) session.ID { return "" }
 
@@ -299,7 +299,7 @@ func sleeping(t *testing.T, c *counted) session.ID {
 	return id
 }
 
-// What happens.
+// The functions below are the operations, or parts of them.
 
 func sends(raw string) func(*testing.T, *counted, session.ID) {
 	return func(t *testing.T, c *counted, id session.ID) { c.send(t, id, raw) }
@@ -333,8 +333,8 @@ func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
 // keepAlive is the silence after which the endpoint writes a comment to a response.
 const keepAlive = 15 * time.Second
 
-// resume resumes a stream, or listens if there is no id. It stops at the end of the stream
-// or of the time to hold, and returns how many events came.
+// resume resumes a stream, or listens if there is no id. It stops when the stream has
+// ended or hold is over, and returns how many events came.
 func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Duration) (events int) {
 	t.Helper()
 	var call *host.Call

@@ -21,11 +21,11 @@ type price struct {
 	reads int // round trips to the store, on every driver
 	write int
 	waits int // calls of Wait
-	// On DynamoDB, without what Wait asks for.
+	// These count on DynamoDB, without the requests of Wait.
 	requests              int
 	readUnits, writeUnits float64
-	// for a replay: its Waits find stored events, so their cost is known. The Waits of
-	// other operations poll by the schedule.
+	// replay is set for a replay: its Waits find stored events, so their cost is known.
+	// The Waits of other operations poll by the schedule.
 	replay   *consumed
 	up, down string // messages from the runner and to it, for example "hello, 2 events"
 	operation

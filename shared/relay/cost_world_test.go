@@ -17,17 +17,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// This file has the world of budget_test.go over the real drivers, still in virtual time,
-// which stands still while they work. So a call that takes five seconds costs the same on
-// every machine, and takes the test no time.
+// This file measures the world of budget_test.go over the real drivers. The tests still
+// run in virtual time, which stands still while a driver works. So a call that takes five
+// seconds costs the same on every machine, and takes the test no time.
 
 func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
-// driver makes a store. It is called outside of the bubble. open opens the store inside.
+// driver prepares a store, outside of the bubble of synctest. open then opens the store
+// inside the bubble.
 type driver func(t *testing.T) (open func(t *testing.T) session.Store)
 
-// The limits of the log are too high to be reached, because the driver checks them at
-// random.
+// The log never reaches these limits. A driver enforces its limits at random moments,
+// which would change the counts.
 const (
 	manyEvents = 1 << 30
 	manyBytes  = 1 << 50
@@ -206,7 +207,7 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 	return b
 }
 
-// operation changes a session. It names what must have happened before.
+// operation is what a test measures: run, with the session that prepare returns.
 type operation struct {
 	prepare func(t *testing.T, c *counted) session.ID
 	run     func(t *testing.T, c *counted, id session.ID)

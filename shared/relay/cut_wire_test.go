@@ -93,7 +93,7 @@ func newCutWire(t *testing.T, point cutPoint, seed uint64) *cutWire {
 	return w
 }
 
-// close ends all of it.
+// close closes all connections and waits until all goroutines have ended.
 func (w *cutWire) close() {
 	w.cancel()
 	w.mu.Lock()
@@ -124,7 +124,7 @@ func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// pause draws the duration of a step. In an even world it is always the same.
+// pause draws the duration of a step. If even is set, the duration is always the same.
 func (w *cutWire) pause(most time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -222,13 +222,13 @@
 //
 // # Retiring
 //
-// digest in a hello names the definition of the server that the runner was started
-// with. If the host has another one by now, or none, its welcome says retire, except to
-// the first hello of a runner. The runner then finishes what it has, ends its processes
-// and says bye. It executes nothing new for 5 seconds. If it still has something in
-// flight then, it executes new messages again until a moment when it has nothing in
-// flight. It does not say hello again after its bye. A host that wants to be asked now
-// sends drain.
+// digest in a hello names the definition of the server that the runner was started with.
+// If the host has another one by now, or none, its welcome says retire, except to the
+// first hello of a runner. The runner then finishes what it has, ends its processes and
+// says bye. It executes nothing new for 5 seconds. If it still has something in flight
+// then, it executes new messages again until a moment when it has nothing in flight. It
+// does not say hello again after its bye. A host that does not want to wait for the next
+// hello sends drain.
 //
 // # An exchange
 //

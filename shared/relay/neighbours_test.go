@@ -188,7 +188,7 @@ func (h *house) Close(string) error {
 	return nil
 }
 
-// place is the process in which a session's messages are executed.
+// place identifies the process that executes the messages of a session.
 type place struct {
 	tenant, principal string
 	session           session.ID
@@ -338,7 +338,7 @@ func (s *street) caller(tenant, principal string, over session.Transport) host.C
 	}
 }
 
-// arrive opens a session for somebody.
+// arrive opens a session for a random principal.
 func (s *street) arrive() neighbour {
 	tenant, principal := []string{"red", "blue"}[s.rand.IntN(2)], []string{"ada", "bob"}[s.rand.IntN(2)]
 	n := neighbour{caller: s.caller(tenant, principal, session.HTTP)}

@@ -213,7 +213,7 @@ func (x *simBox) notice(method, label string, n int) []byte {
 // next ping, which asks for the answer.
 const simAnswer = 6 * time.Minute
 
-// ask asks the client something and waits for the answer, but not without a limit.
+// ask asks the client something and waits for the answer, at most for simAnswer.
 func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 	question := fmt.Sprintf("q-%s-%d-%s", label, n, x.p.name)
 	answer := make(chan []byte, 1)
@@ -238,8 +238,8 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 		return true
 	case <-patience.C:
 		a.tell("no answer to %s", question)
-		// A socket may be lost together with the question, and with the notification that
-		// its request was accepted.
+		// A WebSocket connection may be lost together with the question, and with the
+		// notification that its request was accepted. No answer comes then.
 		overSocket := slices.ContainsFunc(x.w.sockets, func(s *simSocket) bool { return s.name == c.s.label })
 		if x.w.none() && !overSocket && !x.w.ledger.isEnded(c.s.label) {
 			x.w.breaks("question %s was not answered within %s", question, simAnswer)

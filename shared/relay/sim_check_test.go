@@ -186,8 +186,8 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 	}
 }
 
-// checkRequest checks that an accepted request has ended. Its client must have seen all of
-// it, unless the client could not know its stream.
+// checkRequest checks that an accepted request has ended. Its client must have seen all
+// events, unless the client could not know its stream.
 func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	var s *simStream
 	for key := range log {

@@ -91,8 +91,8 @@ func (c *simClient) run() {
 	under.Wait()
 }
 
-// think returns how long the client waits before its next step. Often that is until a box
-// falls asleep, or while its runner lingers.
+// think returns how long the client waits before its next step. Often the step then comes
+// just when a box falls asleep, or while its runner lingers.
 func (c *simClient) think() time.Duration {
 	switch c.a.rng.IntN(8) {
 	case 0:
@@ -176,7 +176,8 @@ func (c *simClient) tell(what string, raw []byte) error {
 	}
 }
 
-// act does one thing.
+// act sends one request, two requests at the same time, a batch of requests, or a
+// notification.
 func (c *simClient) act(under *sync.WaitGroup) {
 	n := 1
 	switch c.a.rng.IntN(8) {

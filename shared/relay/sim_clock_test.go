@@ -13,8 +13,8 @@ import (
 // TestClocks sets the wall clocks of hosts and runners wrong. In half of the worlds each
 // clock is off for ever, by its own amount of up to 30 s in either direction. In the
 // others all are set an hour or a day forward or back, and right again ten minutes later.
-// Nothing may be executed twice, accepted requests must end, no session may be lost, and
-// no error may invite to repeat a request that was executed.
+// Nothing may be executed twice, accepted requests must end, and no session may be lost.
+// No error may make a client repeat a request that was executed.
 //
 //	go test ./shared/relay -run Clocks -sim.seed 1 -sim.seeds 5000 -v
 func TestClocks(t *testing.T) {
@@ -92,8 +92,8 @@ func shift(t *time.Time, by time.Duration) {
 	}
 }
 
-// shiftBox, shiftItem and shiftSession return records with the times of another clock. A
-// store deletes expired records by its own clock.
+// shiftBox, shiftItem and shiftSession return records with the times of another clock.
+// They keep Expires, because a store deletes expired records by its own clock.
 func shiftBox(b session.Box, by time.Duration) session.Box {
 	shift(&b.Until, by)
 	shift(&b.Changed, by)

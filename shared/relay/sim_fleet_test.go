@@ -177,8 +177,8 @@ func (p *simProc) live() {
 	p.cancel(nil)
 }
 
-// says notes the link of a hello. A runner with two connections may send an older hello
-// again after a newer one.
+// says notes the link of a hello. It keeps the highest, because a runner with two
+// connections may send an older hello again after a newer one.
 func (p *simProc) says(link int64) {
 	for newest := p.link.Load(); link > newest && !p.link.CompareAndSwap(newest, link); {
 		newest = p.link.Load()
@@ -188,11 +188,10 @@ func (p *simProc) says(link int64) {
 // fencedWithin is how long a runner may go on after the answer that fences it.
 const fencedWithin = time.Second
 
-// refused checks that the runner ends soon if the message that it receives is a fence. One
-// for an older hello ends nothing: the runner then asks again. The mark in an ack ends
-// nothing either if it is for a batch that came twice, so refused passes over acks. A newer
-// hello can be on its way for long where runners stand still, so refused checks nothing
-// there.
+// refused checks that the runner ends soon after it gets a fence for its newest hello. A
+// fence for an older hello ends nothing: the runner then asks again. refused skips acks,
+// because the fence in an ack for a batch that came twice ends nothing. In worlds with
+// pauses it checks nothing, because a newer hello can be on its way for long.
 func (p *simProc) refused(data []byte) {
 	if p.w.pauses > 0 || !bytes.Contains(data, []byte("fenced")) {
 		return
@@ -323,8 +322,8 @@ func (f *simFleet) alive() []string {
 	return out
 }
 
-// Stop implements fleet.Fleet. The test fails if it stops a task that lingers after its
-// bye, unless a clock says that the bye was long ago.
+// Stop implements fleet.Fleet. In worlds whose clocks are right, the test fails if the
+// relay stops a task.
 func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 	if f.w.clock == nil {
 		f.w.breaks("the relay stops a task")
@@ -343,7 +342,7 @@ func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 const (
 	blindPlace = "blind"
 	blindLife  = 15 * time.Minute
-	// blindLongest is how long a call is expected to take there.
+	// blindLongest is how long a call is expected to take at blindPlace.
 	blindLongest = 8 * time.Minute
 )
 

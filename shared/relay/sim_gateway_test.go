@@ -94,7 +94,7 @@ func (c *simConn) limits() {
 	}
 }
 
-// In a world with limits a connection lives this long. Runners renew theirs earlier.
+// In a world with limits a connection lives for simLife. Runners renew theirs after simRenew.
 const (
 	simLife  = 7 * time.Minute
 	simRenew = 6 * time.Minute
@@ -326,7 +326,7 @@ func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 	return a.step(ctx)
 }
 
-// describe tells a frame in the story.
+// describe returns the line about a frame for the story.
 func describe(w *world, data []byte) string {
 	if !*simTrace {
 		return ""

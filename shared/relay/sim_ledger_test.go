@@ -96,7 +96,7 @@ func (l *ledger) label(id session.StreamID) string {
 }
 
 // executes records the execution of a delivery. It checks that the delivery was not
-// executed before, and is in the right place.
+// executed before, and that it is in a session of its own client.
 func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs []wire.Message) {
 	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)

@@ -71,7 +71,7 @@ func (c *simClient) listenFrom(ctx context.Context, last string) (*host.Call, er
 }
 
 // opening returns the first cursor of a response: the one before the first event. While
-// another GET has the stream, it is the cursor with which the client came.
+// another GET has the stream, opening returns the cursor with which the client came.
 func opening(call *host.Call, events []session.Event, from string) string {
 	id := call.Cursor()
 	if len(events) > 0 {

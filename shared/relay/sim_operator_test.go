@@ -57,8 +57,8 @@ func (o *simOperator) current() string {
 	return fmt.Sprint("version ", o.version)
 }
 
-// definition is what a function believes. Within ten seconds of a change, some functions
-// are still old ones.
+// definition returns the definition that a function knows. For ten seconds after a
+// change, some functions still know the old one.
 func (o *simOperator) definition(string) string {
 	now := o.current()
 	o.mu.Lock()
@@ -78,7 +78,8 @@ func (o *simOperator) run() {
 	o.halt()
 }
 
-// change gives the servers another definition, and mostly tells the runners to ask.
+// change gives the servers another definition. In most cases it also makes the runners
+// ask the host for it at once.
 func (o *simOperator) change() {
 	a := o.w.actor("operator/change")
 	for nap(o.w.ctx, draw(a.rng, 3*time.Minute)) == nil && !o.w.calm.Load() {
@@ -135,7 +136,7 @@ func (x *simBox) known() []session.ID {
 	return ids
 }
 
-// Halt implements Executor. What is in flight now and does not end in time ends in an
+// Halt implements Executor. Calls that are in flight now and do not end in time end in an
 // error.
 func (x *simBox) Halt(s session.ID, by string, within time.Duration) {
 	x.mu.Lock()
@@ -158,7 +159,8 @@ func (x *simBox) Halt(s session.ID, by string, within time.Duration) {
 	}
 }
 
-// retiring returns the context of a runner's Run, and what ends it when the runner retires.
+// retiring returns the context of a runner's Run, and the function that ends it when the
+// runner retires.
 func (p *simProc) retiring() (context.Context, func()) {
 	if p.w.operator == nil {
 		return p.ctx, nil

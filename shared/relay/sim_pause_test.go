@@ -16,9 +16,9 @@ var foundOfPauses = [...]uint64{
 	304342, // a $connect that had stood still succeeded after its connection was dropped as gone
 }
 
-// TestPauseAnything makes runners, relay functions and the functions that have the
-// requests stand still for up to a minute, with all messages on their way to them. Every
-// simulated world checks two more promises. No error invites to repeat a request that was
+// TestPauseAnything makes runners, relay functions and the functions that serve requests
+// stand still for up to a minute, with all messages on their way to them. Every simulated
+// world checks two more promises. No error makes a client repeat a request that was
 // executed. Nothing is executed after its client was told that it will not be.
 //
 //	go test ./shared/relay -run PauseAnything -sim.seed 1 -sim.seeds 5000 -v
@@ -67,7 +67,7 @@ func toRepeat(text string) bool {
 	return strings.Contains(text, "send it again") || strings.Contains(text, "try again")
 }
 
-// checkInvitations checks that no error invites to repeat a request that was executed.
+// checkInvitations checks that no error makes a client repeat an executed request.
 func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 	for _, c := range w.clients {
 		for _, r := range c.requests {

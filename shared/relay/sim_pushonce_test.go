@@ -17,7 +17,7 @@ import (
 //
 //	go test ./shared/relay -run PushOnce -sim.seed 1 -sim.seeds 5000 -v
 func TestPushOnce(t *testing.T) {
-	// 147: a stream goes straight again while another function has the lease.
+	// 147: events are posted directly again while another function has the lease.
 	simulate(t, worlds(5, []uint64{147}), func(w *world) {
 		w.only(faults{})
 		w.slowly = true
@@ -50,7 +50,7 @@ func (c *tally) add(name string, n int) {
 	c.n[name] += n
 }
 
-// String is one line for each.
+// String returns one line for each count.
 func (c *tally) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

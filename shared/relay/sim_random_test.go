@@ -50,8 +50,6 @@ func drawFaults(rng *rand.Rand) faults {
 	case 1:
 		f.slow, f.twice, f.killAtWork, f.postLost = 0.2*rng.Float64(), 0.2*rng.Float64(), 0.3*rng.Float64(), 0.2*rng.Float64()
 		if rng.IntN(2) == 0 {
-			// In these worlds boxes that live are given up, and go on beside their
-			// successors.
 			f.killAtWork, f.falseLoss, f.frameTwice, f.frameLate = 0, 0.5*rng.Float64(), 0.2*rng.Float64(), 0.2*rng.Float64()
 		}
 		return f

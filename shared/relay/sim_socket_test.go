@@ -16,13 +16,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// foundOfSockets are seeds above the first 100 whose worlds showed a defect, or would show
-// one without some rule. 900788 and 901986: a batch was repeated while it was still being
-// posted. 901672: a function ended a suspended call whose item it had read before. 900250:
-// a question was answered before the last one of its round was stored. 1962: a stream is
-// posted straight again before its end is delivered. 1557: a batch is in doubt whose
-// session is gone. 200062 and 201299: the first attempt to record an undelivered end
-// failed. 303486: an item was stored late, after a post.
+// foundOfSockets are seeds above the first 100 whose worlds showed a defect, or would
+// show one if some rule were missing. 900788 and 901986: a batch was repeated while it
+// was still being posted. 901672: a function ended a suspended call whose item it had
+// read before. 900250: a question was answered before the last one of its round was
+// stored. 1962: a stream is posted directly again before its end is delivered. 1557: a
+// batch is in doubt whose session is gone. 200062 and 201299: the first attempt to record
+// an undelivered end failed. 303486: an item was stored late, after a post.
 var foundOfSockets = [...]uint64{900788, 901986, 901672, 900250, 1962, 1557, 200062, 201299, 303486}
 
 // TestSimulationOfSockets adds WebSocket clients to the worlds. Their connections
@@ -335,7 +335,7 @@ func (s *simSocket) has() []session.EventID {
 	return ids[:min(len(ids), 32)]
 }
 
-// answered must be called with the lock.
+// answered reports whether the client got the response to r. It must be called with the lock.
 func (s *simSocket) answered(r *simSent) bool {
 	return slices.ContainsFunc(s.got, func(raw string) bool {
 		m, err := wire.Parse([]byte(raw))
@@ -400,7 +400,7 @@ func (s *simSocket) initialized(label string) bool {
 	return false
 }
 
-// breaks loses the connection, and comes back.
+// breaks makes the client lose its connection and connect again.
 func (s *simSocket) breaks() {
 	s.mu.Lock()
 	conn, id := s.conn, s.id
@@ -437,8 +437,8 @@ func (s *simSocket) finish() {
 	s.connect(id, s.blinded)
 }
 
-// check checks that the client got every event of the session, in order, and nothing else.
-// A lost connection may have taken messages with it only of a request that the client does
+// check checks that the client got every event of the session, in order, and nothing
+// else. A lost connection may have cost only messages of a request that the client does
 // not know to be accepted.
 func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	s.mu.Lock()

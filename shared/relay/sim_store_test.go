@@ -110,8 +110,7 @@ func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	})
 }
 
-// owed describes what a session's record says about its connections and undelivered
-// events.
+// owed describes the cursors in a session's record.
 func (w *world) owed(s session.Session) []string {
 	var said []string
 	for _, c := range s.Pushed {

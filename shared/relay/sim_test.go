@@ -26,23 +26,23 @@ import (
 // changes nothing.
 //
 //	go test ./shared/relay -run Simulation -sim.seeds 5000            more worlds
-//	go test ./shared/relay -run Simulation -sim.seed 77 -sim.trace -v   one, told
+//	go test ./shared/relay -run Simulation -sim.seed 77 -sim.trace -v   one, with its story
 //
 // The worlds are in these files: sim_random_test.go (actors and faults),
 // sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
 // a box executes), sim_client_test.go, sim_listen_test.go (GET), sim_socket_test.go, and
 // sim_check_test.go (the promises). Other worlds are those of sim_pushonce_test.go
-// (clients that read slowly), sim_pause_test.go (what stands still),
+// (clients that read slowly), sim_pause_test.go (processes that stand still),
 // sim_clock_test.go (clocks that are wrong) and sim_operator_test.go (servers that change,
-// and processes that somebody stops).
+// and processes that an operator stops).
 var (
 	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
 	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
 )
 
-// found are seeds above the first 200 whose worlds showed a defect, or would show one
-// without some rule. 281: progress after a lost taken frame without a trace. 990: an
+// found are seeds above the first 200 whose worlds showed a defect, or would show one if
+// some rule were missing. 281: progress after a lost taken frame without a trace. 990: an
 // item claimed by a pull that came after a clean sleep. 1961: a runner fenced by any
 // conflict. 4956: a request freed without a look at the log. 603370: a cancellation that
 // was posted, and whose sender was then told to send it again.
@@ -113,7 +113,7 @@ func simulate(t *testing.T, seeds []uint64, prepare func(w *world)) {
 	}
 }
 
-// only replaces the faults that were drawn for a world, but for how long they last.
+// only replaces the faults of a world, except for trouble and limited.
 func (w *world) only(f faults) {
 	f.trouble, f.limited = w.trouble, w.limited
 	w.faults = f
@@ -250,7 +250,7 @@ func (w *world) bye() {
 	w.sleepy = make(chan struct{})
 }
 
-// nextBye waits until a runner says bye, for some time.
+// nextBye waits until a runner says bye, at most for patience.
 func (w *world) nextBye(patience time.Duration) {
 	w.mu.Lock()
 	sleepy := w.sleepy
@@ -264,7 +264,7 @@ func (w *world) nextBye(patience time.Duration) {
 	}
 }
 
-// noise names what is not asleep yet. It returns "" if everything is.
+// noise describes everything that is not quiet yet. It returns "" if everything is.
 func (w *world) noise() string {
 	var noise []string
 	for _, c := range w.clients {
@@ -295,7 +295,7 @@ func (w *world) sweepEveryMinute() {
 	}
 }
 
-// tell adds a line to the story.
+// tell adds a line to the story of the world, which -sim.trace prints.
 func (w *world) tell(who, format string, args ...any) {
 	if !*simTrace {
 		return

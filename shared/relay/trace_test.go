@@ -46,7 +46,7 @@ func (l *lines) said(t *testing.T, message string) (all []map[string]any) {
 	return all
 }
 
-// biller remembers what it was told of.
+// biller is a Meter that records the accounts.
 type biller struct {
 	mu   sync.Mutex
 	told []session.Account

@@ -156,7 +156,7 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reply answers a request with JSON. The event is of the stream of the request.
+// reply answers a request with JSON.
 func (s *speaker) reply(w http.ResponseWriter, m wire.Message, result string) {
 	raw := wire.ResultResponse(m.ID, json.RawMessage(result))
 	w.Header().Set("Content-Type", "application/json")
@@ -177,7 +177,7 @@ func (s *speaker) send(w http.ResponseWriter, e spoken) {
 	w.(http.Flusher).Flush()
 }
 
-// call runs a tool. "" means that it has no answer.
+// call runs a tool and returns its text, "" if the tool has no answer.
 func (s *speaker) call(ctx context.Context, name string) string {
 	s.mu.Lock()
 	quiet := s.quiet[name]
@@ -238,7 +238,7 @@ func (s *speaker) question(method string, params json.RawMessage) (raw []byte, a
 	return wire.NewRequest(id, method, params), answer
 }
 
-// learn returns what the client said to a question.
+// learn returns the client's answer to a question.
 func learn(ctx context.Context, answer chan wire.Message) string {
 	select {
 	case m := <-answer:
@@ -251,15 +251,15 @@ func learn(ctx context.Context, answer chan wire.Message) string {
 	}
 }
 
-// ask asks on the standalone stream, and returns what the client said.
+// ask sends a question on the standalone stream, and returns the client's answer.
 func (s *speaker) ask(ctx context.Context, method string, params json.RawMessage) string {
 	raw, answer := s.question(method, params)
 	s.speak(raw)
 	return learn(ctx, answer)
 }
 
-// speak says something on the standalone stream. Without one it is lost, unless the stream
-// can be resumed.
+// speak sends a message on the standalone stream. If none is open, the message is lost,
+// unless the stream can be resumed.
 func (s *speaker) speak(raw []byte) {
 	e := s.says(0, raw, false)
 	s.mu.Lock()
@@ -369,7 +369,7 @@ func (s *speaker) rest(w http.ResponseWriter, r *http.Request, after int) {
 	}
 }
 
-// person is a client with roots and somebody who answers.
+// person is a client with roots that answers every elicitation.
 type person struct {
 	client *mcp.Client
 	logs   chan string
@@ -444,7 +444,7 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 }
 
 // A client of 2026-07-28 is asked between rounds. If the stream of the call cannot be resumed
-// and another process may have the next round, the server is refused instead of the call.
+// and another process may have the next round, the question is refused, and the call goes on.
 func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store session.Store) {
 		w := newWorld(t, store, newSpeaker(t, "2025-11-25"))
@@ -458,8 +458,8 @@ func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
 	})
 }
 
-// A server may end a call before its question is answered. The client is asked all the same,
-// or the server is told that it cannot be.
+// A server may end a call before its question is answered. A legacy client gets the
+// question nevertheless. For a modern client the server gets a refusal.
 func TestQuestionOutlivesItsCall(t *testing.T) {
 	for version, want := range map[string]string{"2025-11-25": "file:///srv/one", "2026-07-28": "refused: "} {
 		t.Run(version, func(t *testing.T) {
@@ -478,7 +478,7 @@ func TestQuestionOutlivesItsCall(t *testing.T) {
 	}
 }
 
-// A stream that was resumed may be silent although the answer comes later.
+// A resumed stream may be silent. The answer is then fetched by a later resume.
 func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	up.mixes = true
@@ -509,7 +509,7 @@ func TestServerLogsApartFromTheCall(t *testing.T) {
 	}
 }
 
-// What a server says between two calls comes with the next one, once.
+// Messages that a server sends between two calls come with the next call, once.
 func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store session.Store) {
 		up := newSpeaker(t, "2025-11-25")
@@ -560,7 +560,8 @@ func TestServerWithoutAStandaloneStreamIsAskedOnce(t *testing.T) {
 	}
 }
 
-// A redirect to another origin gets no secrets, and is no standalone stream.
+// The request for the standalone stream follows no redirect to another origin, which
+// would get the secrets.
 func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -581,9 +582,9 @@ func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {
 	}
 }
 
-// The streams of server-everything repeat, when they are resumed, what belongs to others. They
-// get nothing new. A process that knows keeps the stream of a call open while its client is
-// asked. Another resumes the stream until the answer is there.
+// When a stream of server-everything is resumed, the server repeats events of other streams
+// and sends nothing new. A process that knows this keeps the stream of a call open while the
+// client is asked. Another process resumes the stream until the answer is there.
 func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 	for _, client := range []string{"2025-11-25", "2026-07-28"} {
 		for _, warm := range []bool{true, false} {
@@ -637,7 +638,8 @@ func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
 	}
 }
 
-// A server that floods its standalone stream gets no further than its reader.
+// A server that floods its standalone stream has to wait for its reader. The call still
+// ends, and the messages come in order.
 func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store session.Store) {
 		up := newSpeaker(t, "2025-11-25")
@@ -655,7 +657,7 @@ func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
 	})
 }
 
-// A server that does not stop is left as soon as the call has its answer.
+// A stream that never falls silent is closed as soon as the call has its answer.
 func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	w := newWorld(t, sessiontest.NewMemory(), up)
@@ -666,7 +668,7 @@ func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
 	<-up.calm
 }
 
-// A server that asks without end is refused.
+// A server gets answers to 100 questions in a call. Later questions are refused.
 func TestServerThatAsksWithoutEndIsRefused(t *testing.T) {
 	w := newWorld(t, sessiontest.NewMemory(), newSpeaker(t, "2025-11-25"))
 	s := newPerson().joins(w, "2025-11-25", false)
@@ -675,7 +677,7 @@ func TestServerThatAsksWithoutEndIsRefused(t *testing.T) {
 	}
 }
 
-// What is not about a call costs a write each, so a request takes only so much of it.
+// Each message outside of calls costs a write, so a request passes on only some hundreds.
 func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 	store := sessiontest.NewMemory()
 	up := newSpeaker(t, "2025-11-25")
@@ -690,8 +692,8 @@ func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 	}
 }
 
-// A server that dies while a stream is open costs the call its outcome, and the next call
-// nothing.
+// If a server dies while a stream is open, the outcome of the call is unknown. The next
+// call succeeds.
 func TestServerThatDiesInACallIsReachedAgain(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store session.Store) {
 		up := newSpeaker(t, "2025-11-25")
@@ -721,8 +723,8 @@ func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
 	})
 }
 
-// The version 2026-07-28 has no word for changed roots. A client that tells of them has a
-// session of an older version, at a server that speaks both.
+// The version 2026-07-28 has no notification for changed roots. A client that sends one
+// gets a session of an older version, at a server that speaks both.
 func TestServerOfBothErasLearnsThatRootsHaveChanged(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	up.dual = true
@@ -753,8 +755,8 @@ func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
 	}
 }
 
-// The stream of a call is resumed although the server has not noticed yet that the
-// connection before is closed.
+// The stream of a call is resumed even if the server notices late that the old connection
+// is closed.
 func TestStreamThatIsStillHeldThereIsResumedALittleLater(t *testing.T) {
 	var refused atomic.Int64
 	whole := streamable()

@@ -73,7 +73,7 @@ const (
 	mostAsked = 100
 )
 
-// sit takes a seat at the ear of a session. The ear begins with the first.
+// sit takes a seat at the ear of a session. The first seat starts the ear.
 func sit(ctx context.Context, x *exchange, takes bool) *seat {
 	c := x.s.Servers
 	s := &seat{gone: make(chan struct{})}
@@ -126,8 +126,8 @@ func (s *server) learn(change func(h *habit)) {
 	remember(s.Servers, s.habits, s.URL, h)
 }
 
-// leave gives the seat up. The last one ends the ear, and keeps what it has learned in the
-// link of x.
+// leave gives the seat up. The last seat to leave ends the ear, and saves what the ear
+// has learned in the link of x.
 func (s *seat) leave(ctx context.Context, x *exchange) {
 	if s == nil {
 		return
@@ -159,7 +159,7 @@ func (s *seat) leave(ctx context.Context, x *exchange) {
 	_ = x.keep(ctx) // at worst the client is told again
 }
 
-// noteOthers says whether an event of a request has come since the last event of the ear.
+// noteOthers notes whether a request has had an event since the last event of the ear.
 func (e *ear) noteOthers(some bool) {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()
@@ -241,10 +241,10 @@ func (e *ear) open(ctx context.Context, last string) (*conversation, error) {
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 
-// follow reads the stream to its end. again is false if nothing more is to be heard. What a
-// resumed stream repeats is held back until the server falls silent: a server that mixes
-// repeats questions that were answered long ago, and says nothing new there. Requests wait
-// until then, but not at a server that is known to be sound.
+// follow reads the stream to its end. again is false if the ear must not open another stream.
+// follow holds back what a resumed stream repeats until the server falls silent. A server that
+// mixes repeats questions that were answered long ago, and sends nothing new on that stream.
+// Requests wait until then, unless the server is known to be sound; see hearing.
 func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()
@@ -340,8 +340,8 @@ func (e *ear) takers() []*seat {
 	return slices.DeleteFunc(slices.Clone(e.seats), func(s *seat) bool { return s.events == nil })
 }
 
-// outside passes on what no request takes. Only a legacy client can be asked outside of a
-// request.
+// outside handles a message that no request takes. Only a legacy client can be asked
+// outside of a request.
 func (e *ear) outside(ctx context.Context, m wire.Message) {
 	switch {
 	case !e.x.r.Legacy && m.Kind == wire.Request:

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// exchange sends one request of a client, and what belongs to it.
+// exchange is one request of a client to a server, with what is needed to send it.
 type exchange struct {
 	s       *server
 	r       native.RemoteRequest
@@ -128,9 +128,9 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	}
 }
 
-// offered returns a result of server/discover without the promises to tell of changed
-// lists. They could not be kept, because no stream to the server is open between
-// messages. subscribe leaves subscriptions to resources; see hear.
+// offered returns a result of server/discover without the capabilities listChanged and
+// tasks. No stream to the server is open between messages, so such notifications would
+// not come. The capability subscribe stays only if subscribe is true; see hear.
 func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
@@ -246,7 +246,7 @@ func errorOf(m wire.Message) *wire.Error {
 // requestID returns a new id for a request at a server, as JSON.
 func requestID() json.RawMessage { return json.RawMessage(`"` + string(session.NewID()) + `"`) }
 
-// rest waits, or returns the error of ctx.
+// rest waits for d. If ctx ends first, it returns the error of ctx.
 func rest(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -79,8 +79,8 @@ func (s *server) Forward(ctx context.Context, r native.RemoteRequest, name strin
 	return session.Errorf(session.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
 }
 
-// renamed returns a question, or the cancel of one, under a name from which Answer knows the
-// question. It refuses a question whose id is too long, and returns nil.
+// renamed returns a question, or the cancel of one, with an id from which Forward can tell the
+// server's own id. If that id is too long, renamed refuses the question and returns nil.
 func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	id, place := m.ID, []string{"id"}
 	if m.Kind == wire.Notification {

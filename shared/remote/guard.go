@@ -20,13 +20,12 @@ var errRedirect = errors.New("the server redirects to another origin, which gets
 // Times of a connection.
 const (
 	dialWithin = 10 * time.Second
-	// headerWithin is how long a server may take to begin a response that is not the
-	// answer to a request.
+	// keepIdle is how long an idle connection is kept for later requests.
 	keepIdle = 30 * time.Second
 )
 
-// newClient returns a client for public addresses, or for all. It uses no proxy: a proxy
-// would resolve names itself, out of sight of the check.
+// newClient returns a client for public addresses, or for all if private is true. It uses no
+// proxy: a proxy would resolve names itself, so checkAddress would not see the address.
 func newClient(private bool) *http.Client {
 	dialer := &net.Dialer{Timeout: dialWithin}
 	if !private {

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// subscribe repeats the subscriptions of a session that a legacy server has not known
-// before.
+// subscribe sends the subscriptions of the client to a legacy server that has just opened
+// a session.
 func subscribe(ctx context.Context, x *exchange) error {
 	if x.link.Era != eraHTTP {
 		return nil
@@ -61,13 +61,13 @@ func asksClient(x *exchange) bool {
 	return false
 }
 
-// logs reports whether the server may log what the client wants to hear.
+// logs reports whether the client wants log messages and the server may send some.
 func logs(x *exchange) bool {
 	return x.req.LogLevel != "" && wire.Lookup(x.link.Handshake, "capabilities", "logging") != nil
 }
 
-// next returns the next event of the request's stream, or one that the server said apart
-// from it.
+// next returns the next event of the request. apart is true for an event that came on the
+// standalone stream.
 func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error) {
 	if c.seat == nil {
 		e, err = c.talk.next(ctx)
@@ -89,12 +89,13 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 	}
 }
 
-// overhear takes a message that the server says apart while the request is there. A legacy
-// client gets a question at once, and its answer goes to the server while the request goes
-// on. A question to a human ends the round instead, if the stream of the request can be
-// resumed: nothing is held while somebody thinks. A modern client can only be asked between
-// rounds. If another process could not go on with the request, the question is refused: it
-// may be about something else, and must not cost the request its outcome.
+// overhear takes a message that came on the standalone stream while the request is at the
+// server. A legacy client gets a question at once, and its answer goes to the server
+// while the request goes on. A question to a human ends the round instead, if the stream
+// of the request can be resumed: nothing is held while the human thinks. A modern client
+// can only be asked between rounds. If another process could not go on with the request,
+// overhear refuses the question. The question may be about something else, and must not
+// cost the request its outcome.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	if err != nil {
@@ -191,7 +192,8 @@ func (c *following) leaves(ctx context.Context) {
 	}
 }
 
-// linger waits a moment for what the server has said apart just before or after its answer.
+// linger waits a moment for messages that the server has sent on the standalone stream
+// just before or after its answer.
 func (c *following) linger(ctx context.Context) {
 	subscribed := len(c.r.Session.Subscribed()) > 0
 	if c.seat == nil || !subscribed && !logs(c.exchange) {

@@ -32,8 +32,8 @@ const (
 	gather     = 100 * time.Millisecond // for more questions after one
 	resumeWait = time.Second            // before a stream is resumed, if the server does not say
 	maxWait    = time.Minute
-	// Without a new event, a stream is resumed so often, and a server that is away is
-	// waited for so long.
+	// If the server does not say when to resume, a stream is resumed at most resumeTries times
+	// without a message. A resumed stream is resumed again after quietFirst of silence.
 	resumeTries = 8
 	quietFirst  = 2 * time.Second
 )
@@ -82,8 +82,8 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 	return c.follow(ctx)
 }
 
-// setLevel tells the server the level of log messages that the client wants, if it is
-// another than before.
+// setLevel tells the server the level of log messages that the client wants, if the level
+// has changed.
 func (x *exchange) setLevel(ctx context.Context) error {
 	if x.req.LogLevel == "" || x.req.LogLevel == x.link.Level || x.link.Era == eraSSE || wire.Lookup(x.link.Handshake, "capabilities", "logging") == nil {
 		return nil
@@ -162,7 +162,7 @@ func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answ
 	return lost(x.tell(ctx, talk, raw))
 }
 
-// These are the pauses in which a server is asked for a stream that it still holds open.
+// These are the pauses before a server that still holds a stream open is asked again.
 const (
 	noticeWait  = 20 * time.Millisecond
 	noticeTries = 10
@@ -185,7 +185,7 @@ func (x *exchange) resume(ctx context.Context, last string) (*conversation, erro
 	}
 }
 
-// conflicts reports whether a server refused a stream because it holds it open already.
+// conflicts reports whether a server refused a stream because the stream is open already.
 func conflicts(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) && refused.status == http.StatusConflict
@@ -240,8 +240,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
-			// Some servers say nothing new on a stream that was resumed, and repeat it the
-			// next time.
+			// Some servers send nothing new on a resumed stream. They send the new events
+			// at the next resume.
 			c.tries = 0
 			if err = c.reconnect(ctx, errLost); err != nil {
 				return nil, nil, err
@@ -298,8 +298,8 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
 	case m.Kind == wire.Request:
-		// A question of another life of the session may have the same id, and an id may
-		// be a number.
+		// The server's id may be a number. The client gets the JSON text of the id as a
+		// string.
 		named, _ := json.Marshal(string(m.ID)) // a string
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
@@ -325,7 +325,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 // name is the id and the progress token of the request at the server.
 func (c *following) name() json.RawMessage { return json.RawMessage(`"` + string(c.stream) + `"`) }
 
-// note says how another function can go on after the last event.
+// note tells the caller how another function can go on after the last event.
 func (c *following) note(reply *bridge.Response, err error) {
 	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
 		return
@@ -379,7 +379,7 @@ func (c *following) reconnect(ctx context.Context, why error) error {
 	}
 }
 
-// cancelled tells the server that nobody waits for the answer.
+// cancelled tells the server that the client no longer waits for the answer.
 func (c *following) cancelled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
@@ -387,7 +387,7 @@ func (c *following) cancelled(ctx context.Context) {
 	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // the server may never know
 }
 
-// asks ends the round: the client is asked.
+// asks ends the round, so that the client gets the questions.
 func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	talk := c.talk
 	c.due = time.Now()
@@ -403,15 +403,15 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 	return c.required(talk, talk.last)
 }
 
-// mixes reports whether the server is known to say nothing new on a stream that was
-// resumed; see hearing. This process then keeps the stream open. Another process has to
-// resume it all the same.
+// mixes reports whether the server is known to send nothing new on a resumed stream; see
+// hearing. This process then keeps the stream open. Another process has to resume the
+// stream nevertheless.
 func mixes(x *exchange) bool {
 	return x.s.habit().mixes || x.link.Mixes
 }
 
-// required returns the call for input. talk is kept in this process until the answers come.
-// Another process resumes the stream after last.
+// required returns the result that asks the client for input. talk is kept in this
+// process until the answers come. Another process resumes the stream after last.
 func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
 	next := round{Turn: c.turn.State(), Last: last}
 	for _, q := range c.asked {
@@ -434,7 +434,7 @@ func (c *following) required(talk *conversation, last string) (json.RawMessage, 
 	return wire.Lookup(c.turn.Required(string(state)), "result"), nil, nil
 }
 
-// put keeps a conversation open until take gets it, at most as long as a client may think.
+// put keeps a conversation open until take gets it, at most for within (0: MaxAsk).
 func (c *Servers) put(name string, talk *conversation, within time.Duration) {
 	if within <= 0 {
 		within = session.MaxAsk

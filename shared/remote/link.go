@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// era is how a server speaks.
+// era is the protocol that a server speaks.
 type era string
 
 const (
@@ -45,9 +45,10 @@ type link struct {
 type hearing struct {
 	Heard string `json:"heard,omitempty"` // id of its last event
 	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
-	// Mixes means that the server, resuming the stream, repeats events of other streams. Such
-	// a server is never asked to resume it. Sound means that it did not, although there were
-	// such events: Others says that a request has had one since the last event.
+	// Mixes means that the server repeats events of other streams on a resumed standalone
+	// stream. That stream is then never resumed. Sound means that a resumed stream
+	// repeated no events of other streams, although there were some. Others means that a
+	// request has had an event since the last event of the standalone stream.
 	Mixes  bool `json:"mixes,omitempty"`
 	Sound  bool `json:"sound,omitempty"`
 	Others bool `json:"others,omitempty"`
@@ -62,8 +63,8 @@ const (
 	leaveWithin = time.Second
 )
 
-// open finds the link of the session, or opens one. anew says that the server does not know
-// the one that was used.
+// open reads the link of the client's session, or opens a session at the server. anew
+// says that the server does not know the session that was used.
 func (x *exchange) open(ctx context.Context, anew bool) error {
 	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {
@@ -108,7 +109,7 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 	return x.keep(ctx)
 }
 
-// joined reports whether the session has a link, which it reads.
+// joined reads the link of the session. It reports whether there is one.
 func joined(ctx context.Context, x *exchange) (bool, error) {
 	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	was, ok := recall(x.s.Servers, x.s.links, id)
@@ -156,7 +157,7 @@ func hashOf(url string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// leave ends the session at the server, as far as that is quickly done.
+// leave asks the server to end the session, and waits for at most leaveWithin.
 func (x *exchange) leave(ctx context.Context) {
 	if x.link.Session == "" {
 		return
@@ -168,8 +169,8 @@ func (x *exchange) leave(ctx context.Context) {
 	}
 }
 
-// greet finds out how the server speaks, and opens a session if it has sessions. It sets
-// offers to the newest era of the server.
+// greet finds out which protocol the server speaks, and opens a session if the protocol
+// has sessions. It sets offers to the newest era of the server.
 func (x *exchange) greet(ctx context.Context) error {
 	defer func() { x.offers = cmp.Or(x.offers, x.link.Era) }()
 	known, _ := recall(x.s.Servers, x.s.eras, x.s.URL)
@@ -201,9 +202,9 @@ func (x *exchange) greet(ctx context.Context) error {
 	return x.greetSSE(ctx)
 }
 
-// prefer opens a session of the legacy era at a server of both eras, if the client of that
-// era tells of changed roots. The modern era has no word for it. A server that gives no
-// session could not ask for the roots, so it is used in the modern era.
+// prefer opens a session of the legacy era at a server of both eras, if the client is of that
+// era and sends notifications of changed roots. The modern era has no such notification. A
+// server that gives no session could not ask for the roots, so prefer keeps the modern era.
 func prefer(ctx context.Context, x *exchange) {
 	modern := x.link
 	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {
@@ -214,8 +215,8 @@ func prefer(ctx context.Context, x *exchange) {
 	}
 }
 
-// probe asks a server which eras it speaks. For one of the modern era it sets the link. Its
-// error says that the server cannot be reached, or wants a credential.
+// probe asks a server which eras it speaks. If it speaks the modern era, probe sets the
+// link. An error means that the server cannot be reached, wants a credential, or is busy.
 func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
 	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
@@ -273,7 +274,7 @@ func (x *exchange) initialize(ctx context.Context) error {
 	return x.tell(ctx, nil, wire.NewNotification(wire.NotifyInitialized, nil))
 }
 
-// greeted takes the answer to initialize.
+// greeted reads the answer to initialize into the link.
 func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawMessage) error {
 	m, err := x.await(ctx, talk, id)
 	if err != nil {

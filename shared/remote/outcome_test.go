@@ -23,7 +23,7 @@ func plain(w *world) *mcp.ClientSession {
 	return w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
 }
 
-// faulty puts a fault before the next n tools/call that an upstream gets.
+// faulty answers the next n tools/call with a fault, in place of the upstream.
 type faulty struct {
 	http.Handler
 	n     atomic.Int64

@@ -15,7 +15,7 @@ import (
 // Transport is how a server is reached.
 type Transport string
 
-// The transports. Auto finds out.
+// The transports. Auto finds out which one the server has.
 const (
 	Auto       Transport = ""
 	Streamable Transport = "http"

@@ -22,7 +22,7 @@ func (x *exchange) connect(ctx context.Context) (*conversation, error) {
 	return talk, nil
 }
 
-// begin finds out where messages go, and says initialize.
+// begin waits until the server names the URL for messages, and then sends initialize.
 func (x *exchange) begin(ctx context.Context, talk *conversation) error {
 	for talk.endpoint == nil {
 		e, err := talk.next(ctx)
@@ -51,7 +51,8 @@ func (x *exchange) begin(ctx context.Context, talk *conversation) error {
 	return x.tell(ctx, talk, wire.NewNotification(wire.NotifyInitialized, nil))
 }
 
-// greetSSE opens a session and closes it: it is gone with its stream.
+// greetSSE opens a session only to find out whether the server speaks HTTP+SSE. The
+// session ends with its stream.
 func (x *exchange) greetSSE(ctx context.Context) error {
 	x.link.Session, x.link.Version = "", ""
 	talk, err := x.connect(ctx)

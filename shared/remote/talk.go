@@ -24,7 +24,7 @@ const (
 	maxRefusal = 64 << 10              // bytes that are read of an error
 )
 
-// These limit how long a server that is busy is waited for.
+// These limit the wait for a busy server.
 const (
 	busyTries = 3
 	busyWait  = 10 * time.Second
@@ -80,7 +80,7 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 
 func (t *conversation) close() { t.stop() }
 
-// do sends one HTTP request. The response has a status below 300 and is ended by stop.
+// do sends one HTTP request. The response has a status below 300, and ends when ctx ends.
 func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) (resp *http.Response, err error) {
 	for try := 1; ; try++ {
 		r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
@@ -147,8 +147,8 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 	return x.stream(ctx, http.MethodPost, x.url, raw, header)
 }
 
-// asking is ask for a server that may send no headers before its client has answered a
-// question elsewhere. An error of ask is that of next.
+// asking is ask without a wait for the headers of the response. A server may send them only
+// after its client has answered a question on another stream. next returns an error of ask.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop)}

@@ -9,15 +9,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A server of MCP authorization refuses even initialize to a caller without a token. Its
-// client would then never call a tool, and a call is what tells the user where to connect.
+// A server with MCP authorization refuses even initialize to a caller without a token.
+// The client would then never call a tool, and a call is what tells the user where to
+// connect. So this file answers in place of the server.
 
 // ConnectTool is the only tool of a server that refuses a caller who has yet to connect. Its
 // call, like that of any tool, is answered with the page where the caller connects.
 const ConnectTool = "connect_account"
 
-// unconnected returns what a caller gets who lacks something at a third party, if err says
-// that the server refuses such callers. It returns nil for a request that needs the server.
+// unconnected returns the answer for a caller who lacks a token at a third party, if err says
+// that the server refuses such callers. It returns nil if only the server can answer.
 func (x *exchange) unconnected(err error) json.RawMessage {
 	var refused *refusal
 	if !x.lacks || !errors.As(err, &refused) || refused.status != http.StatusUnauthorized {

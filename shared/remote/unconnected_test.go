@@ -21,8 +21,8 @@ func guarded(next http.Handler) http.Handler {
 	})
 }
 
-// The client of a user without a token can call a tool all the same, which is how the user
-// learns where to connect. With a token it gets the server, in the same session.
+// The client of a user without a token gets a tool, whose call tells the user where to
+// connect. With a token it gets the server's own tools, in the same session.
 func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 	for version, upstream := range upstreams() {
 		t.Run(version, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 	}
 }
 
-// A token of the operator that is not good is an error, which nobody can mend on a page.
+// A wrong token of the operator is an error, because no user can correct it on a page.
 func TestServerThatRefusesTheOperatorOffersNothing(t *testing.T) {
 	w := newWorld(t, sessiontest.NewMemory(), guarded(upstreams()["2025-11-25"]))
 	w.server.Headers = map[string]string{"Authorization": "Bearer wrong"}

@@ -71,12 +71,12 @@ type Box struct {
 	// work in a wake: the mean of about the last ten wakes.
 	Began time.Time     `json:",omitzero"`
 	Busy  time.Duration `json:",omitempty"`
-	// Installed is the definition of the server whose install was last kept, or was in the
-	// image of the last runner that was started with it; "" for none.
-	// A start with that definition need not install anything while the install is kept.
+	// Installed is the definition of the server whose install was last kept or was in the
+	// runner's image; "" for none. A start with this definition need not install anything
+	// while the install is kept.
 	Installed string `json:",omitempty"`
-	// Gone is when the sweep first found Conn closed. The next hello clears it. Only a
-	// place that does not list its tasks needs it.
+	// Gone is when the sweep or a waiting function first found Conn closed. The next
+	// hello clears it. Only a place that does not list its tasks needs it.
 	Gone  time.Time `json:",omitzero"`
 	Later Later     `json:"-"`
 }

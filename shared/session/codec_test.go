@@ -54,7 +54,8 @@ func FuzzPages(f *testing.F) {
 	})
 }
 
-// During a deployment an older release writes records that a newer one has written before.
+// During a deployment an older release may write a record of a newer one. The fields that
+// it does not know must stay.
 func TestFieldsOfANewerReleaseStayInARecord(t *testing.T) {
 	const later = `"Later":{"x":[1,9007199254740993,"\u00e9"]}`
 	s, err := session.UnmarshalSession([]byte(`{"ID":"a","Server":"echo",` + later + `,"More":null,"Primary":{"Nonce":"n","Since":1}}`))

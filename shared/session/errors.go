@@ -21,8 +21,8 @@ const (
 	// NotFound: there is no such record, or it has ended or expired. It is never used for
 	// trouble with the store.
 	NotFound Code = "not_found"
-	// Duplicate: the id of a request is in use by another one in flight. Of Append with
-	// Batch.Once: the same batch is in the log already.
+	// Duplicate: the id of a request is in use by another one in flight. Append with
+	// Batch.Once returns it if the same batch is in the log already.
 	Duplicate Code = "duplicate"
 	// Conflict: another writer was first. Read again and decide again.
 	Conflict Code = "conflict"
@@ -69,8 +69,8 @@ func (e *Error) Because(cause error) *Error {
 	return e
 }
 
-// ForOperator says that the error lasts until an operator does what its message says, and
-// returns it.
+// ForOperator marks e as an error that lasts until an operator does what its message
+// says. It returns e.
 func (e *Error) ForOperator() *Error {
 	e.operator = true
 	return e

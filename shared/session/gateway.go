@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The rest of this file does not concern storage drivers. Adapters of gateways and
-// counters share it with the functions.
+// This file does not concern storage drivers. Its types are shared by the functions, the
+// adapters of gateways, and the counters of usage.
 
 // Poster sends messages to WebSocket connections. It is safe for concurrent use.
 type Poster interface {
@@ -93,7 +93,7 @@ type Want struct {
 // Secrets returns the keys and tokens that callers have at third parties. It is safe for
 // concurrent use.
 type Secrets interface {
-	// Secrets returns what a caller has at the providers that it wants, by name.
+	// Secrets returns the keys and tokens of the caller at the providers in w, by name.
 	//
 	// Errors: Forbidden with an [Unconnected] as the cause, if Need is set and something
 	// is missing; Unavailable.
@@ -110,9 +110,9 @@ func WithTrace(ctx context.Context, trace string) context.Context {
 
 // WithParent returns a context whose trace also names the trace of the client's own
 // tracing. The trace then is REQUEST.TRACEID-FLAGS, with the id and the flags of the
-// client's traceparent. That must be well formed (W3C Trace Context, version 00). So
-// every program that logs the trace can make spans of its lines. A context without a
-// trace, or with such a one, stays as it is.
+// client's traceparent. The traceparent must be well formed (W3C Trace Context, version
+// 00). So every program that logs the trace can make spans of its lines. WithParent
+// returns ctx itself if it has no trace, or one that already names a parent.
 func WithParent(ctx context.Context, traceparent string) context.Context {
 	trace := TraceOf(ctx)
 	if trace == "" || traceparent == "" || strings.Contains(trace, ".") {

@@ -18,11 +18,11 @@ type Identity struct {
 	// holder of an API key is not bound by scopes.
 	Scopes []string
 	Scoped bool
-	// ToolRules are the rules for tools of the server (access.allow) that the caller
-	// fits, by their keys. They count only if Scoped is set.
+	// ToolRules are the keys of those rules for tools of the server (access.allow) that
+	// apply to the caller. They count only if Scoped is set.
 	ToolRules []string
-	// Members are, for the caller of a group of servers that has a connection or a ticket,
-	// the servers that it may use. Each has the caller's ToolRules there.
+	// Members are the servers of a group that the caller may use, each with the caller's
+	// ToolRules there. Only callers of a group with a connection or a ticket have them.
 	Members map[string][]string `json:",omitempty"`
 }
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Later are the fields of a record that a newer release has written and this one does
-// not know, by name. They stay in the record when this release writes it. It is not
+// Later has the fields of a record that a newer release has written and this one does not
+// know, by name. They stay in the record when this release writes it. A Later is never
 // modified.
 type Later map[string]json.RawMessage
 
@@ -21,7 +21,7 @@ func read(record []byte, into any) (Later, error) {
 	if strict.Decode(into) == nil {
 		return nil, nil
 	}
-	// Unmarshal also tells a record that is broken.
+	// Unmarshal also returns the error of a broken record.
 	if err := json.Unmarshal(record, into); err != nil {
 		return nil, err
 	}

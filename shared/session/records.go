@@ -20,8 +20,8 @@ const (
 )
 
 // Quit is why a session ended. The session keeps it for operators until its row expires.
-// Clients learn only that there is no such session. A Quit is an error, so it can be the
-// cause of such a NotFound.
+// Clients get NotFound, and learn only that there is no such session. A Quit is an error,
+// so it can be the cause of that NotFound.
 type Quit string
 
 // The reasons for the end of a session.
@@ -157,7 +157,8 @@ type GroupConnection struct {
 }
 
 // Lease gives its holder a right until a time. For example, one GET has the right to read
-// the standalone stream. A holder need not return its lease; it stops before Until.
+// the standalone stream. A holder need not return its lease, and does not use the right
+// after Until.
 type Lease struct {
 	Nonce string // names the holder
 	Until time.Time

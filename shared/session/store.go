@@ -229,9 +229,9 @@ type Log interface {
 	// empty for a cursor at or after the end, an unknown stream, and another session's
 	// stream.
 	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
-	// Tail returns the last batch of a stream without its events. The Tail of the common
-	// stream is known as long as its session lives, even if its events have expired.
-	// That of a request stream is then zero.
+	// Tail returns the last batch of a stream without its events. The Tail of the
+	// standalone stream is known as long as its session lives, even if its events have
+	// expired. The Tail of a request stream is then zero.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
 	// Newest returns the request stream of a session that began last and has events. It
 	// returns Standalone if there is none.
@@ -271,9 +271,9 @@ type Items interface {
 	// Release turns an item back into a Waiting one if gen has taken it and it still has
 	// its Raw. Otherwise nothing is written and released is false.
 	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
-	// SwapItem stores it over the item with its box and ID, if that one has the State,
-	// Gen and Round of was. Otherwise nothing is written and swapped is false. A repeat
-	// after Unavailable may find the caller's own write: read and compare.
+	// SwapItem replaces the stored item with the box and ID of the new item it, if the stored
+	// one has the State, Gen and Round of was. Otherwise nothing is written and swapped is
+	// false. A repeat after Unavailable may find the caller's own write: read and compare.
 	SwapItem(ctx context.Context, was, it Item) (swapped bool, err error)
 	// Item reads one item. Errors: NotFound.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)

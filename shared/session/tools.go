@@ -2,15 +2,15 @@ package session
 
 import "strings"
 
-// ToolFilter says which tools of a server a caller may see and call. An entry is the name
-// of a tool, or a pattern in which each "*" stands for any text. For each tool the longest
-// entry counts, without its "*", and a whole name before a pattern. Of two that are as long,
-// Deny counts. A tool that no entry fits is allowed, so the zero value allows all tools. It
-// may also say what the caller reads about a tool.
+// ToolFilter says which tools of a server a caller may see and call. An entry is the name of a
+// tool, or a pattern in which each "*" stands for any text. For each tool the longest entry
+// counts, without its "*", and a whole name before a pattern. Of two entries of the same
+// length, the one in Deny counts. A tool that no entry fits is allowed, so the zero value
+// allows all tools. A filter may also replace the descriptions of tools.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
-	// And, if not nil, must allow a tool too.
+	// And, if not nil, is a second filter, which must allow a tool too.
 	And *ToolFilter `json:"n,omitempty"`
 	// Says has the descriptions that replace those of the server, by the names of the tools.
 	Says map[string]string `json:"s,omitempty"`

@@ -17,12 +17,12 @@ type UpstreamToken struct {
 	Principal string
 	Provider  string // the name in `${principal:NAME}` of the servers file
 	// Sealed is the secret itself, encrypted for this tenant, principal and provider. It
-	// is "" if the third party has refused the secret since.
+	// is "" if there is none, for example because the third party has refused it since.
 	Sealed string `json:",omitempty"`
 	// Until is when the secret ends; zero for one that does not end by itself.
 	Until time.Time
-	// Busy is until when one caller asks the third party for a new secret. Others wait
-	// meanwhile. It is zero if nobody asks.
+	// Busy is the time until which callers ask the third party for no new secret: one of
+	// them is asking, or has just asked in vain. It is zero otherwise.
 	Busy    time.Time
 	Created time.Time
 	Changed time.Time // when Sealed was last written

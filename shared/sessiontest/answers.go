@@ -121,8 +121,8 @@ func answerPromises() []promise {
 			same(t, "Recorded of nothing", len(none), 0)
 		}},
 		{"more parts of records are read together than one request of a database holds", func(t *testing.T, k *kit) {
-			// Sixty lists of 300 KB are more than a batch of DynamoDB returns, and 200 keys more
-			// than one asks for.
+			// Sixty lists of 300 KB are more than DynamoDB returns for one batch. 200
+			// keys are more than one batch may ask for.
 			list := strings.Repeat("x", 300<<10)
 			var keys []session.RecordKey
 			for i := range 100 {

@@ -341,8 +341,8 @@ func suspendedItem(t *testing.T, k *kit) {
 	keptBack(t, k, it)
 }
 
-// leftoverItem checks an item without a message and a time. The end of a session puts such
-// an item.
+// leftoverItem checks an item without a message and without a NotAfter. The end of a
+// session puts such an item.
 func leftoverItem(t *testing.T, k *kit) {
 	it := session.Item{
 		Box: "b1", ID: "r1", State: session.Leftover, Address: session.Address{Session: "s1", Box: "b1"}, Created: now(),

@@ -283,7 +283,7 @@ func sessionCopies(t *testing.T, k *kit) {
 }
 
 func listPages(t *testing.T, k *kit) {
-	// What else has a tenant is not listed, nor read again and again.
+	// Other records of the tenant are not listed, nor read again and again.
 	noError(t, "CreateUpstreamToken", k.CreateUpstreamToken(t.Context(), aToken("u1")))
 	noError(t, "CreateKey", k.CreateKey(t.Context(), aKey("k1")))
 	noError(t, "CreateGrant", k.CreateGrant(t.Context(), aGrant("g1")))

@@ -23,8 +23,8 @@ const (
 	lookShare = 4
 )
 
-// looks remembers when to check the limits of each session. It only saves work: a process
-// that does not know a session yet chooses a random moment for the first check.
+// looks remembers, in this process only, when to check the limits of each session. A
+// process that does not know a session yet chooses a random moment for the first check.
 type looks struct {
 	mu   sync.Mutex
 	left map[session.ID]int // small batches until the next look

@@ -62,7 +62,7 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 const putItem = `
 INSERT INTO items (box, id, state, gen, record, raw) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (box, id) DO NOTHING`
 
-// PutItem stores an item; see [session.Boxes].
+// PutItem stores an item; see [session.Items].
 func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
 	record, err := session.MarshalItem(it)
 	if err != nil {
@@ -82,7 +82,7 @@ UPDATE items SET state = 'taken', gen = ?3
 WHERE box = ?1 AND id = ?2 AND (state = 'waiting' OR state = 'taken' AND gen = ?3)
 RETURNING record, raw`
 
-// Claim takes an item; see [session.Boxes].
+// Claim takes an item; see [session.Items].
 func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	it := session.Item{Box: box, ID: id, State: session.Taken, Gen: gen}
 	var record []byte
@@ -108,7 +108,7 @@ UPDATE items SET state = 'waiting', gen = 0
 WHERE box = ?1 AND id = ?2 AND state = 'taken' AND gen = ?3 AND raw IS NOT NULL
 RETURNING record`
 
-// Release gives an item back; see [session.Boxes].
+// Release gives an item back; see [session.Items].
 func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
 	it := session.Item{Box: box, ID: id}
 	var record []byte
@@ -128,7 +128,7 @@ const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
 
-// SwapItem stores an item over another; see [session.Boxes].
+// SwapItem stores an item over another; see [session.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
 	record, err := session.MarshalItem(it)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 
 const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
 
-// Item reads an item; see [session.Boxes].
+// Item reads an item; see [session.Items].
 func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	it := session.Item{Box: box, ID: id}
 	var record []byte
@@ -163,7 +163,7 @@ func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID
 
 const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER BY id`
 
-// Items returns the items of a box; see [session.Boxes].
+// Items returns the items of a box; see [session.Items].
 func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
 	var items []session.Item
 	err := s.rows(ctx, readItems, []any{box}, func(scan func(...any) error) (bool, error) {
@@ -186,7 +186,7 @@ func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, e
 
 const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR state = 'taken' AND gen = ?3)`
 
-// DeleteItem removes an item; see [session.Boxes].
+// DeleteItem removes an item; see [session.Items].
 func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
 	_, err := s.write(ctx, deleteItem, box, id, gen)
 	return err
@@ -211,7 +211,7 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
 
-// PutPart keeps a piece of a frame; see [session.Boxes]. It returns TooLarge for more
+// PutPart keeps a piece of a frame; see [session.Parts]. It returns TooLarge for more
 // than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 	if len(p.Data) > session.MaxPart {
@@ -226,7 +226,7 @@ func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 
 const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = ? AND expires > ? ORDER BY n`
 
-// Parts returns the pieces of a frame; see [session.Boxes].
+// Parts returns the pieces of a frame; see [session.Parts].
 func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
 	var parts []session.Part
 	err := s.rows(ctx, readParts, []any{box, frame, now()}, func(scan func(...any) error) (bool, error) {

@@ -181,7 +181,7 @@ func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 	}
 }
 
-// recorded is the life of a store: the calls on its disk, and the results of its
+// recorded runs a store, and returns the calls on its disk and the results of its
 // callers.
 func recorded(t *testing.T, o Options, sessions, rounds int) ([]diskCall, []fact) {
 	t.Helper()
@@ -274,7 +274,7 @@ func (a *aftermath) boxes(t *testing.T, s *Store) {
 	same(t, "boxes that stay as they are", []any{len(due), err}, []any{0, nil})
 }
 
-// cutAll cuts the power after calls of a life, and returns the outcome.
+// cutAll cuts the power after the chosen calls, and returns the outcome.
 func cutAll(t *testing.T, calls []diskCall, told []fact, chosen func(at int) bool) *aftermath {
 	t.Helper()
 	dir := t.TempDir()
@@ -295,7 +295,7 @@ func cutAll(t *testing.T, calls []diskCall, told []fact, chosen func(at int) boo
 	return a
 }
 
-// sortedBefore returns how many facts were told before a number of calls.
+// sortedBefore returns how many facts were known after the first at calls of the disk.
 func sortedBefore(told []fact, at int) int {
 	n, _ := slices.BinarySearchFunc(told, at+1, func(f fact, at int) int { return f.at - at })
 	return n

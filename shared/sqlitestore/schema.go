@@ -137,10 +137,10 @@ CREATE TABLE handshakes (
 CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
-// Each upgrade starts from the version in its name, and creates tables in their current
-// form. keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema
-// from 7 to 8, and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces upgrade5 and
-// upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
+// Each upgrade starts from the version in its name, and creates tables in their current form.
+// keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema from 7 to 8,
+// and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces
+// upgrade5 and upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;

@@ -132,7 +132,7 @@ const putAnswer = `
 INSERT INTO answers (session, question, expires, raw) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (session, question) DO UPDATE SET expires = ?3, raw = ?4 WHERE expires <= ?5`
 
-// PutAnswer keeps an answer; see [session.Sessions].
+// PutAnswer keeps an answer; see [session.Answers].
 func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
 	changed, err := s.write(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, er
 
 const readAnswer = `SELECT raw, expires FROM answers WHERE session = ?1 AND question = ?2 AND expires > ?3`
 
-// Answers returns the stored answers to questions; see [session.Sessions].
+// Answers returns the stored answers to questions; see [session.Answers].
 func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
 	var answers []session.Answer
 	for _, q := range questions {
@@ -212,7 +212,7 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, expires, result) VALUES (?, ?, ?, ?, ?)`
 
-// SaveHandshake writes a handshake record; see [session.Sessions].
+// SaveHandshake writes a part of a handshake record; see [session.Handshakes].
 func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	taken, err := h.Taken.MarshalText()
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *Store) Recorded(ctx context.Context, keys []session.RecordKey) ([]sessi
 
 const readHandshake = `SELECT taken, expires, result FROM handshakes WHERE digest = ? AND version = ? AND expires > ?`
 
-// Handshake reads a handshake record; see [session.Sessions].
+// Handshake reads a part of a handshake record; see [session.Handshakes].
 func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
 	h := session.Handshake{Digest: digest, Version: version}
 	var taken, result []byte

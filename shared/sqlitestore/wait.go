@@ -22,7 +22,7 @@ import (
 // Wait polls the file to find the writes of other processes. It polls first when the
 // stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
 // it has waited, at most a second. A poll reads the stream if another process has written
-// to the file, and once when Wait cannot know.
+// to the file, and once when Wait cannot know whether one has.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
@@ -68,7 +68,7 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 const infant = 4 * time.Millisecond
 
 // doubt is how long Wait relies on the version that the file had before the stream began.
-// A clock that was set back may have dated the stream too late.
+// Then Wait reads the stream once: a clock that was set back may have dated it too late.
 const doubt = 100 * time.Millisecond
 
 // pace returns the time until the next poll.

@@ -131,7 +131,7 @@ func (s *Store) disk() string {
 	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(s.path), size(r.free), size(r.total))
 }
 
-// size words a number of bytes.
+// size formats a number of bytes.
 func size(bytes uint64) string {
 	if bytes >= 1e9 {
 		return fmt.Sprintf("%.1f GB", float64(bytes)/1e9)

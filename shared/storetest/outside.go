@@ -52,8 +52,8 @@ func (o *outside) Do(r *http.Request) (res *http.Response, err error) {
 	return res, err
 }
 
-// exchange sends a request that may be of a bubble, and reads the answer. The request that
-// it sends has another context: one of a bubble has channels of the bubble.
+// exchange sends a request that may be of a bubble, and reads the answer. It sends the
+// request with another context, because a context of a bubble has channels of the bubble.
 func exchange(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {

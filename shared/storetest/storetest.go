@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// Open returns a new, empty store. The test that it is given ends it.
+// Open returns a new, empty store. The end of the test closes it.
 type Open func(testing.TB) session.Store
 
 // server and outer serve all tests of a package.

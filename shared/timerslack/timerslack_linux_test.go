@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/timerslack"
 )
 
-// asked makes this program, as a child of a test, call Take and start a child that prints
-// its own slack.
+// asked is the environment variable that makes this program, as a child of a test, call
+// Take and start a child that prints its own slack.
 const asked = "SLACK_TEST_TAKE"
 
 func TestMain(m *testing.M) {

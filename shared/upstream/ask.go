@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Asked says for whom, and for what, a user was asked to connect a third party. It is
-// sealed into the URL of the page, so that the URL tells nothing and proves nothing.
+// Asked says for whom, and for what, a user was asked to connect a third party. It is sealed
+// into the URL of the page, so the URL reveals nothing. It does not prove who opens the URL.
 type Asked struct {
 	ID        string     `json:"i"` // elicitationId
 	Tenant    string     `json:"t"`
@@ -22,7 +22,7 @@ type Asked struct {
 	Until     int64      `json:"x"`
 }
 
-// askWithinTime is how long the URL of an ask can be opened.
+// askFor is how long the URL of an ask can be opened.
 const askFor = time.Hour
 
 // Ask returns an error that has what a client needs to ask its user to connect third

@@ -13,8 +13,8 @@ import (
 )
 
 // Exchange says what a token of the identity provider is exchanged for (RFC 8693). The
-// token is the one that the provider gave us when the user signed in; it is never one that
-// a client has sent. At least one of both fields is set, or scopes of the Provider.
+// token is the one that the provider gave us when the user signed in; it is never one
+// that a client has sent. Audience, Resource, or the Scopes of the Provider must be set.
 type Exchange struct {
 	Audience string `json:"audience"` // the name of the third party at the identity provider
 	Resource string `json:"resource"` // its URL
@@ -32,12 +32,12 @@ const (
 
 // Times of an exchange.
 const (
-	// refusedFor is how long nobody asks again after the identity provider has refused.
+	// refusedFor is how long no function asks again after the identity provider has refused.
 	refusedFor = time.Minute
 	// unsaidLife is how long a token is used if the identity provider does not say when it
 	// ends.
 	unsaidLife = 5 * time.Minute
-	// signedInFor is how long the store keeps a principal's own token that nobody uses.
+	// signedInFor is how long the store keeps a principal's own token that is not used.
 	// Unused grants are kept as long.
 	signedInFor = 30 * 24 * time.Hour
 )
@@ -49,7 +49,7 @@ func (v *Vault) Exchanges(providers []string) bool {
 }
 
 // KeepSignIn keeps the tokens that the identity provider has given to a principal who
-// signed in. The access token is good until a time, zero if that is not known. The
+// signed in. The access token ends at until, which is zero if that is not known. The
 // refresh token is "" if there is none.
 //
 // Errors: Invalid for tokens that are too long, Unavailable.
@@ -61,7 +61,7 @@ func (v *Vault) KeepSignIn(ctx context.Context, tenant, principal, access, refre
 }
 
 // exchanged returns a token that the identity provider gives in exchange for the
-// principal's own. A principal whose own token is missing has to sign in.
+// principal's own token. A principal whose own token is missing has to sign in.
 func (v *Vault) exchanged(ctx context.Context, at place, p Provider) (*session.Secret, Missing, error) {
 	if !v.signsIn {
 		return nil, Missing{Provider: at.provider, why: "it is given in exchange for the sign-in of a user, and nobody signs in here; ask who runs this endpoint to run it with --access oauth"}, nil
@@ -79,7 +79,8 @@ func (v *Vault) exchanged(ctx context.Context, at place, p Provider) (*session.S
 		return func(ctx context.Context) (token, error) {
 			t, err := v.exchange(ctx, p, subject.Value)
 			if session.CodeOf(err) == session.Unauthenticated {
-				// The user has to sign in again, unless that has just happened.
+				// The user has to sign in again, unless a new sign-in has already
+				// replaced the token.
 				if dropped := v.drop(ctx, place{at.tenant, at.principal, SignedIn}, lacks.rev); dropped != nil {
 					return t, dropped
 				}
@@ -121,7 +122,7 @@ func (d *denied) ofSubject() bool {
 	return slices.Contains([]string{"invalid_request", "invalid_grant", "invalid_token", "login_required", "interaction_required"}, d.code)
 }
 
-// drop removes what is of no use any more, unless it was replaced since. Errors:
+// drop removes the secret of a row, unless the row has another revision than rev. Errors:
 // Unavailable.
 func (v *Vault) drop(ctx context.Context, at place, rev int64) error {
 	row, err := v.store.UpstreamToken(ctx, at.id())

@@ -19,7 +19,7 @@ import (
 
 const exchangeGrant = "urn:ietf:params:oauth:grant-type:token-exchange"
 
-// signed keeps what the third party, as the identity provider, gives to a principal.
+// signed stores tokens that the identity provider has given to a principal at a sign-in.
 func (s *site) signed(who, access, refresh string, until time.Duration) {
 	s.t.Helper()
 	if err := s.vault().KeepSignIn(s.t.Context(), "acme", who, access, refresh, time.Now().Add(until)); err != nil {
@@ -27,7 +27,7 @@ func (s *site) signed(who, access, refresh string, until time.Duration) {
 	}
 }
 
-// deals calls the server deals, as a client without pages of its own.
+// deals calls the server deals, as a client that cannot show its user a page.
 func (s *site) deals(who string) reply {
 	s.t.Helper()
 	body := strings.Replace(toolCall, `"arguments":{}`, `"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`, 1)
@@ -90,8 +90,8 @@ func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
 	}
 }
 
-// A token that was exchanged is exchanged again before its end, by a token of the sign-in
-// that is renewed first if it ends, too.
+// The token for a server is exchanged anew before its end. The token of the sign-in is
+// renewed first if it ends, too.
 func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 	s := newSite(t, nil)
 	s.signIn = signedIn{}
@@ -142,7 +142,7 @@ func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
 	if n := len(s.third.exchanges()); n != 0 || len(s.box.woken) != 0 {
 		t.Errorf("%d exchanges, the box was woken %d times", n, len(s.box.woken))
 	}
-	// Lists go on without.
+	// Lists need no token.
 	s.recorded()
 	list := s.callAt("deals", "ada", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"})
 	if strings.Contains(list.body, "/connect?e=") {
@@ -188,8 +188,8 @@ func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
 	}
 }
 
-// A token that the provider does not take any more is of no use to the next call either:
-// the user is asked once, and may go on after having signed in again.
+// When the provider refuses the token of a sign-in, the next call does not exchange it
+// again: the user is asked to sign in. Calls work after the user has signed in again.
 func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
 	for _, code := range []string{"invalid_grant", "invalid_request", "invalid_token", "login_required", "interaction_required"} {
 		s := newSite(t, nil)
@@ -212,7 +212,7 @@ func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// While the provider is down, a call says so, and a token that is still good goes on.
+// While the provider is down, a call says so, unless its token is still good.
 func TestAnExchangeGoesOnWhileTheProviderIsDown(t *testing.T) {
 	s := newSite(t, nil)
 	s.signIn = signedIn{}
@@ -259,7 +259,7 @@ func TestTheUserConnectsByASignIn(t *testing.T) {
 	if res := bob.follow("/deals/connect", nil); !strings.Contains(res.body, "it says unauthorized_client") {
 		t.Error(res.body)
 	}
-	// Removing it removes the token of the sign-in, too.
+	// The removal of a provider also removes the token of the sign-in.
 	own := b.follow("/deals/connect", nil)
 	if res := b.follow("/connect", with(fields(own.body, "crm"), "action", "remove")); res.status != http.StatusOK {
 		t.Fatal(res)

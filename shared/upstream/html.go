@@ -24,8 +24,8 @@ pre{overflow-wrap:anywhere;white-space:pre-wrap;background:#f4f4f4;padding:.6em}
 %[3]s</body></html>
 `
 
-// page writes a page. The policy lets its forms lead to any https address, because a
-// browser also checks it for the redirect to a third party.
+// page writes a page. Its Content-Security-Policy lets forms lead to any https address: a
+// browser also checks form-action for the redirect to a third party.
 func page(w http.ResponseWriter, plain bool, status int, title, body string) {
 	nonce, targets := random(16), "'self' https:"
 	if plain {

@@ -35,11 +35,11 @@ type PagesConfig struct {
 	// Providers returns the providers of a server. ok is false if it is not served.
 	Providers func(server string) (providers []string, ok bool)
 	SignIn    SignIn
-	// Redeem takes the ticket that the user of an API key asks for, if nobody signs in.
+	// Redeem uses up the ticket of a user with an API key, if there is no SignIn.
 	Redeem func(ctx context.Context, ticket, server string) (session.Identity, error)
-	// Everyone is the one user of an endpoint that is open.
+	// Everyone is the identity of all browsers, at an endpoint without authentication.
 	Everyone *session.Identity
-	// Connected is told that a user has connected what was asked for. It may be nil.
+	// Connected, if not nil, is called when a user has connected what was asked for.
 	Connected func(ctx context.Context, a Asked) error
 	Secret    []byte
 	Others    [][]byte
@@ -91,7 +91,8 @@ const (
 	linkWithin = 15 * time.Minute
 )
 
-// refusal is a page that says why something is not done. Its text is ours.
+// refusal is a page that says why something is not done. The user sees text, and only the
+// log has cause.
 type refusal struct {
 	status int
 	text   string
@@ -130,7 +131,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	if u, err := url.Parse(p.Vault.publicURL); err != nil || p.plain && !strings.EqualFold(r.Host, u.Host) {
-		// A page that gave its own name the address of this machine could read our pages.
+		// Another site could resolve its own name to this machine, and then read our pages.
 		return &refusal{http.StatusForbidden, "This endpoint is not served under this name. Use " + p.Vault.publicURL + ".", nil}
 	}
 	switch {
@@ -147,7 +148,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	return &refusal{http.StatusNotFound, "There is nothing at this path.", nil}
 }
 
-// visit is one look at the page: for a server, and with an ask for one of its providers.
+// visit is one request for the page of a server, maybe with an ask for one of its providers.
 type visit struct {
 	server    string
 	sealed    string // the ask, "" for none
@@ -243,7 +244,7 @@ func (p *Pages) list(w http.ResponseWriter, v visit, has map[string]session.Secr
 	page(w, p.plain, http.StatusOK, "Connect", body)
 }
 
-// answer takes a form of the page.
+// answer handles a submitted form of the page.
 func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseForm(); err != nil {
@@ -308,7 +309,7 @@ func (p *Pages) act(w http.ResponseWriter, r *http.Request, v visit, name string
 	return p.done(w, r, v, name)
 }
 
-// done ends a connection, and tells the client that had asked for it.
+// done says that a third party is connected, and tells the client that had asked for it.
 func (p *Pages) done(w http.ResponseWriter, r *http.Request, v visit, name string) error {
 	p.log.InfoContext(r.Context(), "a third party was connected", "server", v.server, "provider", name, "tenant", v.who.Tenant, "principal", v.who.Principal)
 	if v.asked != nil && v.asked.Session != "" && p.Connected != nil {
@@ -335,7 +336,7 @@ func (p *Pages) visitor(r *http.Request, server string) (session.Identity, bool)
 	return session.Identity{Tenant: u.Tenant, Principal: u.Principal}, true
 }
 
-// user is whom a ticket has shown to use a browser.
+// user is the content of the cookie of a user who has shown a ticket.
 type user struct {
 	Tenant    string `json:"t"`
 	Principal string `json:"p"`
@@ -360,7 +361,8 @@ func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v visit, ticket s
 	return nil
 }
 
-// link is a connection by OAuth on its way. Its cookie is in the browser of its user only.
+// link is the state of a connection by OAuth in progress. Its cookie is in the browser of
+// its user only.
 type link struct {
 	State     string `json:"s"`
 	Verifier  string `json:"v"`

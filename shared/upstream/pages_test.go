@@ -73,7 +73,7 @@ func TestUsersRemoveWhatTheyHaveConnected(t *testing.T) {
 	}
 }
 
-// signedIn says that everybody who has a cookie with a name has signed in as that name.
+// signedIn is a SignIn that trusts the cookie "name" of the browser.
 type signedIn struct{}
 
 func (signedIn) Visitor(r *http.Request, _ string) (session.Identity, bool) {

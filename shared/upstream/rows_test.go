@@ -137,13 +137,13 @@ func a52TheClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
 	if diff := cmp.Diff(want, string(events.Events[0].Raw)); diff != "" {
 		t.Error(diff)
 	}
-	// The other one is still missing.
+	// The other third party is not connected yet.
 	if left, _ := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); len(left) != 1 {
 		t.Errorf("asked for %q", left)
 	}
 }
 
-// Lists and the handshake go on without: clients show the tools before their user has
+// Lists and the handshake need no secrets: clients show the tools before their user has
 // connected anything.
 func TestListsNeedNothing(t *testing.T) {
 	s := newSite(t, nil)
@@ -334,8 +334,7 @@ func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// Keycloak's tokens end after a minute, and others may end at once: one answer is enough for
-// a call.
+// A token may end after a minute (Keycloak's) or at once. A call renews it at most once.
 func TestATokenWithAShortLifeIsRenewedOnceACall(t *testing.T) {
 	for _, lives := range []int{1, 30, 60} {
 		s := newSite(t, nil)
@@ -349,7 +348,7 @@ func TestATokenWithAShortLifeIsRenewedOnceACall(t *testing.T) {
 	}
 }
 
-// A third party that is down keeps nobody from working with a token that is still good.
+// A token that is still good is used even while the third party is down.
 func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	s := newSite(t, nil)
 	s.connect("ada")

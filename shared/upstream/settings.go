@@ -32,8 +32,8 @@ type Provider struct {
 	Exchange     *Exchange         `json:"exchange"`
 }
 
-// ReadSecrets reads a JSON object with client secrets by the names of third parties. The error
-// has nothing of the text.
+// ReadSecrets reads a JSON object with client secrets by the names of third parties. The
+// error does not quote the text.
 func ReadSecrets(text string) (secrets map[string]string, err error) {
 	if json.Unmarshal([]byte(text), &secrets) != nil {
 		return nil, errors.New(`no JSON object of texts; want the client secret of each third party, such as {"github":"…"}`)

@@ -31,10 +31,10 @@ import (
 // at is the public URL of a site.
 const at = "http://127.0.0.1:8787"
 
-// site is an endpoint with the server "issues", which acts for its users at "github", by
-// OAuth, and at "notes", by an API key, and with the server "deals", which acts for them at
-// "crm", by an exchange of their sign-in at the third party. New handlers serve each request, as functions that
-// have just started.
+// site is an endpoint with three servers. "issues" acts for its users at "github", by
+// OAuth, and at "notes", by an API key. "deals" acts for them at "crm", by an exchange of
+// their sign-in at the third party. "plain" needs no third party. Each request gets new
+// handlers, as in a function that has just started.
 type site struct {
 	t       *testing.T
 	store   *sessiontest.Counting
@@ -136,7 +136,7 @@ func (named) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([
 	return servers, nil
 }
 
-// asleep is a Backend whose box is asleep. It counts what would have woken it.
+// asleep is a Backend whose box is asleep. It records the deliveries that would wake the box.
 type asleep struct {
 	mu    sync.Mutex
 	woken []host.Delivery
@@ -447,8 +447,7 @@ func elicited(t *testing.T, body string) (urls, ids []string) {
 	return urls, ids
 }
 
-// expire makes the token of a principal at github end at a time. It was given an hour
-// before.
+// expire makes the token of a principal at github end at a time, after a life of an hour.
 func (s *site) expire(who string, until time.Time) {
 	s.t.Helper()
 	s.expireAt("github", who, until)
@@ -479,7 +478,7 @@ func (s *site) connect(who string) {
 	}
 }
 
-// values returns what a principal has.
+// values returns the secrets that a principal has at github and notes.
 func (s *site) values(who string) map[string]string {
 	s.t.Helper()
 	has, _, err := s.vault().Get(s.t.Context(), "acme", who, []string{"github", "notes"})

@@ -32,7 +32,7 @@ func (v *Vault) redeem(ctx context.Context, p Provider, code, verifier, redirect
 	}))
 }
 
-// of adds to a form what the token is for.
+// of adds Resource, which says what the token is for, to a form.
 func (p Provider) of(form url.Values) url.Values {
 	if p.Resource != "" {
 		form.Set("resource", p.Resource)
@@ -112,7 +112,7 @@ func (d *denied) Error() string { return fmt.Sprintf("status %d, %q", d.status, 
 // longest bounds the life of a token that a third party names.
 const longest = 10 * 365 * 24 * time.Hour
 
-// plain keeps of an error code what such codes are made of.
+// plain returns the start of an error code, with "?" for characters that no such code has.
 func plain(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' || c == '"' || c == '\\' {

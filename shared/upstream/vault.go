@@ -20,7 +20,8 @@ import (
 type Config struct {
 	Store     session.UpstreamTokens
 	Providers map[string]Provider // see [ReadProviders]
-	// Secret seals what is stored. Others also open it; it is then sealed anew.
+	// Secret seals the rows. A row that one of Others has sealed opens too, and is then
+	// sealed anew.
 	Secret []byte
 	Others [][]byte
 	// PublicURL is where browsers reach this endpoint; "" if that is not known. Messages
@@ -75,10 +76,10 @@ const (
 	Early = time.Minute
 	// askWithin bounds one request to a third party.
 	askWithin = 10 * time.Second
-	// busyFor is how long others wait for the one that asks the third party. If that one
-	// has died, another asks.
+	// busyFor is how long callers wait while one of them asks the third party. Then
+	// another caller asks.
 	busyFor = 15 * time.Second
-	// againAfter is how long nobody asks a third party that did not answer.
+	// againAfter is how long no caller asks a third party that did not answer.
 	againAfter = 5 * time.Second
 	look       = 100 * time.Millisecond
 )
@@ -90,7 +91,7 @@ const MaxSecret = 16 << 10
 type held struct {
 	Value   string `json:"v,omitempty"`
 	Refresh string `json:"r,omitempty"`
-	// Refused says, in the place of a value, why none is given until the row's time.
+	// Refused replaces Value: it says why the third party gives none until the row's Until.
 	Refused string `json:"n,omitempty"`
 }
 
@@ -117,9 +118,9 @@ type Missing struct {
 }
 
 // Get returns what a principal has at the providers, by name, and the providers where it
-// has nothing that is good. A token that has ended, or does so within [Early] and half of its
-// life, is renewed first. Cost: a read for each provider; two writes to renew a token, and one read more to
-// exchange one.
+// has nothing valid. It first renews a token that has ended or ends soon: [Early] before
+// the end, or after half of the token's life if that is later. Cost: a read for each
+// provider; two writes to renew a token, and one read more to exchange one.
 //
 // Errors: Unavailable.
 func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []string) (has map[string]session.Secret, missing []Missing, err error) {
@@ -150,7 +151,8 @@ func (v *Vault) Secrets(ctx context.Context, w session.Want) (map[string]session
 	return has, err
 }
 
-// get returns nil, and what is missing, if there is nothing good.
+// get returns the secret that a principal has at a provider. If there is no valid one, it
+// returns nil, and what is missing.
 func (v *Vault) get(ctx context.Context, at place) (*session.Secret, Missing, error) {
 	p := v.providers[at.provider]
 	if p.Exchange != nil {
@@ -163,8 +165,8 @@ func (v *Vault) get(ctx context.Context, at place) (*session.Secret, Missing, er
 // connect it anew, Forbidden if that does not help, Unavailable.
 type asking func(ctx context.Context) (token, error)
 
-// renewal returns how to ask for a new token without the user, in place of the token in a
-// row. It is nil if that cannot be done. The row is zero if there is none.
+// renewal returns a function that asks for a new token without the user, or nil if there
+// is no way to ask. If there is no row, row is zero and h is nil.
 type renewal func(ctx context.Context, row session.UpstreamToken, h *held) (asking, error)
 
 // refreshing renews by refresh tokens.
@@ -269,14 +271,14 @@ func (v *Vault) read(ctx context.Context, at place) (session.UpstreamToken, *hel
 	return row, &h, nil
 }
 
-// renew asks for a token and stores it. Only one caller at a time does so. It returns nil
-// if another was first, or if there is no token, which the row then tells.
+// renew asks for a token and stores it. Only one caller at a time does so. It returns nil if
+// another caller was first, or if the third party gives no token, which the row then shows.
 func (v *Vault) renew(ctx context.Context, at place, row session.UpstreamToken, ask asking) (*session.Secret, error) {
 	row.Busy = time.Now().Add(busyFor)
 	if err := v.claim(ctx, at, &row); err != nil {
 		return nil, unlessTaken(err)
 	}
-	// The token may be used up even if the client has gone, so this goes on.
+	// The request may use up the refresh token, so it goes on even if the client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), busyFor)
 	defer cancel()
 	t, err := ask(ctx)
@@ -306,7 +308,7 @@ func (v *Vault) renew(ctx context.Context, at place, row session.UpstreamToken, 
 	return got, nil
 }
 
-// claim stores that one caller asks. Errors: Conflict and NotFound if another was first.
+// claim marks a row as busy. Errors: Conflict and NotFound if another caller was first.
 func (v *Vault) claim(ctx context.Context, at place, row *session.UpstreamToken) error {
 	busy := row.Busy
 	if row.Rev == 0 {
@@ -345,7 +347,8 @@ func unlessTaken(err error) error {
 	return err
 }
 
-// fill puts a secret into a row, until a time; zero if it does not end by itself.
+// fill puts a secret into a row. until is when the secret ends, zero if it does not end
+// by itself.
 func (v *Vault) fill(row *session.UpstreamToken, h held, until time.Time) {
 	plain, err := json.Marshal(h)
 	if err != nil {
@@ -396,8 +399,9 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 	}
 }
 
-// Remove removes what a principal has at a provider, with the token that it was exchanged
-// for. It reports whether there was something.
+// Remove removes what a principal has at a provider. If the provider gives it in exchange
+// for the token of the sign-in, Remove removes that token too. It reports whether there
+// was something at the provider.
 //
 // Errors: Unavailable.
 func (v *Vault) Remove(ctx context.Context, tenant, principal, provider string) (bool, error) {

@@ -19,7 +19,7 @@ import (
 // no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
-// Open reads the environment. It opens no connection.
+// Open returns the Alarms that the environment describes. It opens no connection.
 func Open(f *boot.Function) (endpoints.Alarms, error) {
 	c, err := read()
 	if c == nil {
@@ -31,8 +31,8 @@ func Open(f *boot.Function) (endpoints.Alarms, error) {
 	}, nil
 }
 
-// Scheduler is Open for a function that ends sessions and begins nothing. It has no right
-// to invoke a function.
+// Scheduler returns the scheduler of [Open] for a function that ends sessions and starts
+// nothing. Such a function has no right to invoke another one.
 func Scheduler() (native.Scheduler, error) {
 	c, err := read()
 	if c == nil {

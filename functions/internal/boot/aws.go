@@ -65,8 +65,8 @@ func endpoint(service string) string {
 }
 
 // InvokeSelf starts an invocation of this same version of this function with a payload
-// (JSON), and does not wait for it. Lambda repeats a failed one. While traffic is shifted, the
-// bare name would be that of code which few clients reach.
+// (JSON), and does not wait for it. Lambda repeats an invocation that fails. While a
+// deployment shifts traffic, the name without a version would reach other code.
 //
 // Errors: Unavailable.
 func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
@@ -109,8 +109,8 @@ func sign(ctx context.Context, r *http.Request, payload []byte, service, region 
 	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
 }
 
-// Service returns the address of an AWS service in this region, and a function that signs a
-// request with this body to it.
+// Service returns the address of an AWS service in this region, and a function that signs
+// requests to the service. body is the body of the request.
 func Service(name string) (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
 	return endpoint(name), func(ctx context.Context, r *http.Request, body []byte) error {
 		return sign(ctx, r, body, name, os.Getenv(envRegion))

@@ -42,12 +42,12 @@ const (
 	EnvBoxRuntime   = "DORMOUSE_BOX_RUNTIME"        // ARN of an AgentCore runtime for boxes on AWS; empty: none
 	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, agentcore, or fargate
 
-	// EnvDashboard is where the console sends its visitors for what the store does not know:
-	// the URL of the dashboard in CloudWatch.
+	// EnvDashboard is the URL of the dashboard in CloudWatch. The console links to it for
+	// data that the store does not have.
 	EnvDashboard = "DORMOUSE_DASHBOARD"
 
 	// EnvCallLogs has the names of the log groups in which the console searches calls,
-	// separated by commas; empty: it searches none.
+	// separated by commas. If it is empty, the console searches no calls.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
@@ -62,14 +62,14 @@ const (
 	EnvLocal = "DORMOUSE_LOCAL"
 
 	// EnvLocalSince is the time, as RFC 3339, at which the emulator of one machine began.
-	// When the emulator ends, its boxes end too, so older boxes are gone.
+	// When an emulator ends, its boxes end too, so boxes that started earlier are gone.
 	EnvLocalSince = "DORMOUSE_LOCAL_SINCE"
 )
 
 // Function holds what a main package builds its handlers from.
 type Function struct{ *wiring.Function }
 
-// opened is what a process has for all servers files that it serves one after the other.
+// opened holds what a process opens once, and uses for each servers file that it serves.
 type opened struct {
 	settings wiring.Settings // without what depends on the servers file
 	parts    wiring.Parts    // likewise
@@ -113,7 +113,7 @@ func own() (*catalog.Catalog, error) {
 	return c, err
 }
 
-// function builds what handlers are made from, for a servers file.
+// function builds the parts from which handlers are made, for one servers file.
 func (o *opened) function(servers *catalog.Catalog) (*Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers = servers

@@ -44,9 +44,10 @@ func (l *latest[H]) serve(servers *catalog.Catalog) error {
 	return err
 }
 
-// get returns the handler. A file that this function cannot serve leaves the one before it
-// in place, and the log says so. Until the first look succeeds nothing is served, because
-// the function's own file may let in whom the pushed one does not. Errors: Unavailable.
+// get returns the handler. If this function cannot serve a pushed file, get logs that and
+// keeps the previous handler. Until the first look succeeds, get returns an error,
+// because the function's own file may admit clients that the pushed file refuses.
+// Errors: Unavailable.
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

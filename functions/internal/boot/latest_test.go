@@ -51,7 +51,7 @@ func begin(t *testing.T, store session.Store) *instance {
 	return p
 }
 
-// serves checks which servers an invocation meets.
+// serves checks which servers an invocation finds.
 func (p *instance) serves(want string) {
 	p.t.Helper()
 	if got, err := p.latest.get(p.t.Context()); err != nil || got != want {
@@ -91,8 +91,8 @@ func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
 	})
 }
 
-// The ceiling: one read for each thirty seconds with invocations, whatever their number,
-// and nothing without any.
+// The servers file costs at most one read in thirty seconds, whatever the number of
+// invocations, and none without invocations.
 func TestTheServersFileCostsOneReadEveryThirtySeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := begin(t, sessiontest.NewMemory())

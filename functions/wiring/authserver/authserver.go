@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
-// Handler returns the pages of a Function. If it has no authorization server, each path of
-// one is answered with 404, as clients expect that look for one.
+// Handler returns the pages of a Function. It answers all other paths with 404. Clients
+// that look for an authorization server expect that where there is none.
 func Handler(f *wiring.Function) (http.Handler, error) {
 	p, err := New(f, nil)
 	if err != nil {

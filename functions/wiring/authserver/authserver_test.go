@@ -137,8 +137,8 @@ func signIn(t *testing.T, at, server string) {
 	}
 }
 
-// What the identity provider gives to a user who signs in is kept if the server exchanges
-// it, and then a call of the user has a token for the third party.
+// At a sign-in, the endpoint keeps the user's token from the identity provider if a
+// server exchanges it. A later call of the user then has a token for the third party.
 func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	i := newIDP(t)
 	c, warnings, err := catalog.Parse(fmt.Appendf(nil, `{

@@ -43,7 +43,7 @@ func modernRequest(method, tool string) (body string, headers []string) {
 	return `{"jsonrpc":"2.0","id":2,"method":"` + method + `","params":{` + params + `}}`, headers
 }
 
-// transport lists and calls the tools of files.
+// transport lists and calls the tools of the server files.
 type transport struct {
 	list func() string
 	call func(tool string) (status int, body string)
@@ -202,7 +202,7 @@ func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 	}
 }
 
-// The rules cost nothing: no read and no write more, and none at all for a refused call.
+// Rules add no read and no write to a list or a call. A refused call needs none at all.
 func TestRulesForToolsCostNothing(t *testing.T) {
 	s := newSite(t)
 	s.warm = s.handler()
@@ -228,7 +228,7 @@ func TestRulesForToolsCostNothing(t *testing.T) {
 	}
 }
 
-// API keys are not bound by rules about claims: their holders have none.
+// Rules about claims do not restrict API keys, because the holder of a key has no claims.
 func TestKeysUseAllTools(t *testing.T) {
 	s := newSite(t)
 	key, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})

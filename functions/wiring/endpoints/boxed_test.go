@@ -25,7 +25,7 @@ import (
 )
 
 // boxes are the boxes of a site: runners in this process, whose frames and environments
-// are kept as text. New relay functions serve their frames.
+// are kept as text. A new relay function serves each of their frames.
 type boxes struct {
 	s    *site
 	seen commontest.Lines

@@ -42,8 +42,8 @@ func (w renamed) WriteHeader(status int) {
 func (w renamed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w renamed) Flush()                      { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// visit goes through the pages of a sign-in as ada of the group eng, and returns the address that the
-// client is called back at.
+// visit signs in as ada of the group eng on the pages at target. It returns the URL, with
+// the code, to which the last page redirects.
 func visit(ctx context.Context, target string) (*url.URL, error) {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -92,7 +92,8 @@ func visit(ctx context.Context, target string) (*url.URL, error) {
 	return nil, errors.New("too many pages")
 }
 
-// goClient connects go-sdk's client, which signs in by itself. logins counts.
+// goClient connects go-sdk's client, which signs in by itself. logins counts its
+// sign-ins.
 func (s *site) goClient(address string, logins *int) (*mcp.ClientSession, error) {
 	s.t.Helper()
 	handler, err := sdkauth.NewAuthorizationCodeHandler(&sdkauth.AuthorizationCodeHandlerConfig{
@@ -188,8 +189,8 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 	return client, got["access_token"].(string), got["refresh_token"].(string)
 }
 
-// Row A-19: the same call costs what it costs without access control, and one read of
-// the revoked grants in each instance.
+// Row A-19: a call with a token costs what it costs without access control. Each instance
+// also reads the revoked grants once.
 func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 	storetest.Each(t, aTokenCostsOneReadInEachInstance)
 }
@@ -225,9 +226,9 @@ func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
 	}
 }
 
-// Row A-20: a ticket is worth no more than the grant of the token that it was given for,
-// and neither is a connection that is open. The functions have just started, so they know
-// at once what others know within 30 seconds.
+// Row A-20: when a grant is revoked, the tickets that its token got and its open
+// connections end with it. These functions have just started, so they learn of the
+// revocation at once; other functions learn of it within 30 seconds.
 func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
 	onEach(t, aRevokedGrantEndsTicketsAndConnections)
 }
@@ -283,7 +284,8 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 	}
 }
 
-// Rows A-23 and A-24: before anything is woken or written, on every transport.
+// Rows A-23 and A-24: on every transport, a call without its scope is refused before
+// anything is woken or written.
 func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
 	onEach(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)
 }
@@ -323,8 +325,8 @@ func aCallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T, s *site) {
 	if a := s.do("POST", "/who/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, in...); a.status != http.StatusOK || !strings.Contains(a.body, `"me"`) {
 		t.Error("lists stay complete:", a)
 	}
-	// A batch is refused as a whole, and each of its requests is answered where there is no
-	// status.
+	// The endpoint refuses a whole batch. On transports without a status for the answer,
+	// it answers each request of the batch.
 	two := "[" + call("me") + "," + strings.Replace(call("me"), `"id":2`, `"id":"b"`, 1) + "]"
 	batch := s.do("POST", "/who/mcp", two, bearer(token), in[0])
 	if batch.status != http.StatusForbidden || batch.header.Get("WWW-Authenticate") != want {

@@ -41,13 +41,14 @@ type HTTP struct {
 	// Handler returns when everything that a request started has finished.
 	Handler http.Handler
 	Alarm   func(context.Context, native.Alarm) error
-	// Operators is what the API for operators in Handler works with, for another API.
+	// Operators has the options of the API for operators in Handler. The caller can make
+	// another API with them.
 	Operators api.Options
 }
 
 // NewHTTP returns an HTTP. The error names a server of the servers file whose native
-// server is not in servers. options changes front.Options beyond the parts of f, and place
-// says what the API for operators has here besides the store; both may be nil.
+// server is not in servers. options changes front.Options beyond the parts of f. place
+// adds to the API for operators what this host has besides the store. Both may be nil.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*front.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -111,9 +112,9 @@ func groups(f *wiring.Function) func(string) (front.Group, bool) {
 	}
 }
 
-// Operators returns what the API for operators works with in a function. Its callers have
-// an API key of role viewer or operator, or have signed in to the console. It knows what the store knows. b ends the calls
-// of sessions.
+// Operators returns the options of the API for operators in a function. The API's callers
+// have an API key of role viewer or operator, or have signed in to the console. The API
+// shows only what is in the store. b ends the calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayhost.NewBackend(f.Relay)
 	var users api.Users // a nil f.Users would be no nil here
@@ -161,8 +162,8 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	return front.NewSocket(front.SocketOptions{Options: o, Push: push}), nil
 }
 
-// limit makes an endpoint keep the limits of the servers file. It also refuses callers
-// that go on at ten times a limit.
+// limit makes an endpoint enforce the limits of the servers file. It also refuses callers
+// that still call at ten times a limit after they were refused.
 func limit(f *wiring.Function, o *front.Options) {
 	if f.Quotas == nil {
 		return
@@ -207,8 +208,8 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 	return newBackend(f, alarms, servers), nil
 }
 
-// remotes is the client of remote servers in this process. Handlers that are made anew, as
-// after a change of the servers file, go on with its connections.
+// remotes is the client of remote servers in this process. New handlers, such as those
+// after a change of the servers file, continue to use its connections.
 var remotes = sync.OnceValue(remote.New)
 
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A call at the address of all servers counts once, and as one of its server: the address
-// gives nobody more calls, nor less. Lists and find_tools are free.
+// A call at the address of all servers counts once, as a call of its server. So a caller
+// has as many calls there as at the server's own address. Lists and find_tools are free.
 func TestACallAtTheAddressOfAllServersIsCountedOnce(t *testing.T) {
 	const head = `{"jsonrpc":"2.0","id":1,"method":`
 	named := func(tool string) string {

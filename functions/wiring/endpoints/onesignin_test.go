@@ -56,7 +56,7 @@ func signsInAtAll(t *testing.T, s *site) {
 	if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "files__read"}); err != nil || res.Content[0].(*mcp.TextContent).Text != "read is done" {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// The scope of a tool holds as on its server's own address.
+	// A tool needs the same scope here as at its server's own address.
 	res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "who__me"})
 	if err != nil || logins != 2 {
 		t.Fatal(err, logins)
@@ -180,8 +180,8 @@ func (s *site) oneCall(address, token string) (tools []string, costs [][2]int) {
 	return tools, costs[1:] // the first call opens the session with the server
 }
 
-// Row A-19 for groups: a token costs no store operation, and oauth one read of the revoked
-// grants in each instance.
+// Row A-19 for groups: a token costs no store operation. With our own authorization
+// server, each instance also reads the revoked grants once.
 func TestATokenOfAGroupCostsWhatNoAccessControlCosts(t *testing.T) { storetest.Each(t, groupCosts) }
 
 func groupCosts(t *testing.T, open storetest.Open) {
@@ -264,8 +264,9 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 	}
 }
 
-// Rows for groups: a scope of a server's tool holds at the address of all servers
-// for every version, before anything is woken or written. A key needs none.
+// Rows for groups: at the address of all servers, a call without the scope
+// of its tool is refused in every version, before anything is woken or written. A caller
+// with a key needs no scope.
 func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 	s := newSite(t)
 	s.signIn = true

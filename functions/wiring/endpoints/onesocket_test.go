@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// dial asks for a connection by a new function. say sends messages by others, and returns what
-// came back.
+// dial opens a WebSocket through a new function. say sends each message through another
+// new function, and returns the replies and the messages that were pushed.
 func (s *site) dial(query, token string) (status int, say func(messages ...string) string) {
 	s.t.Helper()
 	conn := "c" + session.NewNonce()
@@ -110,8 +110,8 @@ func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
 	}
 }
 
-// A key for two servers is good for these over a WebSocket to a group, as is a token that it was
-// exchanged for.
+// Over a WebSocket to a group, a key for two servers reaches only these two. So does a
+// token for which the key was exchanged.
 func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 	s := newSite(t)
 	s.signIn = true

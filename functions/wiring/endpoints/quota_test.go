@@ -71,7 +71,7 @@ func (m *market) function() *wiring.Function {
 	return f
 }
 
-// closing are connections that say which one was closed.
+// closing are clients that also note which connections were closed.
 type closing struct{ clients }
 
 func (c closing) Close(_ context.Context, conn string) error {
@@ -79,7 +79,7 @@ func (c closing) Close(_ context.Context, conn string) error {
 	return err
 }
 
-// named takes every caller by the name in Authorization.
+// named admits every caller. The principal is the value of Authorization, or ada.
 type named struct{ auth.Open }
 
 func (named) Authenticate(r *http.Request, _ string) (session.Identity, error) {
@@ -106,8 +106,8 @@ func (m *market) servers() native.Servers {
 	}}
 }
 
-// handler returns the handler of the function that m.warm is, or of one that has just
-// started.
+// handler returns the handler of m.warm, or that of a function that has just started if
+// m.warm is nil.
 func (m *market) handler() http.Handler {
 	if m.warm != nil {
 		return m.warm.Handler
@@ -146,7 +146,7 @@ func (m *market) at(path, method, body string, headers ...string) *httptest.Resp
 	return w
 }
 
-// buyer is a client of the sessionful protocol.
+// buyer is a client with a session.
 type buyer struct {
 	m       *market
 	headers []string
@@ -239,7 +239,7 @@ func TestARefusedCallIsAToolErrorOnEveryTransport(t *testing.T) { // Q-2, Q-5
 			if m.sold(b.post(callEcho)) || m.called.Load() != 3 {
 				t.Fatalf("%s: the fourth call was executed", version)
 			}
-			// None of these counts, and none is refused.
+			// These requests do not count, and none of them is refused.
 			for _, free := range []string{
 				`{"jsonrpc":"2.0","id":2,"method":"ping"}`, `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`,
 				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
@@ -385,8 +385,8 @@ func TestAtTheCapResultsCanStillBeRead(t *testing.T) { // Q-11
 	})
 }
 
-// A principal at its cap gets a tool error that says what to do, and others go on. Each
-// request meets a function that has just started.
+// A principal at its cap gets a tool error that says what to do. Other principals are not
+// refused. Each request reaches a function that has just started.
 func TestACapOfAPrincipalIsAToolError(t *testing.T) { // Q-11
 	inMarket(t, `{"principal_month_gb": 0.00001}`, func(t *testing.T, m *market) { // 10,737 bytes
 		ada, bob := m.open("2025-11-25"), m.open("2025-11-25", "Authorization", "bob")
@@ -419,8 +419,8 @@ func (m *market) spend(usd float64) error {
 	return err
 }
 
-// The bill is what the log lines say, as package bill adds them up. The store in memory is
-// for the number of calls.
+// The account agrees with the bill that the log lines add up to. The store in memory is
+// fast enough for many more calls.
 func TestTheAccountAgreesWithTheBill(t *testing.T) { // Q-12
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { accountAgrees(t, open(t), 300) })
 	t.Run("memory", func(t *testing.T) {
@@ -465,8 +465,8 @@ func accountAgrees(t *testing.T, store session.Store, calls int) {
 	}
 }
 
-// A tenant at its limit costs another one no read and no write, and takes none of its
-// calls. make bench PART=tenants measures the time.
+// While one tenant is at its limit, a call of another tenant costs no read and no write
+// more, and no call of that tenant is refused. make bench PART=tenants measures the time.
 func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) { // Q-9
 	costs := map[bool][][2]int{}
 	for _, crowded := range []bool{false, true} {
@@ -530,8 +530,8 @@ func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 	}
 }
 
-// The allocations of the test itself are among both. make bench PART=tenants measures the
-// time.
+// Both numbers include the allocations of the test itself. make bench PART=tenants
+// measures the time.
 func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) { // Q-8
 	allocations := func(limits string) float64 {
 		m := newMarket(t, limits, sessiontest.NewMemory())

@@ -311,7 +311,7 @@ func (s *site) cost() [2]int {
 	return [2]int{c.Reads, c.Writes}
 }
 
-// doors returns all entrances of a server.
+// doors returns the method and the path of each HTTP route of a server.
 func doors(server string) map[string][2]string {
 	return map[string][2]string{
 		"POST mcp": {"POST", "/" + server + "/mcp"}, "GET mcp": {"GET", "/" + server + "/mcp"}, "DELETE mcp": {"DELETE", "/" + server + "/mcp"},
@@ -444,7 +444,8 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 	}
 }
 
-// Row A-10: even the id of an existing session does not help.
+// Row A-10: a token of another server is refused, even with the id of an existing
+// session.
 func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
 	onEach(t, tokenOfAnotherServerOpensNoDoor)
 }
@@ -467,7 +468,7 @@ func tokenOfAnotherServerOpensNoDoor(t *testing.T, s *site) {
 	}
 }
 
-// Rows: the claims of the caller that a native server gets.
+// Rows: a native server gets the claims of its caller.
 func TestClaimsReachANativeServer(t *testing.T) { onEach(t, claimsReachANativeServer) }
 
 func claimsReachANativeServer(t *testing.T, s *site) {
@@ -528,8 +529,8 @@ func keysGoOnBesideTokens(t *testing.T, s *site) {
 	}
 }
 
-// A refusal by access.allow differs from a step-up. A new login would not help with the
-// first.
+// If a scope is missing, the refusal asks for a step-up. If access.allow refuses, it does
+// not, because a new login would not help.
 func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	s := newSite(t)
 	for name, test := range map[string]struct {
@@ -554,7 +555,7 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	}
 }
 
-// Row A-19. It also holds for a function that was just started.
+// Row A-19, also for a function that was just started.
 func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 	onEach(t, callWithATokenCostsNoReadMoreThanWithoutAccessControl)
 }

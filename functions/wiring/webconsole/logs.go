@@ -21,8 +21,8 @@ import (
 // PerGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
 const PerGB = 0.005
 
-// Logs searches the log lines of calls by CloudWatch Logs Insights. Each search costs what
-// it reads, so only people begin one.
+// Logs searches the log lines of calls by CloudWatch Logs Insights. AWS bills each search
+// by the bytes that it reads, so the console searches only when a visitor asks.
 type Logs struct {
 	Endpoint string   // https://logs.REGION.amazonaws.com
 	Groups   []string // names of the log groups of the functions for clients
@@ -117,7 +117,8 @@ func queryOf(q api.CallQuery) (string, error) {
 		strings.Join(where, " and ") + "\n| sort @timestamp desc", nil
 }
 
-// quoted returns a text of a query. A name that could end it is refused.
+// quoted returns a name in quotes, for a query. It refuses a name that could end the
+// quotes.
 func quoted(name string) (string, error) {
 	if strings.ContainsAny(name, "\"'`\\") || strings.ContainsFunc(name, unicode.IsControl) {
 		return "", session.Errorf(session.Invalid, "%q cannot be searched for in CloudWatch, because it has a quote, a backslash or a control character", name)
@@ -147,8 +148,8 @@ func (f found) calls(q api.CallQuery) api.Calls {
 			of[cell.Field] = cell.Value
 		}
 		at, err := time.Parse(lineTime, of["@timestamp"])
-		// The query asks for this tenant and these servers. The caller must not see others
-		// even if CloudWatch reads it in another way.
+		// The query asks for this tenant and these servers. The caller must not see other
+		// rows even if CloudWatch reads the query in another way.
 		if err != nil || q.Tenant != "" && of["tenant"] != q.Tenant || q.Servers != nil && !slices.Contains(q.Servers, of["server"]) {
 			continue
 		}
@@ -179,8 +180,8 @@ func (l *Logs) results(ctx context.Context, id string) (found, error) {
 	return f, err
 }
 
-// stop ends a search that nobody waits for, because it would read on and cost more. If this
-// fails, CloudWatch ends the search after an hour.
+// stop ends a search whose caller has gone, because the search would read on and cost
+// more. If stop fails, CloudWatch ends the search after an hour.
 func (l *Logs) stop(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

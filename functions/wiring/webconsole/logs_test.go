@@ -61,7 +61,7 @@ func (c *cloudWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// searching returns a stack whose calls are searched, and what it asks.
+// searching returns a stack with logs to search, and the CloudWatch that it asks.
 func searching(t *testing.T) (*stack, *cloudWatch) {
 	t.Helper()
 	c := &cloudWatch{}
@@ -121,7 +121,8 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	}
 }
 
-// A name that ended its text in the query could ask for the calls of others.
+// The console refuses a name that would end its quotes in the query: such a name could
+// ask for the calls of other tenants.
 func TestNamesDoNotLeaveTheirPlaceInAQuery(t *testing.T) {
 	s, c := searching(t)
 	s.signIn(s.key(session.RoleOperator, "acme", "olga"))
@@ -151,7 +152,8 @@ func TestASearchThatFailsSaysSo(t *testing.T) {
 	}
 }
 
-// A search costs what it reads.
+// A search costs money as long as it reads, so the console ends one whose visitor has
+// gone. For the same reason a search may not go back too far.
 func TestASearchThatNobodyWaitsForIsEnded(t *testing.T) {
 	s, c := searching(t)
 	ctx, gone := context.WithCancel(t.Context())

@@ -20,9 +20,10 @@ import (
 )
 
 // Handler returns the console of a Function. schedule has the alarms of native servers,
-// nil if there are none. dashboard is where the page sends its visitors for what the
-// store does not know. logs searches calls; it is nil if they cannot be searched. The
-// page calls servers itself, so the console needs no right to start anything.
+// nil if there are none. dashboard is the URL to which the page links for data that the
+// store does not have. logs searches calls; it is nil if they cannot be searched. The
+// page calls servers at their own endpoints, so the console needs no right to start
+// anything.
 func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard

@@ -83,7 +83,7 @@ func (s *stack) key(role session.Role, tenant, who string) string {
 	return key
 }
 
-// has puts a session of a tenant into the store, whose box is up.
+// has puts a session of a tenant into the store. The session's box is up.
 func (s *stack) has(id session.ID, tenant, server string) {
 	s.t.Helper()
 	now := time.Now()
@@ -119,7 +119,7 @@ func (b boxes) Post(_ context.Context, conn string, frame []byte) error {
 // Close implements session.Clients.
 func (boxes) Close(context.Context, string) error { return errors.New("no client is connected") }
 
-// function returns the function as it is after its start.
+// function returns a function that has just started.
 func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	s.t.Helper()
 	c, _, err := catalog.Parse([]byte(s.servers), "servers.json", nil)
@@ -186,7 +186,7 @@ func (s *stack) do(method, path, body string, change ...func(*http.Request)) (co
 	return consoletest.Reply{StatusCode: res.StatusCode, Header: head}, string(text)
 }
 
-// signIn enters as the holder of a key.
+// signIn signs in to the console with a key.
 func (s *stack) signIn(key string) {
 	s.t.Helper()
 	clear(s.cookies)
@@ -221,7 +221,8 @@ func TestAStackRefusesPagesOfOthers(t *testing.T) {
 func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
 		consoletest.PageLoadsNothingOfOthers(t, s.do)
-		// Some gateways take the slash from the end of a path. Then this must be no circle.
+		// Some gateways remove the slash at the end of a path. Even then the redirect of
+		// /console must not lead back to /console.
 		res, _ := s.do("GET", "/console", "")
 		to, err := url.Parse(res.Header.Get("Location"))
 		if err != nil || to.Path != "/v1/console/home" {
@@ -233,7 +234,8 @@ func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
 	})
 }
 
-// The page says which views have no data on a stack, and where the data is.
+// The API answers not_here for data that a stack does not keep, and tells the page the
+// URL of the dashboard that has it.
 func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
 		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
@@ -245,7 +247,7 @@ func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
 				t.Errorf("%s: %d %s", path, res.StatusCode, text)
 			}
 		}
-		// The page calls servers itself, at the endpoint.
+		// The page calls servers at their own endpoints, not through the console.
 		if res, text := s.do("POST", "/console/mcp/one", "{}"); res.StatusCode != http.StatusNotImplemented {
 			t.Errorf("a server is called through the console: %d %s", res.StatusCode, text)
 		}
@@ -290,7 +292,7 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 		if said := s.posted.Take(); said != "" {
 			t.Errorf("boxes were told %s", said)
 		}
-		// Its own box is told, and its own session ends.
+		// The operator stops a box and ends a session of the operator's own tenant.
 		if res, text := s.do("POST", "/console/api/v1/servers/one/stop", "{}"); res.StatusCode != http.StatusOK || !strings.Contains(text, "globex/one") || strings.Contains(text, "acme") {
 			t.Errorf("stop: %d %s", res.StatusCode, text)
 		}
@@ -303,7 +305,8 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 		if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != session.Ended {
 			t.Errorf("the session is %s, %v", got.State, err)
 		}
-		// A key for a try ends soon, and is for its tenant.
+		// The key for trying a server is valid only briefly, and only for the visitor's
+		// tenant.
 		if res, text := s.do("POST", "/console/api/v1/keys", `{"principal":"olga","servers":["one"],"life_seconds":900}`); res.StatusCode != http.StatusOK || !strings.Contains(text, `"tenant":"globex"`) {
 			t.Errorf("a key: %d %s", res.StatusCode, text)
 		}
@@ -377,7 +380,7 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 	})
 }
 
-// A key that was revoked opens nothing any more, whatever the cookie says.
+// After a key is revoked, the cookie that was made from it opens nothing.
 func TestACookieEndsWithItsKey(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
 		key := s.key(session.RoleOperator, "acme", "olga")
@@ -399,7 +402,8 @@ func TestACookieEndsWithItsKey(t *testing.T) {
 	})
 }
 
-// fifty puts fifty sessions over twenty servers into the store, whose boxes are up.
+// fifty puts fifty sessions over twenty servers into the store. The servers' boxes are
+// up.
 func (s *stack) fifty() {
 	file := []string{}
 	for i := range 20 {
@@ -411,7 +415,7 @@ func (s *stack) fifty() {
 	}
 }
 
-// views returns the requests that the views of the page make again and again on a stack.
+// views returns the requests that each view of the page repeats on a stack.
 func views() map[string][]string {
 	const one = "servers/server-01/tools"
 	return map[string][]string{
@@ -425,8 +429,8 @@ func views() map[string][]string {
 const invocation = 150 * time.Millisecond
 
 // TestAnHourOfLookingCostsLessThanACent counts what the requests of each view use, with
-// fifty sessions over twenty servers, and multiplies it by how often the page asks while
-// somebody touches it all the time.
+// fifty sessions over twenty servers. It multiplies that by the number of times that the
+// page asks in an hour of constant use.
 func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "console", "page", "live.js"))
 	if err != nil {
@@ -467,8 +471,8 @@ func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 	})
 }
 
-// While nobody looks, the console asks the store for nothing: it keeps nothing running and
-// nothing that is due. A link that nobody used is gone after its minute.
+// A console without visitors does not use the store, and a link to the console leaves no
+// work for the sweep. A link that no visitor uses expires after a minute.
 func TestAConsoleThatNobodyLooksAtCostsNothing(t *testing.T) {
 	counted := sessiontest.NewCounting(sessiontest.NewMemory())
 	s := newStack(t, counted, nil)

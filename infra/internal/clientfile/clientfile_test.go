@@ -36,7 +36,8 @@ func servers() []clientfile.Server {
 	}
 }
 
-// TestMergeKeepsAllElseOfEveryClientsFile compares with testdata/CLIENT/after.
+// TestMergeKeepsAllElseOfEveryClientsFile compares each result with
+// testdata/CLIENT/after.
 func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
 	for _, c := range clientfile.Clients() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -19,9 +19,9 @@ func (e *Entry) Keep(server string, env *Env, name, value string) error {
 }
 
 // KeepSecrets moves values that may be secret to the file of variables. It moves every
-// value of env that is not clearly harmless: a word, a small number, a path, or a plain
-// URL is. It moves those of args that look like a secret, or follow an option whose name
-// suggests one. `${…}` stays.
+// value of env that is not clearly harmless, as a word, a small number, a path, or a
+// plain URL is. It moves an argument that looks like a secret or follows an option whose
+// name suggests one. `${…}` stays.
 func (e *Entry) KeepSecrets(server string, env *Env) error {
 	k := keeper{server, env}
 	for i, v := range e.Env {

@@ -125,7 +125,8 @@ func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
 }
 
 func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
-	// The emulator's address and its WebSocket library's upgrade request are different.
+	// These fields differ: the emulator has another address, and the test's WebSocket
+	// library sends another upgrade request.
 	connect := []string{
 		"requestContext.domainName", "headers.Host", "multiValueHeaders.Host", "headers.X-Amzn-Trace-Id", "multiValueHeaders.X-Amzn-Trace-Id",
 		"headers.X-Forwarded-For", "multiValueHeaders.X-Forwarded-For", "headers.X-Forwarded-Port", "multiValueHeaders.X-Forwarded-Port",

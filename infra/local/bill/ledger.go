@@ -30,20 +30,20 @@ const File = "usage.json"
 // saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners limits the number of owners, in all and by day. The ledger counts further ones
-// only for their server and tenant.
+// maxOwners limits the owners that the ledger tells apart, in all and by day. The use of
+// further owners counts only for their server and tenant.
 const maxOwners = 10_000
 
-// Owner is the session that is billed for a use, and whose it is. Without a session, it is
-// a server and a tenant, which share boxes. With none of them, it is the rest: sweeps, and
-// callers that were refused.
+// Owner says to whom a use is billed: a session, with its server, tenant and principal.
+// The use of a box has only the server and the tenant. The zero value has all other use:
+// sweeps, and callers that were refused.
 type Owner struct {
 	Server    string `json:"server,omitempty"`
 	Tenant    string `json:"tenant,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Principal string `json:"principal,omitempty"` // "" if no line has named it yet
-	// Tool is that of the calls. Only a share of [Bill].Days has it, and not the time of
-	// boxes or connections.
+	// Tool is the tool that was called. Only shares in [Bill].Days have it, and shares
+	// for the time of boxes or connections do not.
 	Tool string `json:"tool,omitempty"`
 }
 
@@ -69,8 +69,8 @@ type Bill struct {
 	Days []Share `json:"days,omitempty"`
 }
 
-// After returns the use since the beginning of a day (UTC), which is returned too: that of
-// t, or the first day that was counted.
+// After returns the use since the beginning of the day of t (UTC), by day. since is that
+// time, or b.Since if the ledger began to count later.
 func (b Bill) After(t time.Time) (since time.Time, shares []Share) {
 	since = t.UTC().Truncate(24 * time.Hour)
 	for _, s := range b.Days {
@@ -119,8 +119,8 @@ type onDay struct {
 	Owner
 }
 
-// call is a request that the ledger has heard of. Its tool is in the line that ends it, and
-// frames of it may come before that.
+// call is a request that a log line has named. The line at its end names the tool. Lines
+// of its frames may come before that line.
 type call struct {
 	known bool // its line has come
 	tool  string
@@ -191,8 +191,9 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	l.days[day] = l.days[day].Plus(u)
 }
 
-// toolOf returns the tool for which a line has counted a use. held reports that this is not
-// known yet: the line that ends the call will say so. Until then the use counts for no tool.
+// toolOf returns the tool to which the use in a line counts. held reports that the tool
+// is not known yet, because only the line at the end of the call names it. Until then the
+// use counts in no share of a day.
 func (l *Ledger) toolOf(said meter.Line, o Owner) (tool string, held bool) {
 	if said.For != "" { // a frame
 		c := l.call(said.For)
@@ -210,7 +211,7 @@ func (l *Ledger) toolOf(said meter.Line, o Owner) (tool string, held bool) {
 	return said.Tool, false
 }
 
-// release counts what the frames of a call have used.
+// release counts the use of the frames that came before the call's line.
 func (l *Ledger) release(c *call) {
 	for day, u := range c.early {
 		day.Tool = c.tool
@@ -272,15 +273,15 @@ func (l *Ledger) said(said meter.Line) {
 	}
 }
 
-// begins takes the line that a request writes before its work. The frames of the work name
-// only the session.
+// begins takes the line that a request writes before its work. It notes the principal of
+// the session, because lines of frames name only the session.
 func (l *Ledger) begins(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.knows(said.Session, said.Principal)
 }
 
-// knows remembers whose a session is.
+// knows remembers the principal of a session.
 func (l *Ledger) knows(session, principal string) {
 	if session == "" || principal == "" {
 		return

@@ -163,7 +163,7 @@ func TestFramesOfASessionAreBilledToItsPrincipal(t *testing.T) {
 	}
 }
 
-// A killed machine loses at most the last minute.
+// A machine that is killed loses at most the last minute of its use.
 func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := t.TempDir()

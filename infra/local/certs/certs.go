@@ -97,9 +97,10 @@ func (c *Certs) Prepare() error {
 	return err
 }
 
-// Plain returns the handler of HTTP callers. It answers the authority's questions, and
-// sends pages to the endpoint, whose URL it gets. It refuses other requests: they may have
-// a key, which has then crossed the network without encryption.
+// Plain returns the handler for requests over HTTP. It answers the authority's
+// challenges, and redirects GET and HEAD requests without a key to the endpoint at url.
+// It refuses other requests, so that the caller learns that its key crossed the network
+// without encryption.
 func (c *Certs) Plain(url string) http.Handler {
 	h := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Authorization") != "" {
@@ -114,7 +115,7 @@ func (c *Certs) Plain(url string) http.Handler {
 	return h
 }
 
-// files are a certificate and its key. A program that renews them writes them anew.
+// files are a certificate and its key. Another program may replace them to renew them.
 type files struct {
 	cert, key string
 	failed    func(error)
@@ -125,7 +126,7 @@ type files struct {
 	said    string       // the failure that was reported last
 }
 
-// read reads the files if they are not those that were read.
+// read reads the files if they have changed since the last read.
 func (f *files) read() error {
 	var changed [2]time.Time
 	for i, path := range []string{f.cert, f.key} {

@@ -88,7 +88,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 	if name := shown(t, config); name != "two.test" || len(failed) > 0 {
 		t.Errorf("after a renewal the certificate is for %s, %q", name, failed)
 	}
-	// A program that renews writes one file after the other.
+	// A program that renews the certificate writes one file after the other.
 	write(t, key, "half a key")
 	age(t, 1, key)
 	for range 3 {
@@ -141,8 +141,8 @@ func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
 	}
 }
 
-// A page is sent to HTTPS. A key that came without encryption is not sent again by itself,
-// and its owner is told.
+// A GET request over HTTP is redirected to HTTPS. A request that has a key, or may have
+// one, is refused, and the answer says that the key should be replaced.
 func TestPagesAreSentToHTTPSAndKeysAreNot(t *testing.T) {
 	cert, key := pair(t, t.TempDir(), "one.test")
 	c, err := certs.Open(certs.Settings{Cert: cert, Key: key}, "", nil)

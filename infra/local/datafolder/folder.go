@@ -189,8 +189,8 @@ func newSockets(data string) (string, error) {
 // crash the file has either all new bytes or its old content.
 func WriteFile(path string, text []byte) error { return WriteMode(path, text, 0o600) }
 
-// WriteMode is WriteFile with the permissions of the file. Before it has them, nobody else
-// can read it.
+// WriteMode is WriteFile with these permissions. Until the new file has them, only this
+// user can read it.
 func WriteMode(path string, text []byte, mode os.FileMode) error {
 	part := path + ".new"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

@@ -55,7 +55,7 @@ func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
 	}
 }
 
-// The path of a unix socket has at most 104 bytes (macOS).
+// The path of a unix socket may have at most 104 bytes on macOS.
 func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
 	t.Setenv("TMPDIR", "/tmp")
 	path := filepath.Join(t.TempDir(), strings.Repeat("long", 30))

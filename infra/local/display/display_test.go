@@ -25,14 +25,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// page is a screen in a test: what was written, and what of it is to be seen.
+// page is a Terminal and its screen.
 type page struct {
 	*display.Terminal
 	t   *testing.T
 	out output
 }
 
-// output keeps what was written. The terminal writes on its own time.
+// output keeps what was written. It has a lock, because the Terminal writes from a
+// goroutine of its own.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -61,14 +62,14 @@ func open(t *testing.T, o display.Options, width int, test func(p *page)) {
 	})
 }
 
-// at records an event some time after the begin of the test.
+// at sends an event with the present time to the Terminal, and waits until it is printed.
 func (p *page) at(e journal.Event) {
 	e.Time = time.Now()
 	p.Event(e)
 	synctest.Wait()
 }
 
-// lines returns what is to be seen.
+// lines returns what the screen shows.
 func (p *page) lines() string {
 	p.t.Helper()
 	synctest.Wait()
@@ -133,7 +134,7 @@ func start() display.Start {
 	}
 }
 
-// day plays what happens in a few minutes.
+// day sends the events of a few minutes.
 func day(p *page) {
 	p.Start(start())
 	time.Sleep(12*time.Hour + 40*time.Minute + 8*time.Second)
@@ -296,7 +297,7 @@ func TestKeysShowMoreAndClients(t *testing.T) {
 	})
 }
 
-// blocked is a terminal on which somebody pressed Ctrl-S.
+// blocked is a terminal whose user has pressed Ctrl-S, so writes to it wait.
 type blocked chan struct{}
 
 func (b blocked) Write(p []byte) (int, error) { <-b; return len(p), nil }

@@ -92,7 +92,8 @@ func (t *Terminal) people(e journal.Event) {
 	}
 }
 
-// process prints what happens to a process of Dormouse. A crash is always said.
+// process prints what happens to a process of Dormouse. Only a crash is printed without
+// Verbose.
 func (t *Terminal) process(e journal.Event) {
 	crash := e.Kind == journal.BoxCrash || e.Kind == journal.FunctionCrash
 	switch {
@@ -136,7 +137,7 @@ func (t *Terminal) call(e journal.Event) {
 	t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
 }
 
-// lastLines is what to type to read what a server has said.
+// lastLines says which command prints the last output of a server.
 func lastLines(server string) string { return "its last lines: dormouse logs " + server + " -n 20" }
 
 // whom names a person and a client.

@@ -37,8 +37,8 @@ func (t *Terminal) record(e journal.Event) {
 	t.recordLine(e.Time, e.Name, kind, values...)
 }
 
-// recordKind returns the word for an event: its kind for one that is about a process of
-// Dormouse. always is false for those that only a verbose Terminal prints.
+// recordKind returns the word for an event. For an event about a process of Dormouse,
+// that is its kind. always is false for an event that only a verbose Terminal prints.
 func recordKind(e journal.Event) (word string, always bool) {
 	switch e.Kind {
 	case journal.ServerStarting:

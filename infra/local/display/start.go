@@ -2,8 +2,8 @@ package display
 
 import "strings"
 
-// manyServers is how many servers the first block lists with their addresses. Of more, it
-// has the names only.
+// manyServers is how many servers the first block lists with their addresses. If there
+// are more, it lists only their names.
 const manyServers = 8
 
 // Start prints the first block.
@@ -88,7 +88,8 @@ func (t *Terminal) addresses(s Start) {
 	}
 }
 
-// names lists the names of many servers in columns, and in full those that are not served.
+// names lists the names of many servers in columns. Servers that are not served, at most
+// manyServers, have a line each that says why.
 func (t *Terminal) names(s Start) {
 	var served []string
 	for _, server := range s.Servers {

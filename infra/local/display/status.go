@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// seen counts for the status line.
+// seen holds the counts that the status line shows.
 type seen struct {
 	awake    map[int]bool    // runners, by PID
 	sessions map[string]bool // that had a call or a start since the beginning

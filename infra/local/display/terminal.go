@@ -1,8 +1,8 @@
 // Package display tells people what happens on this machine: a line for each thing that a
 // person did or must do. It writes in one of three forms. On a screen it rewrites the
 // lines at the bottom. On a screen where nothing can be rewritten it only adds lines. For
-// the log of another program it writes one line for each event. It does no input and
-// output but to the writer it is given.
+// the log of another program it writes one line for each event. It reads nothing, and
+// writes only to the writer that it is given.
 package display
 
 import (
@@ -23,7 +23,7 @@ type Terminal struct {
 	done    chan struct{}
 	once    sync.Once
 
-	// The rest belongs to the goroutine.
+	// Only the Terminal's goroutine uses the fields below.
 	printer
 	begun  Start
 	bottom bottom

@@ -88,9 +88,9 @@ func addColumns(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// keepPrivate makes the file if there is none, because SQLite would let all users read it,
-// and the file says who called what. Its journal gets the same mode. Earlier releases made
-// files that all could read.
+// keepPrivate makes the file and its journal readable for this user only, because the
+// file says who called what. It creates a missing file, because SQLite would let all
+// users read it. Earlier releases made files that all users could read.
 func keepPrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -190,14 +190,14 @@ func (w *where) and(text string, args ...any) {
 	w.text, w.args = append(w.text, text), append(w.args, args...)
 }
 
-// equal adds a condition for each value that is asked for.
+// equal adds the condition that a column has this value, unless value is "".
 func (w *where) equal(column, value string) {
 	if value != "" {
 		w.and(column+" = ?", value)
 	}
 }
 
-// among limits the servers; nil for all.
+// among adds the condition that the server is one of servers, unless servers is nil.
 func (w *where) among(servers []string) {
 	if servers == nil {
 		return

@@ -1,7 +1,7 @@
 // Package history keeps what clients have called on this machine. It has each of the last
 // calls, and counts by server for each minute of a day and each hour of three months. It
-// reads events, so a call costs no operation of the store. It has names, times and
-// outcomes, and neither arguments nor results.
+// gets its data from events, so a call costs no operation of the store. It has names,
+// times and outcomes, and neither arguments nor results.
 package history
 
 import (
@@ -27,7 +27,7 @@ const (
 )
 
 // Bounds are the upper bounds of the durations that are counted together, in milliseconds.
-// Longer ones are counted after the last.
+// The last count, after these, is for longer durations.
 var Bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
 
 // History is the history of a machine. The methods are safe for concurrent use.
@@ -44,7 +44,7 @@ type History struct {
 	file   *file             // nil before Open
 }
 
-// minute is what counts are kept by.
+// minute is the key of the counts: one minute of one server of a tenant.
 type minute struct {
 	at             int64 // its begin, in seconds since 1970
 	tenant, server string
@@ -72,7 +72,7 @@ func (c counts) plus(o counts) counts {
 	return c
 }
 
-// New returns a history of so many calls, which is kept in memory until Open.
+// New returns a history that keeps this number of calls. It is only in memory until Open.
 func New(calls int) *History {
 	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}}
 }
@@ -265,8 +265,8 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 	return s, err
 }
 
-// People returns who called, the newest call first, at most so many as a page has. It
-// counts the calls that are kept. Errors: Unavailable.
+// People returns who called, the principal with the newest call first, and at most
+// mostPeople of them. It counts only the calls that are kept. Errors: Unavailable.
 func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	f, err := h.saved()
 	if f == nil || err != nil {

@@ -122,7 +122,7 @@ func TestHistoryAnswersWhoCalledWhatAndWhatFailed(t *testing.T) {
 
 func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
-	// A file of 0.1.0-alpha.2, which had no such columns.
+	// Files of 0.1.0-alpha.2 lack the columns for wakes and bytes.
 	old, err := sql.Open("sqlite", "file:"+path)
 	if err == nil {
 		_, err = old.ExecContext(t.Context(), `CREATE TABLE calls (id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL,
@@ -155,7 +155,7 @@ func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
 	}
 }
 
-// Nobody reads the history here, because a reader saves it first.
+// The test does not call methods that read the history, because they save it first.
 func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "history.db")
@@ -172,7 +172,7 @@ func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
 		written := func() bool {
 			t.Helper()
 			before := version
-			// SQLite changes it with each commit of another connection.
+			// SQLite changes data_version with each commit of another connection.
 			if err := other.QueryRowContext(t.Context(), `PRAGMA data_version`).Scan(&version); err != nil {
 				t.Fatal(err)
 			}
@@ -446,8 +446,8 @@ func TestNewestStartsAreListed(t *testing.T) {
 	}
 }
 
-// A command asks for a day and means the day by minutes, although a moment passes until the
-// answer.
+// A query for the last day gets counts by minute, although the day has become a moment
+// longer when History answers.
 func TestADayIsCountedByMinutes(t *testing.T) {
 	h := open(t, filepath.Join(t.TempDir(), "history.db"), 10)
 	defer func() { _ = h.Close() }()

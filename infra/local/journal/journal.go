@@ -187,8 +187,8 @@ func JSONPrinter(w io.Writer) func(Event) {
 	enc.SetEscapeHTML(false)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	return func(e Event) {
-		// If the output cannot be written to, there is no better place to report it; and
-		// this type always encodes.
+		// A jsonLine always encodes. If the output cannot be written to, there is no
+		// better place to report that.
 		_ = enc.Encode(jsonLine{
 			Time: e.Time.UTC(), Kind: e.Kind, Name: e.Name, PID: e.PID, Detail: e.Detail,
 			DurationMS: ms(e.Duration), InstallMS: ms(e.Install), Tenant: e.Tenant, Principal: e.Principal, Client: e.Client, Tool: e.Tool,

@@ -27,7 +27,7 @@ type Lines struct {
 	refused map[string]time.Time // when a request was refused last, by reason
 }
 
-// caller is who has a session.
+// caller identifies the client of a session.
 type caller struct{ tenant, principal, client string }
 
 // start is a process that is not ready.
@@ -36,8 +36,8 @@ type start struct {
 	install  time.Duration // how long the installs took
 }
 
-// maxKnown limits the sessions, starts and calls that Lines remembers. An event of one that
-// was forgotten says less.
+// maxKnown limits the sessions, starts and calls that Lines remembers. Events about
+// forgotten ones have fewer fields.
 const maxKnown = 10_000
 
 // Options of Lines. All of them may be left out.
@@ -62,7 +62,7 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 }
 
-// said is what a log line says.
+// said holds the fields of a log line.
 type said struct {
 	Msg string `json:"msg"`
 	ofCall
@@ -84,7 +84,7 @@ type said struct {
 	measured
 }
 
-// measured is in the lines of requests.
+// measured holds the fields of the lines of requests that only programs read.
 type measured struct {
 	Method   string `json:"rpc_method"`
 	Parent   string `json:"traceparent"`
@@ -94,7 +94,7 @@ type measured struct {
 	Out      int    `json:"bytes_out"`
 }
 
-// ofCall is in the lines of requests.
+// ofCall holds the fields of the lines of requests that describe the call.
 type ofCall struct {
 	Tool    string `json:"tool"`
 	Tenant  string `json:"tenant"`
@@ -104,7 +104,7 @@ type ofCall struct {
 	Refused bool   `json:"refused"` // for a reason that the operator can remove
 }
 
-// ofProcess is in the lines about a server's process.
+// ofProcess holds the fields of the lines about a server's process.
 type ofProcess struct {
 	Process  string `json:"process"`
 	PID      int    `json:"pid"`
@@ -276,7 +276,8 @@ func intOf(v slog.Value) int {
 	return 0
 }
 
-// endsOf reads the calls in a line of this process, whose type the journal does not know.
+// endsOf reads the ends of calls in a line of this process. The journal does not know
+// their type, so it reads them as JSON.
 func endsOf(v any) (all []Ended) {
 	text, err := json.Marshal(v)
 	if err != nil || json.Unmarshal(text, &all) != nil {
@@ -381,7 +382,7 @@ func (l *Lines) repeated(reason string) bool {
 // maxReasons limits the reasons that repeated remembers.
 const maxReasons = 100
 
-// later keeps a call until its end is told. The end may have been told already.
+// later keeps a call until a line reports its end. That line may have come already.
 func (l *Lines) later(stream string, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -418,7 +419,7 @@ func (l *Lines) over(e Event, at time.Time, reason string) {
 	l.to.Record(e)
 }
 
-// knows remembers who has a session, and when its server had work last.
+// knows remembers the client of a session, and when the session's server last had work.
 func (l *Lines) knows(s *said) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

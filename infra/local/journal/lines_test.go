@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// told is what Lines made of log lines.
+// told is a Lines with the events that it made from log lines.
 type told struct {
 	*Lines
 	all []Event
@@ -42,8 +42,8 @@ func wantEvents(t *testing.T, got []Event, want ...Event) {
 	}
 }
 
-// A start as the log lines tell it: the function that wakes the box knows for whom, and the
-// runner the steps.
+// Lines makes the events of a start from lines of two programs. The function that wakes
+// the box names the client, and the runner names the steps.
 func TestLinesOfAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTold(false)
@@ -102,8 +102,9 @@ func TestLinesOfCalls(t *testing.T) {
 			t.Errorf("the log has a secret, or lacks the reason: %s", kept.String())
 		}
 
-		// The end comes by another line: of the client's next request, or of the function that
-		// stores the events. It may come first.
+		// Another line reports the end of the call: that of the client's next request, or
+		// that of the function that stores the events. It may come before the call's own
+		// line.
 		log.Info("socket", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "1")...)
 		time.Sleep(time.Second)
 		log.Info("frame", "server", "mine", "type", "events", "duration_ms", int64(2), "ended", []struct {
@@ -144,7 +145,8 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 	})
 }
 
-// The lines of a request tell a trace about its parts, in this program and in others alike.
+// Lines passes the parts of a request to its Trace, from lines of other programs and of
+// handlers in this process.
 func TestLinesOfTraces(t *testing.T) {
 	var got []Event
 	l := NewLines(nil, Options{Trace: func(e Event) { got = append(got, e) }})

@@ -184,8 +184,8 @@ func (f *function) assign(inv *invocation, i *instance) {
 }
 
 // next waits for the next invocation of process i. It returns nil when gone is closed,
-// and for a process that is dead or stopping. refused is set while the process still writes
-// an answer: whoever asks then is not the runtime.
+// and for a process that is dead or stopping. refused is set while the process still
+// writes an answer. The runtime asks only after its answer, so another program asks then.
 func (f *function) next(i *instance, gone <-chan struct{}) (inv *invocation, refused bool) {
 	f.mu.Lock()
 	if i.inv != nil && i.inv.answering && i.state == StateBusy {

@@ -246,8 +246,8 @@ func (i *instance) spawn() (*process, *output, error) {
 // temp returns the folder of this instance in the function's Temp.
 func (i *instance) temp() string { return filepath.Join(i.fn.Temp, i.id) }
 
-// environment returns the variables that Lambda sets, as far as a Go function reads them.
-// The configuration may override those of the first part.
+// environment returns the variables that Lambda sets and that a Go function reads. The
+// configuration may override them, except AWS_LAMBDA_RUNTIME_API and, with Temp, TMPDIR.
 func (i *instance) environment() []string {
 	f := i.fn
 	env := []string{

@@ -59,10 +59,10 @@ type APIConfig struct {
 // Errors are those of the AWS SDK: ResourceNotFoundException 404,
 // InvalidRequestContentException 400 (the payload is not JSON), and
 // RequestTooLargeException 413 (1 MiB). InvalidParameterValueException 400 means another
-// type, or no tenant where there must be one. ServiceException 500 means that the API is
-// closing. A function with tenants refuses an event with TooManyRequestsException 429 if
-// its environments are all in use. API verifies no signature: its server must
-// authenticate the caller.
+// invocation type, or a missing tenant for a function with tenants. ServiceException 500
+// means that the API is closing. A function with tenants refuses an event with
+// TooManyRequestsException 429 if its environments are all in use. API verifies no
+// signature: its server must authenticate the caller.
 //
 // Versions, aliases, destinations and dead letters are not imitated.
 type API struct {

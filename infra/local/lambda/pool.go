@@ -67,7 +67,8 @@ type PoolConfig struct {
 	// has no line end and is cut at 64 KiB. nil discards the lines. Several goroutines may
 	// call it at once.
 	Output func(function, line string)
-	// Began is called when a process gets an invocation; nil for nobody. It must not block.
+	// Began is called when a process gets an invocation. It must not block, and may be
+	// nil.
 	Began    func(pid int, payload []byte)
 	Recorder *journal.Recorder // told of every process; may be nil
 	Logger   *slog.Logger      // may be nil

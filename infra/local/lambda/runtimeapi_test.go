@@ -64,7 +64,7 @@ func TestFailureInTheMiddleOfAnAnswer(t *testing.T) {
 			held := g.Arrival()
 			held.Pass()
 			held.Pass()
-			// The process fails when all that it wrote has arrived, not before it was sent.
+			// The test lets the process fail only after all that it wrote has arrived.
 			const written = "chunk 1\nchunk 2\n"
 			arrived := make([]byte, len(written))
 			if _, err := io.ReadFull(inv.Body, arrived); err != nil || string(arrived) != written {

@@ -116,7 +116,8 @@ func TestAFunctionWithTenantsRefusesWhatItHasNoRoomFor(t *testing.T) {
 	}
 }
 
-// A process of the box may ask in the place of the runtime, which still writes its answer.
+// While the runtime still writes its answer, another process of the box may ask for the
+// next invocation, or answer this one. The Runtime API refuses that.
 func TestNobodyGetsAnInvocationWhileAnAnswerIsHeld(t *testing.T) {
 	r, g := newRig(t, nil), localtest.NewGate(t)
 	done := r.begin("mode", "stream", "n", "1", "gate", g.Path)
@@ -128,7 +129,7 @@ func TestNobodyGetsAnInvocationWhileAnAnswerIsHeld(t *testing.T) {
 		id, request = i.id, i.inv.id
 	}
 	f.mu.Unlock()
-	// The program may stand at the gate before the pool has the head of its answer.
+	// The program may wait at the gate before the pool has got the head of its answer.
 	localtest.Eventually(t, "the process writes its answer", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -160,8 +160,8 @@ func (a *API) look() {
 	a.arm()
 }
 
-// fire sends the event of a schedule, and removes the schedule when the event is
-// done.
+// fire sends the event of a schedule, and removes the schedule when the event is handled
+// or given up.
 func (a *API) fire(name string, s *oneTime) {
 	function := strings.TrimPrefix(s.Target.Arn, awsapi.FunctionARN(""))
 	done, err := a.cfg.Send(function, []byte(s.Target.Input))

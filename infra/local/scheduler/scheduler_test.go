@@ -102,7 +102,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 		for event, at := range s.all() {
 			late[event] = at.Sub(begun)
 		}
-		// Schedules have whole seconds, and come at or after their time.
+		// Times are rounded up to whole seconds, so no alarm comes early.
 		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 2 * time.Second}
 		if diff := cmp.Diff(want, late); diff != "" || api.Len() != 0 {
 			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)

@@ -48,8 +48,8 @@ type Routes interface {
 	// Connect is called before the upgrade is answered. Posts to the connection fail
 	// until Connect has returned.
 	Connect(ctx context.Context, c Conn, r *http.Request) Reply
-	// Message handles one text message. A reply that is not empty goes back on the
-	// same connection. The routes keep data.
+	// Message handles one text message. A reply that is not empty goes back on the same
+	// connection. The routes own data.
 	Message(ctx context.Context, c Conn, data []byte) (reply []byte)
 	// Disconnect is called after the connection has ended, with the code and reason of
 	// the close frame.
@@ -227,7 +227,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if reply.Protocol != "" {
 		w.Header().Set("Sec-WebSocket-Protocol", reply.Protocol)
 	}
-	// Do this before the client knows that it is connected: it could tell other callers,
+	// open comes before the upgrade: a connected client may tell its id to other callers,
 	// which may post at once.
 	c.open()
 	guarded := &guardedWriter{ResponseWriter: w, limit: a.limits.Frame}

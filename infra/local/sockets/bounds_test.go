@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A pipe has no buffers: the client cannot send more than the API reads. So the API reads
-// no message beyond its limit.
+// The API reads at most one message beyond those that its routes handle. The client's
+// pipe has no buffer, so the client cannot send more than the API reads.
 func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Limits.InWork = 2 })

@@ -182,8 +182,8 @@ func (c *wsConn) active() bool {
 	return true
 }
 
-// message starts a goroutine in which the routes handle a message; their reply is sent. It
-// returns when the limit on messages allows another one.
+// message starts a goroutine in which the routes handle a message, and sends their reply.
+// message returns when the limit on concurrent messages allows another one.
 func (c *wsConn) message(data []byte) {
 	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
 	delay := c.api.delay()
@@ -217,7 +217,7 @@ func (c *wsConn) message(data []byte) {
 
 // send queues a message for the client. While the client does not read and its buffer is
 // full, send waits for room until ctx ends. The error is errGone or errFull. The
-// connection keeps data.
+// connection owns data.
 func (c *wsConn) send(ctx context.Context, data []byte) error {
 	for {
 		room, err := c.enqueue(data)

@@ -10,14 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-// ending holds the arguments with which the routes learned of the end of a connection.
+// ending holds the arguments of a call of Disconnect.
 type ending struct {
 	conn   string
 	code   int
 	reason string
 }
 
-// notes are routes that keep their calls.
+// notes are routes that record their calls.
 type notes struct {
 	connect func(Conn, *http.Request) Reply            // nil takes every connection
 	message func(ctx context.Context, m string) string // nil sends the message back
@@ -105,8 +105,8 @@ func (b *bench) sdk() localtest.Connections {
 	return localtest.NewConnections(b.t, "http://local/"+b.Stage, b.connections.Dial)
 }
 
-// end waits until all goroutines are idle and returns the one end that the routes were
-// told.
+// end waits until all goroutines are idle, and returns the only recorded call of
+// Disconnect.
 func (b *bench) end() ending {
 	b.t.Helper()
 	synctest.Wait()

@@ -10,7 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/otlp"
 )
 
-// bounds returns the upper bounds that the conventions for MCP name, in seconds.
+// bounds returns the upper bounds of histogram buckets in the conventions for MCP, in
+// seconds.
 func bounds() []float64 {
 	return []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
 }
@@ -33,7 +34,7 @@ func newMetrics(now time.Time) metrics {
 	return metrics{now, map[string]*otlp.Point{}, map[string]*otlp.Point{}}
 }
 
-// point returns the point of some attributes.
+// point returns the data point with these attributes. It makes the point if it is new.
 func (m metrics) point(of map[string]*otlp.Point, attributes map[string]string) *otlp.Point {
 	key := keyOf(attributes)
 	if of[key] == nil && len(of) >= maxPoints {
@@ -70,7 +71,7 @@ func (m metrics) wake(e journal.Event) {
 	m.point(m.wakes, map[string]string{"dormouse.server": e.Name, "dormouse.tenant": e.Tenant}).Count++
 }
 
-// snapshot returns copies.
+// snapshot returns copies of all metrics.
 func (m metrics) snapshot() ([]otlp.Histogram, []otlp.Counter) {
 	return []otlp.Histogram{{Name: "mcp.server.operation.duration", About: "Duration of requests of clients, with the start of a box if there was one.", Points: copied(m.durations)}},
 		[]otlp.Counter{{Name: "dormouse.box.starts", About: "Starts of boxes.", Unit: "{start}", Points: copied(m.wakes)}}

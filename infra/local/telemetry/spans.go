@@ -24,8 +24,9 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 	return id
 }
 
-// spansOf returns the spans of a request that has ended. They are the request, the start
-// that it waited for, its execution in the box, and the writes of what the box said.
+// spansOf returns the spans of a request that has ended: the request, the start of the
+// server if the request waited for it, the execution in the box, and each write of the
+// box's events to the store.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
 	spans := t.options.requestOf(e).Spans(t.options.Settings.Sampler)
 	if spans == nil {
@@ -52,7 +53,7 @@ func (r *tree) start(root otlp.SpanID, s started, nth string) {
 	r.add(wake, "start "+nth, "start server", ran, s.ready.Time)
 }
 
-// box adds the execution in the box, and the writes of what the box said.
+// box adds the execution in the box, and each write of the box's events to the store.
 func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	var begun, ended time.Time
 	for i, p := range parts {

@@ -1,7 +1,8 @@
-// Package telemetry makes spans and metrics of what happens on this machine, and sends them
-// to an OpenTelemetry collector. It reads events, which come from log lines, so a request
-// waits for nothing and costs no operation of the store. Names are those of OpenTelemetry's
-// conventions for MCP. Arguments, results and ids of messages are not in it.
+// Package telemetry makes spans and metrics of what happens on this machine, and sends
+// them to an OpenTelemetry collector. It reads events, which come from log lines, so a
+// request waits for nothing and costs no operation of the store. Names are those of
+// OpenTelemetry's conventions for MCP. Spans and metrics have no arguments, results or
+// ids of messages.
 package telemetry
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/otlp"
 )
 
-// Bounds of what is kept in memory. What is beyond them is lost, and a log line says so.
+// Bounds of what is kept in memory. What exceeds them is lost, and a log line says so.
 const (
 	maxWaiting = 2_048            // requests that are not sent
 	maxParts   = 10_000           // parts of requests that have not ended
@@ -22,8 +23,8 @@ const (
 	partAge    = 15 * time.Minute // how long a part waits for the end of its request
 )
 
-// settle is how long a request waits after its end: the lines of its last parts may come
-// from another program, and later.
+// settle is how long Keep waits after the end of a request before it sends the request.
+// The last log lines of the request may come later, from another program.
 const settle = time.Second
 
 // Options say how to make and where to send telemetry.
@@ -66,7 +67,7 @@ func New(o Options) *Telemetry {
 	}
 }
 
-// Record takes an event. It is a printer of a [journal.Recorder], and waits for nobody.
+// Record takes an event. It is a printer of a [journal.Recorder], and does no I/O.
 func (t *Telemetry) Record(e journal.Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -121,7 +122,7 @@ func (t *Telemetry) ready(e journal.Event) {
 	t.starts = append(t.starts, s)
 }
 
-// Keep sends at intervals until ctx ends.
+// Keep sends spans and metrics at intervals until ctx ends.
 func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
 	spans, figures := time.NewTicker(t.options.Settings.Every[0]), time.NewTicker(t.options.Settings.Every[1])
 	defer spans.Stop()
@@ -138,7 +139,7 @@ func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// Close sends what was not sent, until ctx ends.
+// Close sends the remaining spans and the metrics, until ctx ends.
 func (t *Telemetry) Close(ctx context.Context, log *slog.Logger) {
 	t.sendSpans(ctx, log, time.Now())
 	t.sendMetrics(ctx, log)

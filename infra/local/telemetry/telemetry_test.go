@@ -133,7 +133,8 @@ func TestTracesBeginHereWithoutAParent(t *testing.T) {
 	}
 }
 
-// Clients choose the names of tools and methods.
+// Clients choose the names of tools and methods, so they could make any number of
+// metrics.
 func TestMetricsAreBounded(t *testing.T) {
 	var events []journal.Event
 	for i := range 3_000 {

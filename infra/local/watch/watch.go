@@ -1,5 +1,5 @@
-// Package watch tells when files have changed. It looks at them from time to time, because
-// a folder that is mounted into a container may announce no changes.
+// Package watch reports changes of files. It checks the files at intervals, because a
+// folder that is mounted into a container may announce no changes.
 package watch
 
 import (
@@ -11,16 +11,16 @@ import (
 const (
 	// Every is the time between two looks. A look is one stat for each file.
 	Every = time.Second
-	// Quiet is how long files must stay as they are before a change counts, so that
-	// nobody reads a file that is half saved.
+	// Quiet is how long files must stay unchanged before a change counts, so that the
+	// caller reads no file that is half saved.
 	Quiet = 200 * time.Millisecond
 )
 
-// Files calls changed when a file has changed, appeared or gone, and all files were then
-// quiet for [Quiet]. A file has changed if its size, its time of modification or its inode
-// has. Files looks at the paths that paths returns at that moment. A path that it has not
-// seen before counts as changed, so the first look always calls changed. Files returns
-// when ctx ends.
+// Files calls changed when a file was changed, created or removed, and all files then
+// stayed unchanged for [Quiet]. A file has changed if its size, its modification time or
+// its inode has. Files asks paths for the paths at every check. A path that is new to
+// Files counts as changed, so the first check always calls changed. Files returns when
+// ctx ends.
 func Files(ctx context.Context, paths func() []string, changed func()) {
 	tick := time.NewTicker(Every)
 	defer tick.Stop()
@@ -48,7 +48,7 @@ func Files(ctx context.Context, paths func() []string, changed func()) {
 	}
 }
 
-// look returns what is at the paths, nil for nothing.
+// look returns the file information of each path, nil for a path without a file.
 func look(paths []string) map[string]os.FileInfo {
 	found := make(map[string]os.FileInfo, len(paths))
 	for _, path := range paths {

@@ -72,7 +72,7 @@ func (w *watched) changed() {
 	}
 }
 
-// after lets time pass and checks how many changes were told since the test began.
+// after lets time pass, and checks how many changes were reported since the test began.
 func (w *watched) after(d time.Duration, calls int) {
 	w.t.Helper()
 	time.Sleep(d)

@@ -16,9 +16,9 @@ type client interface {
 	open(ctx context.Context) error
 	// call sends tools/call and returns the result.
 	call(ctx context.Context, tool string, arguments any) (json.RawMessage, error)
-	// close ends the session like a client that does not need it any more.
+	// close ends the session, as a client does that no longer needs it.
 	close(ctx context.Context) error
-	// drop goes away without a word.
+	// drop cuts the client's connections and does not end the session.
 	drop()
 }
 

@@ -18,12 +18,12 @@
 //	sockets   10,000 WebSocket clients that are silent
 //	profile   CPU profiles of every program of Dormouse; only when it is named
 //
-// Each part has a limit of time, which -scale changes. If it does not reach its number in
-// that time, it says so. A peer that cannot be installed is left out by name, with the
-// reason. If a round of a peer fails, the notes say so.
+// Each part has a limit of time, which -scale changes. A part that does not reach its
+// number in that time says so. A peer that cannot be installed is left out by name, with
+// the reason. If a round of a peer fails, the notes say so.
 //
 // Everything is on loopback: no figure includes TLS, a network, or the real Lambda, API
 // Gateway or DynamoDB. The program installs the peers into .tools/bench. It starts
-// everything that it measures as processes, each below a reaper of its own. It sets no
-// limits: that is the task of tests.
+// everything that it measures as processes, each below a reaper of its own. It does not
+// judge the figures; tests do that.
 package main

@@ -16,15 +16,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// How much there is of a past.
+// Sizes of the history that the benchmark seeds.
 const (
 	pastEvents   = 100_000
 	pastSessions = 100_000
 )
 
 // history measures a call in a session with 10 and with 100,000 past events, and with 10
-// and 100,000 sessions in the store, on both drivers. It makes the three kinds of calls in
-// turns, so that each meets the same conditions.
+// and 100,000 sessions in the store, on both drivers. It calls the three sessions in
+// turns, so that all meet the same conditions.
 func history(ctx context.Context, m *measurement) error {
 	if err := m.historyOn(ctx, "SQLite", func(e *endpoint) (session.Store, error) {
 		return sqlitestore.Open(filepath.Join(e.data, local.StoreFile))
@@ -52,8 +52,8 @@ func history(ctx context.Context, m *measurement) error {
 	}, func(e *endpoint) { tables[e.data] = next })
 }
 
-// historyOn measures with one driver. flags are those of the next machine; started gets
-// each machine.
+// historyOn measures with one driver. flags returns the flags of the next machine.
+// started is called with each machine after its start.
 func (m *measurement) historyOn(ctx context.Context, driver string, store func(*endpoint) (session.Store, error), flags func() []string, started ...func(*endpoint)) error {
 	var places [2]*endpoint // one with few sessions, one with many
 	for i := range places {
@@ -102,9 +102,8 @@ func (m *measurement) historyOn(ctx context.Context, driver string, store func(*
 	return nil
 }
 
-// threeSessions opens three sessions and makes ten calls in each. Two are in the first
-// place: one without a past, and one that will get a past. The third is in the second
-// place.
+// threeSessions opens three sessions and makes ten calls in each. few and past are on the
+// first endpoint, and seed will add events to past. many is on the second endpoint.
 func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (few, past, many *httpClient, err error) {
 	var all [3]*httpClient
 	for i := range all {
@@ -122,8 +121,8 @@ func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (f
 	return all[0], all[1], all[2], nil
 }
 
-// seed writes events into a session of the first place, and sessions into the second, as
-// many as it can in the given time.
+// seed writes events into the session past on the first endpoint, and sessions into the
+// second endpoint, as many as it can in the given time.
 func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(*endpoint) (session.Store, error), past string) (events, sessions int, err error) {
 	first, err := store(places[0])
 	if err != nil {

@@ -73,9 +73,9 @@ func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]client, 
 	return true, nil
 }
 
-// rest waits until a peer stops ending processes: until their number has not changed for 8
-// s, 20 s at most. As it is started here, a process that sleeps between messages takes 7 s
-// to fall asleep.
+// rest waits until a peer ends no more processes: until their number has not changed for
+// 8 s, but at most 20 s. As the benchmark starts them, processes that sleep between
+// messages take 7 s to fall asleep.
 func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	last, since := -1, time.Now()
 	for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
@@ -140,7 +140,8 @@ func growth(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// sessions returns how many sessions it has opened, called in and ended.
+// sessions opens sessions, makes one call in each and ends them, for some time. It
+// returns their number.
 func (m *measurement) sessions(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
 	n := 0
 	for ends := time.Now().Add(lasts); time.Now().Before(ends); {

@@ -71,7 +71,7 @@ func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
 	return err
 }
 
-// openings measures how long a new client waits.
+// openings measures how long a new client waits for initialize and for its first call.
 func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	var inits, firsts []time.Duration
 	before, _, err := treeCPU(e.pid())
@@ -104,7 +104,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	return nil
 }
 
-// load adds what a load says.
+// load adds the figures of a load.
 func (m *measurement) load(clients int, l load) {
 	at := fmt.Sprintf(" at %d", clients)
 	m.add("p50"+at, "ms", quantile(l.took, 0.50))

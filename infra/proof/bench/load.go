@@ -14,13 +14,14 @@ type load struct {
 	first  error // of the failures
 	lasted time.Duration
 	cpu    time.Duration // of the tree of the peer
-	// programs is the share of each program that lived during the whole load.
+	// programs has the CPU time by program, of the processes that lived during the whole
+	// load.
 	programs map[string]time.Duration
 }
 
 func (l load) perSecond() float64 { return float64(len(l.took)) / l.lasted.Seconds() }
 
-// perCall is CPU in milliseconds.
+// perCall returns the CPU time of a call in milliseconds.
 func (l load) perCall() float64 { return ms(l.cpu) / float64(max(1, len(l.took))) }
 
 // press makes every client call, one call after another, until the time is over.

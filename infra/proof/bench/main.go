@@ -44,7 +44,6 @@ func exit(err error) {
 	}
 }
 
-// options are the flags.
 type options struct {
 	parts, peers, server, programs, out, publish, dynamoDB string
 	rounds                                                 int

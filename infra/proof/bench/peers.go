@@ -36,7 +36,7 @@ type launch struct {
 	server []string // command of the stdio server
 	data   string   // folder for data that must outlive the process, "" for a new one
 
-	// The rest is for Dormouse only; zero values are its defaults.
+	// The fields below are for Dormouse only; a zero value means Dormouse's default.
 	names []string // names of the servers, all with the same command; if there are none, one server "echo"
 	flags []string
 	env   []string
@@ -78,8 +78,8 @@ func peers() []peer {
 	}
 }
 
-// begin starts a command and records it as the last one. If the start fails, begin ends it
-// again.
+// begin starts a command and waits until it listens on port. If it does not, begin stops
+// it.
 func (p place) begin(ctx context.Context, command, env []string, port, path string) (*endpoint, error) {
 	r, err := p.run(command, env, nil)
 	if err != nil {
@@ -226,7 +226,7 @@ func serversFile(path string, l launch) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-// journal keeps the events of processes that dormouse run prints.
+// journal keeps the events about processes that dormouse run prints.
 type journal struct {
 	mu     sync.Mutex
 	events []happened
@@ -249,8 +249,8 @@ func (j *journal) note(line string) {
 	j.events = append(j.events, e)
 }
 
-// first returns the time of the first such event after a time; ok is false if there is
-// none.
+// first returns the time of the first event of a kind and name at or after a time. ok is
+// false if there is none.
 func (j *journal) first(after time.Time, kind, name string) (at time.Time, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

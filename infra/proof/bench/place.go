@@ -77,7 +77,7 @@ func (p place) run(command, more []string, lines func(string)) (*running, error)
 	return r, nil
 }
 
-// pid is that of the reaper.
+// pid returns the process id of the reaper.
 func (r *running) pid() int { return r.cmd.Process.Pid }
 
 // kill ends all processes at once with SIGKILL, like a loss of power.
@@ -95,8 +95,8 @@ func (r *running) stop() {
 	r.kill()
 }
 
-// each signals all processes below the reaper. It repeats that until there are none: some
-// are started while others end.
+// each signals all processes below the reaper. It repeats that until there are none,
+// because some processes may start while others end.
 func (r *running) each(s syscall.Signal) {
 	for range 10 {
 		all, err := below(r.pid())

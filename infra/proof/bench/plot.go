@@ -19,7 +19,7 @@ type panel struct {
 	peers               []string
 }
 
-// plots are those that docs/benchmarks.md shows.
+// plots returns the plots that docs/benchmarks.md shows.
 func plots() []plot {
 	hosts := []string{"dormouse", "dormouse-process", "supergateway", "mcp-proxy", "mcpagent", "awslabs", "native"}
 	few := []string{"dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"}

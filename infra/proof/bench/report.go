@@ -225,7 +225,7 @@ func cell(s spread) string {
 	}
 }
 
-// figure has three digits that count.
+// figure formats a value with about three significant digits.
 func figure(v float64) string {
 	switch a := math.Abs(v); {
 	case a == math.Trunc(a), a >= 100:

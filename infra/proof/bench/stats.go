@@ -88,8 +88,8 @@ func (s samples) ratio(part, peer, base, metric string) spread {
 	return spreadOf(values)
 }
 
-// metrics lists the figures of a part in the order of measuring: first those of the peer
-// with the most, then those that only other peers have.
+// metrics lists the figures of a part in the order of measuring: first all figures of the
+// peer that has the most, then the figures that only other peers have.
 func (s samples) metrics(part string) []sample {
 	all := map[string][]sample{} // by peer
 	most := ""

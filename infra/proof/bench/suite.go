@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 )
 
-// part is something to measure, by itself.
+// part is one measurement, which can run by itself.
 type part struct {
 	name  string
 	about string

@@ -13,17 +13,18 @@ import (
 	"time"
 )
 
-// The calls of the tenants, a second. The first tenant calls all the time, within its
-// limit. The second one is silent, calls as often as it may, or ten times as often. It is
-// silent twice in each turn, so the ratio of these two is the error of the others.
+// Rates of calls, in calls a second. The first tenant always calls at quietRate, within
+// its limit. The second tenant is silent, calls at limitRate, or calls at floodRate. It
+// is silent twice in each turn: the ratio of these two figures shows the error of the
+// other ratios.
 const (
 	quietRate = 40
 	limitRate = 50
 	floodRate = 10 * limitRate
 )
 
-// tenants measures the calls of a tenant beside another one, in turns, and what a refused
-// request costs beside a call.
+// tenants measures the calls of a tenant beside another one, in turns, and the cost of a
+// refused request compared with a call.
 func tenants(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},
@@ -39,7 +40,8 @@ func tenants(ctx context.Context, m *measurement) error {
 	return m.refusals(ctx, e)
 }
 
-// neighbours measures the turns.
+// neighbours measures the calls of the first tenant beside a second one that is silent,
+// at its limit or above it.
 func (m *measurement) neighbours(ctx context.Context, e *endpoint) error {
 	quiet, err := m.tenant(ctx, e, "quiet")
 	if err != nil {
@@ -102,8 +104,8 @@ func over(values, bases []float64) float64 {
 	return spreadOf(ratios).Mid
 }
 
-// refusals measures the CPU time of calls of a tenant without a limit, and of refused
-// requests of another one.
+// refusals measures the CPU time of a call of a tenant without a limit, and of a refused
+// request of another tenant.
 func (m *measurement) refusals(ctx context.Context, e *endpoint) error {
 	free, err := m.tenant(ctx, e, "free", "tenant=off")
 	if err != nil {
@@ -179,7 +181,6 @@ type outcome struct {
 	failed  error // the last of other errors
 }
 
-// one makes a call.
 func (o *outcome) one(ctx context.Context, c *httpClient) {
 	var result json.RawMessage
 	took, err := timed(ctx, func(ctx context.Context) (err error) {
@@ -197,7 +198,7 @@ func (o *outcome) one(ctx context.Context, c *httpClient) {
 	}
 }
 
-// callers is how many calls of one client are on their way at most.
+// callers is the most calls that one client has in flight.
 const callers = 4
 
 // paced makes calls at a steady rate, for some time or until ctx ends. A call that cannot

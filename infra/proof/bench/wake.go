@@ -12,8 +12,8 @@ import (
 const wakeBoxes = 12
 
 // wake measures the first call after a rest in a session that has been used before. For
-// Dormouse it measures the start of all parts: first with everything asleep, by phase,
-// then with the functions awake.
+// Dormouse it measures two kinds of wakes: with everything asleep, by phase, and with
+// only the functions awake.
 func wake(ctx context.Context, m *measurement) error {
 	if !strings.HasPrefix(m.peer.name, "dormouse") {
 		return wakeOthers(ctx, m)

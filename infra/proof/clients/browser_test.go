@@ -14,8 +14,9 @@ import (
 // browserVariable names the browser, if it is not on the PATH.
 const browserVariable = "DORMOUSE_TEST_BROWSER"
 
-// A real browser goes through the pages, ours and those of oidc-provider. It obeys our
-// policies: forms lead to the client, and no page of others shows or reads ours.
+// A user signs in with a real browser, at Dormouse's pages and at oidc-provider's. The
+// browser obeys Dormouse's policies: forms may lead to the client, and other sites can
+// neither frame nor read Dormouse's pages.
 func TestABrowserSignsIn(t *testing.T) {
 	dir := nodeModules(t, "browser")
 	programtest.Copy(t, filepath.Join("browser", "browser.mjs"), filepath.Join(dir, "browser.mjs"))

@@ -45,14 +45,14 @@ const (
 	webSocket  = "ws"   // each text message is one MCP message; the subprotocol is mcp
 )
 
-// clientsOver returns the SDKs that have a transport. The Go SDK's WebSocket transport is
-// our own.
+// clientsOver returns the SDKs that have a transport. The Go SDK has no WebSocket
+// transport, so the program gosdk adds one.
 func clientsOver(transport string) []client {
 	all := []client{
 		{"ts-1.32.2", func(t *testing.T, transport string) []string { return prepareTypeScript(t, "ts", transport) }},
 		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
-		// By default it would speak the modern era, which has no sessions, no ping, and no
-		// log level of a session.
+		// By default this SDK would speak the modern era, which has no sessions, no ping,
+		// and no log level of a session.
 		{"go-1.8.0", func(t *testing.T, _ string) []string { return append(prepareGo(t), "--protocol", "2025-11-25") }},
 	}
 	if transport == webSocket {
@@ -63,8 +63,8 @@ func clientsOver(transport string) []client {
 	}})
 }
 
-// modernClients returns the SDKs that speak the era without sessions. Each is there in all
-// modes in which it does so.
+// modernClients returns the SDKs that speak the era without sessions, each in all its
+// modes that do so.
 func modernClients() map[string]client {
 	typeScript := func(mode string) client {
 		return client{"ts-2.4.0", func(t *testing.T, transport string) []string {
@@ -122,8 +122,9 @@ func TestDormousePassesEveryModernClient(t *testing.T) {
 	}
 }
 
-// The TypeScript SDKs at the address of all servers, where names begin with the server's.
-// The matrix has the others. Each has an endpoint of its own, as above.
+// The TypeScript SDKs pass at the address of all servers, where the name of a tool begins
+// with its server's. The matrix has the other SDKs. Each client has an endpoint of its
+// own, as above.
 func TestDormousePassesTypeScriptAtOneAddress(t *testing.T) {
 	modern := modernClients()
 	for name, tt := range map[string]struct {
@@ -151,16 +152,16 @@ func TestDormousePassesTypeScriptAtOneAddress(t *testing.T) {
 	}
 }
 
-// server-everything's own HTTP servers, hosted as remote servers. Checks of what
-// docs/remote-servers.md does not promise may fail.
+// Clients pass with server-everything's own HTTP servers, hosted as remote servers. A
+// check may fail if docs/remote-servers.md does not promise its feature.
 func TestDormousePassesClientsWithARemoteServer(t *testing.T) {
 	for far, lacks := range map[string][]string{streamable: nil, sse: {"roots", "logging"}} {
 		t.Run("upstream "+far, func(t *testing.T) {
 			t.Parallel()
 			url := programtest.Host(t, map[string]any{"everything": remoteEntry(startReference(t, far))})["everything"].URL
 			for _, c := range clientsOver(streamable) {
-				// The others wait a minute or more for what such a server lacks; make matrix
-				// runs them.
+				// The other clients wait a minute or more for a feature that such a
+				// server lacks; make matrix runs them.
 				if c.name != map[string]string{streamable: "ts-1.32.2", sse: "go-1.8.0"}[far] {
 					continue
 				}

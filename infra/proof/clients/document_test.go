@@ -113,8 +113,8 @@ func (s *coldSite) handler(t *testing.T) http.Handler {
 	})
 }
 
-// checkDocument checks that the client was the one of the document. Dormouse keeps the
-// document for some minutes.
+// checkDocument checks that the client used its metadata document and did not register.
+// Dormouse keeps the document for some minutes, so it fetches the document once.
 func (s *coldSite) checkDocument(t *testing.T) {
 	t.Helper()
 	if fetched, registered := s.fetched.Load(), s.registered.Load(); fetched != 1 || registered != 0 {

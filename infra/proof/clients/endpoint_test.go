@@ -32,8 +32,7 @@ func dormouseURLs(mcp, socket string) urls {
 }
 
 // startDormouse returns the URLs of a Dormouse that hosts the pinned server-everything
-// over stdio. It is the one that DORMOUSE_TEST_URL names, or else one that startDormouse
-// starts.
+// over stdio. It uses the Dormouse at DORMOUSE_TEST_URL, or else starts one.
 func startDormouse(t *testing.T) urls {
 	t.Helper()
 	if url := os.Getenv(urlVariable); url != "" {

@@ -39,9 +39,10 @@ const (
 	javaHelp      = "Maven and a JDK of 17 or newer are needed"
 )
 
-// Row A-51 with Keycloak, and the exchange of tokens (RFC 8693). Users sign in there by way of Dormouse, and without it, with
-// tokens of Keycloak. For these the realm has what docs/sign-in.md says: a scope that adds
-// the server's URL to the audience, and registration without the policy of trusted hosts.
+// Row A-51 with Keycloak, and the exchange of tokens (RFC 8693). Users sign in at
+// Keycloak through Dormouse, or clients bring Keycloak's own tokens. For these tokens the
+// realm has what docs/sign-in.md says: a scope that adds the server's URL to the
+// audience, and registration without the policy of trusted hosts.
 func TestRealClientsSignInWithKeycloak(t *testing.T) {
 	k := startKeycloak(t)
 	for mode, host := range map[string]func(*testing.T, *keycloak) string{"provider": hostWithKeycloak, "tokens of the provider": hostWithKeycloaksTokens} {
@@ -210,8 +211,8 @@ func hostWithKeycloaksTokens(t *testing.T, k *keycloak) string {
 // keycloak is a running Keycloak with an administrator.
 type keycloak struct{ at, token string }
 
-// newRealm makes a realm with the user ada of the group engines, whose tokens rotate, and
-// returns its issuer.
+// newRealm makes a realm whose refresh tokens rotate, with the user ada of the group
+// engines. It returns the realm's issuer.
 func (k *keycloak) newRealm(t *testing.T, name string) string {
 	t.Helper()
 	k.login(t)
@@ -243,7 +244,7 @@ func (k *keycloak) login(t *testing.T) {
 	k.token = got.Token
 }
 
-// post makes something and returns its id.
+// post creates an object and returns its id.
 func (k *keycloak) post(t *testing.T, path string, v any) string {
 	t.Helper()
 	at := k.do(t, http.MethodPost, path, v, nil)

@@ -84,8 +84,8 @@ func (c column) wanted() bool {
 	return only == "" || slices.Contains(strings.Split(only, ","), strings.Trim(c.title, "`"))
 }
 
-// place is where the client of a cell finds its server. one is the name of the server there,
-// if the URL has others too.
+// place is where the client of a cell finds its server. one is the name of the server if
+// the URL has several servers, and "" otherwise.
 type place struct{ url, one string }
 
 // matrixRow is a client in one of its modes.
@@ -146,8 +146,8 @@ func (r matrixRow) title() string {
 	return name + " " + version
 }
 
-// slug names the server of a cell. At the address of a group, the names of a server with a
-// long name begin with a short form of it, so it gets a short one.
+// slug names the server of a cell. It is short at the address of a group, where the names
+// of tools begin with the server's name. Dormouse would abbreviate a long one.
 func slug(c column, r matrixRow) string {
 	if c.one {
 		c.title, r.mode = "one", strings.NewReplacer("through mcp-remote 0.15.1", "through").Replace(r.mode)
@@ -198,8 +198,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// hostCells starts a Dormouse with a server of its own for each row. Behind the address of a
-// group there is another one beside it.
+// hostCells starts a Dormouse with one server for each row. For a column at the address
+// of a group, each row's group has a second server.
 func hostCells(t *testing.T, c column, rows []matrixRow) []place {
 	t.Helper()
 	groups := map[string]any{}
@@ -278,7 +278,8 @@ func inspect(t *testing.T, at place) (passed int) {
 	return passed
 }
 
-// matrixTable returns the table. Cells of columns that did not run are those of the page.
+// matrixTable returns the table. A column that did not run keeps the cells that it has in
+// page.
 func matrixTable(rows []matrixRow, passed [][]int, page string) string {
 	old := oldCells(page)
 	var b strings.Builder

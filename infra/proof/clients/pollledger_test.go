@@ -24,7 +24,7 @@ type ledger struct {
 	all []*seen // in the order in which the requests came
 }
 
-// seen is one exchange. Only after it has ended may others read the body.
+// seen is one exchange. Only its handler may use the body before the exchange has ended.
 type seen struct {
 	method  string
 	session session.ID

@@ -28,8 +28,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
 )
 
-// person is at the browser of a program that signs in. The program prints the URL that its
-// user should open, and listens for the answer.
+// person is the user of a program that signs in. The program prints the URL that the user
+// should open, and listens for the callback.
 type person struct {
 	user   *webuser.User
 	logins atomic.Int32
@@ -101,8 +101,9 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 func mcpRemoteSignsIn(t *testing.T, at string) {
 	t.Helper()
 	state := t.TempDir()
-	// The port that mcp-remote derives from the URL may be taken the first time and free the
-	// second. It then deletes its registration, and with it the sign-in.
+	// The test names the port. mcp-remote would derive a port from the URL, which may be
+	// taken the first time and free the second. It would then delete its registration,
+	// and with it the sign-in.
 	_, port, err := net.SplitHostPort(freeAddress(t))
 	if err != nil {
 		t.Fatal(err)
@@ -255,11 +256,12 @@ func endGrant(t *testing.T, at string, of tokens) {
 	}
 }
 
-// tokens are those that a program keeps.
+// tokens are the tokens that a program has stored.
 type tokens struct{ access, refresh string }
 
-// kept reads the tokens in a program's file. Only we write tokens that begin so. The same
-// letters may be in the middle of another token, so what is before them counts.
+// kept reads the tokens in a program's file. Only Dormouse's tokens begin with da_ and
+// dr_. The same letters may occur within another token, so kept also checks the character
+// before them.
 func kept(t *testing.T, path string) tokens {
 	t.Helper()
 	text := programtest.Read(t, path)
@@ -273,8 +275,8 @@ func kept(t *testing.T, path string) tokens {
 	return tokens{find("da"), find("dr")}
 }
 
-// spoil changes the end of the access token in a program's file, as if it had expired. It
-// returns the tokens from before.
+// spoil changes the end of the access token in a program's file, so that the token is
+// refused like an expired one. It returns the tokens from before.
 func spoil(t *testing.T, path string) tokens {
 	t.Helper()
 	before := kept(t, path)

@@ -27,7 +27,8 @@ type guarded struct {
 	data string // its data folder
 }
 
-// asked returns how many requests each principal has sent to it, by its log.
+// asked returns how many requests each principal has sent to the remote server, as its
+// log says.
 func (g guarded) asked(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -107,8 +108,9 @@ func (n near) connect(t *testing.T, link, key, name string) {
 	}
 }
 
-// A remote server whose users sign in there: dormouse add finds out where, each principal
-// gets a token of their own, and one without a token is told where to get one.
+// Users of a remote server sign in there. dormouse add finds out where. Each principal
+// gets a token of their own, and a call of a principal without a token returns a link to
+// get one.
 func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 	root, address := programtest.Root(t), freeAddress(t)
 	far := guarded{data: t.TempDir()}

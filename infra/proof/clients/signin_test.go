@@ -36,9 +36,10 @@ func signInClients() map[string]func(t *testing.T) []string {
 	}
 }
 
-// Rows: sign-in by registration, list, call, and refresh. Users sign in
-// with any name, also at the address of all servers, and behind API Gateway; at
-// oidc-provider, by way of Dormouse; and there without it, with tokens of oidc-provider.
+// Rows: each client registers, signs in, lists, calls, and refreshes
+// its token. Users sign in with any name, also at the address of all servers and behind
+// API Gateway; at oidc-provider through Dormouse; or at oidc-provider directly, with its
+// tokens.
 func TestRealClientsSignIn(t *testing.T) {
 	for place, host := range map[string]func(*testing.T) string{
 		"any name": hostWithSignIn, "the address of all servers": hostOneWithSignIn, "behind API Gateway": hostBehindAPIGateway,
@@ -80,8 +81,9 @@ func prepareVisit(t *testing.T) string {
 	return programtest.Build(t, filepath.Join("clients", "visit"), ".", "./visit")
 }
 
-// Row A-23: a call that needs another scope is refused before it runs. These clients sign
-// in once more, and the call runs once. TypeScript 1.32 refreshes its token and gives up.
+// Row A-23: a call that needs another scope is refused before it runs. The client then
+// signs in once more, and the call runs once. TypeScript 1.32 cannot do this, so it is
+// left out: it refreshes its token and gives up.
 func TestRealClientsStepUp(t *testing.T) {
 	servers := map[string]any{"access": map[string]any{"scopes": map[string]any{"counter": map[string]any{"counter:write": []string{"add"}}}}}
 	for name, prepare := range signInClients() {
@@ -109,7 +111,7 @@ func TestRealClientsStepUp(t *testing.T) {
 	}
 }
 
-// The versions of the two eras that clients negotiate.
+// Versions of the two eras of the protocol.
 const (
 	legacyEra = "2025-11-25"
 	modernEra = "2026-07-28"
@@ -122,7 +124,7 @@ type signingIn struct {
 	revoke   bool   // its grant is revoked at last, and it signs in again
 }
 
-// signInWith runs a program that signs in, and checks what it says.
+// signInWith runs a program that signs in, and checks what it prints.
 func signInWith(t *testing.T, command []string, url string, how signingIn) {
 	t.Helper()
 	command, logins, status := append(command, "--url", url), 1, 0
@@ -160,8 +162,8 @@ func hostWithSignIn(t *testing.T) string {
 	return programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
 }
 
-// hostBehindAPIGateway starts the same as functions behind stand-ins of API Gateway and
-// Lambda. Like API Gateway, they rename the header WWW-Authenticate.
+// hostBehindAPIGateway is hostWithSignIn with functions behind stand-ins of API Gateway
+// and Lambda. Like API Gateway, they rename the header WWW-Authenticate.
 func hostBehindAPIGateway(t *testing.T) string {
 	t.Helper()
 	at := programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth", "--functions", "process")["counter"].URL
@@ -176,7 +178,7 @@ func hostBehindAPIGateway(t *testing.T) string {
 	return at
 }
 
-// hostOneWithSignIn starts the same, and returns the address of all servers.
+// hostOneWithSignIn is hostWithSignIn, but returns the address of all servers.
 func hostOneWithSignIn(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSuffix(hostWithSignIn(t), "counter/mcp") + "mcp"
@@ -197,8 +199,9 @@ func hostWithProvidersTokens(t *testing.T) string {
 	return hostWithAccess(t, "idp", freeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
 }
 
-// hostWithIntrospection starts one that asks oidc-provider about tokens that only the
-// provider can read. oidc-provider refuses to be asked about a JWT.
+// hostWithIntrospection starts a Dormouse that asks oidc-provider about tokens that only
+// the provider can read. These tokens are opaque: oidc-provider does not answer about a
+// JWT.
 func hostWithIntrospection(t *testing.T) string {
 	t.Helper()
 	issuer := startProvider(t, "http://127.0.0.1/unused", "opaque")
@@ -233,7 +236,7 @@ func startProvider(t *testing.T, callback, tokens string) string {
 	return "http://127.0.0.1:" + port
 }
 
-// freeAddress returns an address of this machine at which nobody listens.
+// freeAddress returns an address of this machine at which no program listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

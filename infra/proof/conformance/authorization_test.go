@@ -21,12 +21,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 )
 
-// The suite's scenarios for authorization servers ask ours: for its metadata, and for a
-// token, with a user who signs in. All its other scenarios about authorization test
-// clients. The suite exits 0 when it has left a scenario out, so the checks are counted.
+// The suite's scenarios for authorization servers ask Dormouse's for its metadata, and
+// for a token, with a user who signs in. The suite's other scenarios about authorization
+// test clients. The test counts the checks, because the suite exits 0 even if it has left
+// a scenario out.
 //
-// The client is public. Given a client with a secret, the suite does not send the secret
-// to a server that also has public clients, and then fails.
+// The client is public. With a confidential client the suite would fail: it sends no
+// secret to a server that also has public clients.
 func TestAuthorizationScenariosPass(t *testing.T) {
 	suite := installSuite(t)
 	t.Chdir(programtest.Root(t)) // where DynamoDB Local is kept
@@ -62,8 +63,9 @@ func TestAuthorizationScenariosPass(t *testing.T) {
 	t.Logf("lanes:\n%s", table(rows))
 }
 
-// authorize runs the scenarios for authorization servers. Its user follows the URL that
-// the suite prints, to the suite's callback, which is an address.
+// authorize runs the scenarios for authorization servers. A user opens the URL that the
+// suite prints, and is redirected to the suite's callback, which listens at the address
+// callback.
 func (s suite) authorize(t *testing.T, lane, callback string, arguments ...string) []scenario {
 	t.Helper()
 	dir := filepath.Join(toolsDir(t), "results", lane)
@@ -99,8 +101,8 @@ func (s suite) authorize(t *testing.T, lane, callback string, arguments ...strin
 	return results
 }
 
-// signIn reads the suite's output to its end. When the suite waits for its callback, it
-// goes to the URL that came before.
+// signIn reads the suite's output to its end. When the suite waits for its callback,
+// signIn opens the URL that the suite printed before.
 func signIn(ctx context.Context, output io.Reader) (err error) {
 	link, url := regexp.MustCompile(`^http\S+/authorize\?\S+$`), ""
 	for lines := bufio.NewScanner(output); lines.Scan(); {

@@ -9,9 +9,10 @@
 // suite lacks the tools that the scenarios for 2026-07-28 call. Ours has them, and asks
 // its client where a modern server would answer with input requests.
 //
-// A lane passes when every scored scenario has a check that succeeded and none that failed
-// or warned. No failure is expected. The test ignores the suite's exit code and its ticks:
-// it also prints a tick for warnings, and for scenarios that have proved nothing.
+// A lane passes when every scored scenario has a check that succeeded and none that
+// failed or warned. No failure is expected. The test ignores the suite's exit code and
+// its ticks: the suite also prints a tick for warnings, and for scenarios that have
+// proved nothing.
 //
 // servers/native is a server in Go that is hosted without a box. It is part of function
 // programs of its own.
@@ -21,7 +22,8 @@
 //
 // If the server has an HTTP server of its own, the suite also runs against that one, as a
 // control. Every check that succeeds there must succeed through Dormouse, scored or not.
-// The control also tells a broken suite from a broken endpoint. It is not judged itself.
+// The control also tells a broken suite from a broken endpoint. The test does not judge
+// the control itself.
 //
 // The suite's one scenario about polling needs a tool that takes longer than the suite
 // waits; slow_test.go has it. shared/front and infra/proof/clients test the rest

@@ -70,7 +70,7 @@ func startDirectly(t *testing.T, binary string, args ...string) string {
 func startAt(t *testing.T, address, binary string, args ...string) *programtest.Process {
 	t.Helper()
 	p := programtest.Start(t, nil, append([]string{binary, "-http", address}, args...)...)
-	// It says nothing when it serves.
+	// The server prints nothing when it is ready, so try to connect.
 	for deadline := time.Now().Add(readyLimit); ; {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {

@@ -37,9 +37,9 @@ type requirements struct {
 	scored, notScored []string
 }
 
-// parseRequirements reads the output of `conformance list --requirements`. It has a list
-// of scenarios below a line for each side. After these come the scenarios that are run but
-// not scored, each with its side after it.
+// parseRequirements reads the output of `conformance list --requirements`. The output
+// lists the scored scenarios by side, below a line such as "Server". Then it lists the
+// scenarios that are run but not scored, each with its side after it.
 func parseRequirements(listing string) (requirements, error) {
 	var r requirements
 	section := ""
@@ -191,7 +191,7 @@ func (c check) message() string {
 }
 
 // details returns what the check recorded, often the exchange, on one line of at most
-// limit bytes. The results have all of it.
+// limit bytes. The result files have the whole text.
 func (c check) details(limit int) string {
 	var line bytes.Buffer
 	if json.Compact(&line, c.Details) != nil || line.Len() == 0 {
@@ -216,8 +216,9 @@ func problemsOf(results []scenario) []string {
 
 // lost lists the checks that succeed when the suite asks the server directly, but fail,
 // warn or are skipped here, in any scenario, scored or not. Dormouse must not lose a
-// feature of the server. It leaves out a check that is no longer made: if a host answers
-// in JSON what the server streams, there is no stream to check.
+// feature of the server. lost leaves out a check that the suite does not make here. For
+// example, a host may answer in JSON what the server streams, so there is no stream to
+// check.
 func lost(direct, here []scenario) []string {
 	var lines []string
 	for i, d := range direct {

@@ -15,17 +15,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// killRounds is how often each remote server is killed in the middle of a call, at each address.
-// In every second round it reads nothing from before the call until it is killed, within
-// unread.
+// killRounds is how often the test kills each remote server in the middle of a call, at
+// each address. In every second round the test pauses the server before the call, and
+// kills it after unread, so the server never reads the call.
 const (
 	killRounds = 6
 	unread     = 1500 * time.Millisecond
 )
 
-// The suite's servers are remote servers of each era. They are killed in the middle of calls,
-// are away for a call, and come back. Each call ends with its result, or with an error that says
-// what is not known. The client goes on in its session.
+// The suite's servers are remote servers of each era. The test kills each in the middle
+// of a call, makes a call while it is down, and starts it again. Each call ends with its
+// result, or with an error that says what is not known. The client keeps its session.
 func TestRemoteServersAreKilledInTheMiddleOfCalls(t *testing.T) {
 	binaries := buildServers(t)
 	for name, far := range map[string]struct {
@@ -60,7 +60,8 @@ func killedInCalls(t *testing.T, url, tool string, up *programtest.Process, rest
 			}
 		},
 	})
-	// The transport of sessions: 2026-07-28 has none that could survive.
+	// This client uses a transport with sessions: 2026-07-28 has no session that could
+	// survive.
 	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: revision2025})
 	if err != nil {
 		t.Fatal(err)

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// The scenarios about tasks are in no set of requirements. The scenario about
-// notifications skips itself, because the suite does not yet read the stream on which they
-// come. --force runs them although they belong to no version. The test lists the tools
-// first, as clients do, so that Dormouse knows their task support.
+// The suite does not score the scenarios about tasks, and they belong to no version:
+// --force runs them. The scenario about notifications skips itself, because the suite
+// does not yet read the stream with the notifications. The test lists the tools first, as
+// clients do, so that Dormouse knows their task support.
 func TestTasksScenariosPass(t *testing.T) {
 	suite := installSuite(t)
 	urls := startDormouse(t, map[string]server{

@@ -17,18 +17,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// servers are the names of the servers that answer. Two more do not.
+// servers are the names of the working servers. One more, billing, fails at its start.
 var servers = strings.Fields("weather github linear postgres search calendar mail notes files browser maps translate stocks slack jira docs images music recipes tickets")
 
-// checks are the names of what console.mjs checks.
+// checks are the names of the checks that console.mjs makes on a machine.
 var checks = []string{
 	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight",
 }
 
-// ofAStack are those of the console of a stack.
+// ofAStack are the checks on the console of a stack.
 var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "said where the rest is", "stop and end"}
 
-// withProvider are those of a sign-in.
+// withProvider are the checks of a sign-in at a provider.
 var withProvider = []string{"an operator signs in", "a viewer signs in", "a stranger does not", "a grant ends"}
 
 // TestConsoleInARealBrowser needs Chromium: the one in DORMOUSE_TEST_BROWSER, or else one
@@ -53,7 +53,8 @@ func TestConsoleSignInInARealBrowser(t *testing.T) {
 	look(t, place{oauth: true}, withProvider, "--access", "oauth", "--listen", at)
 }
 
-// place is what a console is of.
+// place says which console is tested: of a machine by default, of a stack, or one with
+// sign-in.
 type place struct{ stack, oauth bool }
 
 func rule(group string) map[string]any { return map[string]any{"groups": []string{group}} }

@@ -86,7 +86,7 @@ func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	}
 }
 
-// The short answer in the questions and the sums of the page are written by hand.
+// The sums in docs/faq.md are written by hand. They must be those of docs/costs.md.
 func TestTheQuestionsSayTheSumsOfTheMonths(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/costs.md")
 	if err != nil {
@@ -127,8 +127,8 @@ func TestAnAlwaysOnTaskCostsTheSameWithoutCalls(t *testing.T) {
 	}
 }
 
-// The page has what AWS publishes, copied by hand. Each price that is calculated with has a
-// row there with the same value, and each row is calculated with.
+// The page has what AWS publishes, copied by hand. Each price that the command uses has a
+// row with the same value, and the command uses each row.
 func TestEveryPriceIsARowOfTheList(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/costs.md")
 	if err != nil {

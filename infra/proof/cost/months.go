@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// work describes the calls of a month. They come in sessions. Each session has this many
-// calls one after another, and they keep a box awake.
+// work describes the calls of a month. They are split into sessions. A session makes this
+// many calls one after another, which keep a box awake.
 type work struct {
 	calls  int           // of a session
 	talk   time.Duration // from its first message to its last

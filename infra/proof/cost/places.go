@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// place is where a box may run, with what a wake there needs. The starts are assumptions:
-// nobody has measured them on AWS.
+// place is one way to run a box, with the time and the cost of a wake. The times are
+// assumptions: they are not measured on AWS.
 type place struct {
 	name  string
 	start time.Duration // until the first result

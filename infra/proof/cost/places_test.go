@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// F-18: what a box costs by the time it is awake, within a tenth of the figures by which
-// the places were compared.
+// F-18: what a box costs by the time that it is awake, within a tenth of the figures by
+// which the places for boxes were compared.
 func TestABoxCostsByItsPlace(t *testing.T) {
 	want := map[string][]float64{ // for a million, by idle time
 		"Fargate": {248, 248, 372, 620}, "Lambda 512 MB, a new": {112, 179, 479, 879}, "Lambda 512 MB, the same": {36, 103, 403, 803},

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// tables are what is printed.
+// tables prints the tables.
 type tables struct {
 	out        io.Writer
 	prices     meter.Prices
@@ -22,7 +22,7 @@ type tables struct {
 // messages. alarms counts the metrics that the alarms watch, because AWS bills those.
 type stack struct{ alarms, dashboards, secrets int }
 
-// The prices of these for a month, in US dollars, without free tiers.
+// Prices of these resources for a month, in US dollars, without free tiers.
 const (
 	alarmMonth     = 0.10
 	dashboardMonth = 3.00
@@ -131,7 +131,7 @@ func (t tables) byService(u meter.Units) map[string]float64 {
 	return by
 }
 
-// These are for a client that listens and for a WebSocket that stays open.
+// Intervals of clients that listen: by polling, over a WebSocket, and on a held stream.
 const (
 	listenEvery = 61 * time.Second // the poll is held for a second, and the client comes back after sixty
 	pingEvery   = 9 * time.Minute

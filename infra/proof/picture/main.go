@@ -1,6 +1,6 @@
 // Command picture types the first block of commands of README.md into two terminals, and
-// writes what they show as an animated SVG. Every line in it is what the program printed.
-// Waits are cut short, and nothing else: make pictures runs it.
+// writes what they show as an animated SVG. The lines are exactly those that the program
+// printed; only waits are shorter. make pictures runs it.
 package main
 
 import (
@@ -83,8 +83,9 @@ func commands(page string) (lines []string) {
 	return lines
 }
 
-// film records the commands. One that goes on, dormouse run, keeps the first terminal; those
-// behind it are typed into the second. The film ends when the server is asleep again.
+// film records the commands. dormouse run, which does not return, keeps the first
+// terminal; film types the commands after it into the second. The film ends when the
+// server is asleep again.
 func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, err error) {
 	r := &reel{last: time.Now()}
 	first, second := r.terminal(16), r.terminal(8)
@@ -133,8 +134,8 @@ func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, 
 	return r.svg(), nil
 }
 
-// reel has what all terminals showed, and when. Its time leaves out what is longer than
-// longest in a wait. Safe for concurrent use.
+// reel has what all terminals showed, and when. A wait counts as longest at most. Safe
+// for concurrent use.
 type reel struct {
 	mu    sync.Mutex
 	last  time.Time // of the last change
@@ -162,7 +163,8 @@ func (r *reel) terminal(rows int) *terminal {
 	return t
 }
 
-// writes shows output. By is how long it takes in the picture, 0 for as long as it took.
+// writes shows output. by is how long that takes in the picture, 0 for as long as it
+// took.
 func (t *terminal) writes(output string, by time.Duration) {
 	t.reel.mu.Lock()
 	defer t.reel.mu.Unlock()
@@ -233,7 +235,7 @@ func (t *terminal) waitFor(ctx context.Context, text string, ended <-chan struct
 	}
 }
 
-// hold leaves everything as it is for a while.
+// hold leaves the picture as it is for a while.
 func (r *reel) hold(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -72,7 +72,8 @@ func TestCommandsAreThoseOfTheFirstBlockWithoutComments(t *testing.T) {
 	}
 }
 
-// A text is seen from its time until another takes its row. The last one stays to the end.
+// A text is visible from its time until another takes its row. The last one stays to the
+// end.
 func TestATextIsSeenInItsTime(t *testing.T) {
 	r := &reel{last: time.Now()}
 	screen := &terminal{reel: r, screen: vt.NewEmulator(columns, 2), changed: make(chan struct{})}

@@ -78,7 +78,7 @@ func row(t *terminal, y int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// classOf returns the class of a cell: faint, or red, which is all that Dormouse prints.
+// classOf returns the class of a cell: faint or red. Dormouse prints no other styles.
 func classOf(s uv.Style) string {
 	switch {
 	case s.Attrs&uv.AttrFaint != 0:
@@ -102,8 +102,8 @@ const style = `text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu
 @media(prefers-reduced-motion:reduce){.s{animation:none}.e{visibility:visible}}
 `
 
-// svg returns the picture. Each text is there all the time, and to be seen in its own. Who
-// wants no motion sees the end.
+// svg returns the picture. It has all texts, and each is visible for its time only.
+// Viewers who prefer reduced motion see the last state.
 func (r *reel) svg() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,8 @@ func percent(at, whole time.Duration) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.2f", 100*at.Seconds()/whole.Seconds()), ".00") + "%"
 }
 
-// hide returns the keyframe in which a text goes. At the end of the whole there is none.
+// hide returns the keyframe that hides a text at a time. A text that stays to the end
+// needs none.
 func hide(at, whole time.Duration) string {
 	if at >= whole {
 		return ""

@@ -7,9 +7,11 @@
 // the place of the runner, which stands in for Lambda: it enters a cgroup with a quota of
 // MB/1769 of a processor (period 20 ms), empties the cache, and becomes the real runner.
 // The clock starts when the script is in the cgroup, and ends when the client has the
-// result of a tool. The welcome is when the host has answered the runner's hello. A plain start is the server alone in the same cgroup, with initialize
-// and the same call over its pipes. Both alternate, so that other load meets both. All files
-// are in memory, because the disk of this machine says nothing about that of a box.
+// result of a tool. The time to the welcome ends when the host has answered the runner's
+// hello. A plain start is the server alone in the same cgroup, with initialize and the
+// same call over its pipes. Wakes and plain starts alternate, so that other load affects
+// both. All files are in memory, because the disk of this machine says nothing about that
+// of a box.
 package main
 
 import (
@@ -368,11 +370,11 @@ func at(times []time.Duration, q float64) time.Duration {
 	return all[min(len(all)-1, int(q*float64(len(all))))]
 }
 
-// cgroup limits the processes in it to a share of a processor.
+// cgroup is a cgroup that limits its processes to a share of a processor.
 type cgroup struct{ folder string }
 
-// limit makes a cgroup; a share of 0 is no limit. Its processes come before others, so that they get their share on a
-// machine with other load.
+// limit makes a cgroup; a share of 0 is no limit. The kernel prefers its processes to
+// others, so that they get their share on a machine with other load.
 func limit(name string, share float64) (cgroup, error) {
 	const period = 20_000 // µs
 	quota, most := "-1", "max"
@@ -396,7 +398,7 @@ func limit(name string, share float64) (cgroup, error) {
 	return g, nil
 }
 
-// enter is a command of a shell that moves it into the cgroup.
+// enter returns a shell command that moves the shell into the cgroup.
 func (g cgroup) enter() string { return "echo $$ >" + g.processes() }
 
 func (g cgroup) processes() string { return filepath.Join(g.folder, "cgroup.procs") }

@@ -116,7 +116,7 @@ parameter_overrides = "Spot=true IdleSeconds=30"
 stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 `
 
-// templateFile is the template, also from another folder.
+// templateFile is an absolute path, because tests change their folder.
 var templateFile, _ = filepath.Abs(filepath.Join("..", "..", "..", "template.yaml")) //nolint:gochecknoglobals // read only
 
 var servers = `{"mcpServers": {"x": {"command": "a"}}}` //nolint:gochecknoglobals // tests write others
@@ -156,7 +156,7 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
 		t.Error(d)
 	}
-	// The repository comes with the stack.
+	// The stack creates the image repository, so the image is pushed after sam deploy.
 	a.before("aws iam create-service-linked-role", "sam deploy")
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
@@ -280,7 +280,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		a := usual(t)
 		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"TrafficShift","ParameterValue":"Canary10Percent15Minutes"},{"ParameterKey":"Boxes"`, 1)}
 		a.replies["aws ecs list-tasks --cluster the-cluster --query"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
-		// Their networks go after they have stopped, and the cluster after that.
+		// Stopped tasks stay in the cluster until their networks are removed.
 		a.replies["aws ecs list-tasks --cluster the-cluster --desired-status STOPPED"] = []string{`["t1","t2"]`}
 		a.replies["aws ecs describe-tasks"] = []string{`["t1"]`, `["t1","t2"]`, `["t2"]`, `[]`}
 		a.replies["aws ecs stop-task"] = []string{""}
@@ -331,7 +331,8 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	}
 }
 
-// A version that may not be deleted would otherwise be tried for ever.
+// If AWS refuses to delete a version, the deletion of the bucket ends with that error. It
+// does not try for ever.
 func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
 	a := usual(t)
 	a.replies["aws s3api list-object-versions"] = []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`}
@@ -342,7 +343,8 @@ func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
 	}
 }
 
-// All APIs of a region share the role. A stack that made one would take that of the others.
+// All APIs of a region share one role. A stack that set a role of its own would replace
+// that of the others.
 func TestAccessLogsNeedTheRoleOfTheAccount(t *testing.T) {
 	for role, want := range map[string]string{"None": "aws apigateway update-account", "arn:aws:iam::1:role/logs": ""} {
 		a := usual(t)
@@ -407,7 +409,7 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 	if _, err := deploy(t, a, "default", watch, "up"); err != nil || len(a.ran("aws cloudformation wait")) != 2 {
 		t.Errorf("after an hour: %v; waited %q", err, a.ran("aws cloudformation wait"))
 	}
-	// An owner deploys the mend of an alarm's cause while the alarm rings.
+	// An owner deploys a fix while the alarm still rings.
 	a = account()
 	if _, err := deploy(t, a, "default", func(p *program) { p.watch = 0 }, "up"); err != nil || len(a.ran("aws cloudwatch")) > 0 {
 		t.Errorf("%v, ran %q", err, a.log)

@@ -75,8 +75,9 @@ func (p *program) boxesOff(ctx context.Context, s *stack) error {
 	return err
 }
 
-// endTasks stops all boxes, and waits until all have ended. A task that is to stop is no
-// longer among those that are to run, and the cluster has it until its network is gone.
+// endTasks stops all boxes, and waits until all have ended. ECS lists a task that was
+// told to stop only under the desired status STOPPED. The task is in the cluster until
+// its network is removed.
 func (p *program) endTasks(ctx context.Context) error {
 	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
 		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")
@@ -108,7 +109,7 @@ func (p *program) endTasks(ctx context.Context) error {
 	}
 }
 
-// ending returns the tasks that are to stop, and have not.
+// ending returns the tasks that were told to stop and have not stopped yet.
 func (p *program) ending(ctx context.Context, cluster string) (all []string, err error) {
 	stopped, err := p.list(ctx, "ecs", "list-tasks", "--cluster", cluster, "--desired-status", "STOPPED", "--query", "taskArns")
 	if err != nil {

@@ -25,7 +25,8 @@ type parameter struct {
 }
 
 // parameters reads the section Parameters of a template in which each value stands on the
-// line of its name, as in ours. CloudFormation would refuse a value after the build.
+// line of its name, as in template.yaml. With them the program can refuse a bad value
+// before the build; CloudFormation would refuse it only after the build.
 func parameters(template string) (map[string]parameter, error) {
 	_, text, _ := strings.Cut(template, "\nParameters:\n")
 	all, name := map[string]parameter{}, ""
@@ -72,7 +73,7 @@ func parameters(template string) (map[string]parameter, error) {
 	return all, nil
 }
 
-// check says why a value is none of the parameter.
+// check returns an error if the parameter cannot have a value.
 func (p parameter) check(value string) error {
 	if len(p.values) > 0 && !slices.Contains(p.values, value) {
 		return fmt.Errorf("%q is none of %s", value, strings.Join(p.values, ", "))
@@ -108,15 +109,16 @@ func known(template map[string]parameter, values map[string]string) error {
 	return nil
 }
 
-// question is one of the guide. Its answer is a parameter of template.yaml, unless check is
-// set.
+// question is a question of the guide. Without text it asks for the parameter of this
+// name. check is a further check of the answer, nil for none.
 type question struct {
 	name, text, usual string
 	when              func(map[string]string) bool // of the answers before; nil for always
 	check             func(string) error
 }
 
-// stackName is that of CloudFormation; see [settings.fits] for its length.
+// stackName matches the stack names that CloudFormation accepts; [settings.fits] checks
+// their length.
 var stackName = regexp.MustCompile(`^[a-zA-Z][-a-zA-Z0-9]*$`)
 
 func form(pattern *regexp.Regexp) func(string) error {
@@ -153,8 +155,9 @@ func some(value string) error {
 	return nil
 }
 
-// guide asks for the settings of a first stack, writes them into samconfig.toml, and returns
-// what is there by that name. Without a terminal it says which settings it takes.
+// guide asks for the settings of a first stack, writes them into samconfig.toml, and
+// returns the stack of the chosen name, nil if there is none. Without a terminal it asks
+// nothing, and prints which settings it uses.
 func (p *program) guide(ctx context.Context, template map[string]parameter) (*stack, error) {
 	region := cmp.Or(p.config.region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 	if region == "" { // the command fails where there is none

@@ -86,7 +86,8 @@ func TestWithoutAllAnswersNothingIsWrittenOrDeployed(t *testing.T) {
 	}
 }
 
-// A user is asked once, and not if the values are already named.
+// The guide asks only at a terminal, only for a new stack, and only if the command names
+// no parameters.
 func TestNothingIsAskedWithoutATerminalOrNeed(t *testing.T) {
 	for want, c := range map[string]struct {
 		stack string
@@ -109,7 +110,8 @@ func TestNothingIsAskedWithoutATerminalOrNeed(t *testing.T) {
 	}
 }
 
-// CloudFormation would find a default that its own rules forbid at the first deployment.
+// CloudFormation would refuse a default that breaks its parameter's own rules, but only
+// at the first deployment.
 func TestEveryParameterOfTheTemplateIsRead(t *testing.T) {
 	text, err := os.ReadFile(templateFile)
 	if err != nil {

@@ -61,8 +61,9 @@ func (p *program) up(ctx context.Context) error {
 	if _, err := p.do(ctx, build); err != nil {
 		return err
 	}
-	// The repository is part of the stack. A new stack has no keys yet, so no caller
-	// needs its image before it is there.
+	// The image repository is part of the stack, so the image of a new stack is pushed
+	// after sam deploy. No caller needs the image earlier, because a new stack has no
+	// keys.
 	if s != nil {
 		if err := p.image(ctx, s, params, arch); err != nil {
 			return err

@@ -32,11 +32,11 @@ func minutes(text string) (int, error) {
 	return n, nil
 }
 
-// watched updates a stack as sam deploy does, and has CloudFormation watch alarms meanwhile
-// and for some minutes after. If one rings, it rolls everything back. With 0 minutes it has
-// CloudFormation watch none, also not those that it kept from the last update: an alarm that
-// rings already would roll back the update that mends its cause. The sam command has no flag
-// for either.
+// watched updates a stack as sam deploy does, and has CloudFormation watch alarms
+// meanwhile and for some minutes after. If an alarm rings, CloudFormation rolls
+// everything back. With 0 minutes CloudFormation watches no alarm, not even those of the
+// last update: an alarm that rings already would roll back the update that fixes its
+// cause. The command sam has no flag for either.
 func (p *program) watched(ctx context.Context, s *stack, params map[string]string, minutes int) error {
 	packaged, err := p.do(ctx, command{Name: p.sam, Args: []string{"package", "--config-env", p.config.section, "--resolve-s3", "--s3-prefix", p.config.stack}})
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *program) updated(ctx context.Context) error {
 	}
 }
 
-// suffix returns the end of the names of AWS in a partition.
+// suffix returns the end of AWS's domain names in a partition.
 func suffix(partition string) string {
 	if partition == "aws-cn" {
 		return "amazonaws.com.cn"

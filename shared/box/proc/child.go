@@ -61,13 +61,13 @@ type Child struct {
 	end       Exit
 }
 
-// Exit is how a process ended. The zero Exit means that it is not known.
+// Exit is how a process ended. The zero Exit means that this is not known.
 type Exit struct {
 	Code   *int
 	Signal string // such as SIGKILL
 }
 
-// String describes the end of the process, as the end of a sentence.
+// String describes how the process ended, as the last words of a sentence.
 func (e Exit) String() string {
 	switch {
 	case e.Code != nil:
@@ -228,8 +228,8 @@ func exitOf(s *os.ProcessState) Exit {
 	return Exit{Code: &code}
 }
 
-// drain reads a pipe to its end. Once the process has exited it reads only what the pipe
-// holds, and does not wait for other writers.
+// drain reads a pipe to its end. After the process has exited, drain reads only what the
+// pipe holds, and does not wait for other writers.
 type drain struct {
 	f      *os.File
 	exited <-chan struct{}

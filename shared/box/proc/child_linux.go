@@ -12,7 +12,8 @@ import (
 
 // attributes puts the process into a group of its own. If the runner dies without having
 // stopped the process, the kernel kills it. The kernel sends that signal when the thread
-// that started the process dies. The Go runtime keeps its threads.
+// that started the process dies. The Go runtime keeps its threads, so only the end of the
+// runner sends it.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -78,8 +78,8 @@ func carries(pid int, mark string) bool {
 	return false
 }
 
-// killMarked checks the mark again with a pidfd in hand, because another process may
-// have the number by now.
+// killMarked opens a pidfd before it checks the mark again, because another process may
+// have the pid by now.
 func killMarked(pid int, mark string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) { // before linux 5.3

@@ -60,8 +60,8 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	}
 }
 
-// ended waits until a process that was killed is a zombie or gone. It has lost its
-// environment, by which EndMarked knows it, a moment before.
+// ended waits until a killed process is a zombie or gone. EndMarked may return a moment
+// earlier, when the process has lost its environment.
 func ended(pid int) bool {
 	for deadline := time.Now().Add(5 * time.Second); alive(pid); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {

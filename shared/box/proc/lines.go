@@ -20,14 +20,14 @@ type LineReader struct {
 	max int
 }
 
-// NewLineReader makes a reader for lines of up to limit bytes, with their ends.
+// NewLineReader makes a reader for lines of up to limit bytes, including the line end.
 func NewLineReader(r io.Reader, limit int) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit}
 }
 
 // Next returns a line without its LF or CRLF; the caller owns it. The last line needs no
-// end. For a line over the limit the error is a *TooLong, and the next call returns the
-// next line. Other errors are those of the reader.
+// line end. For a line over the limit the error is a *TooLong, and the next call returns
+// the next line. Other errors are those of the reader.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var long *TooLong
@@ -142,7 +142,7 @@ func (q *Queue) Push(line []byte) bool {
 	return true
 }
 
-// WriteLines writes each line with its end, until the queue is closed (nil) or w fails.
+// WriteLines writes each line and a line end, until the queue is closed (nil) or w fails.
 // It closes the queue when it returns.
 func (q *Queue) WriteLines(w io.Writer) error {
 	defer q.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// readLines reads all lines; one that was left out is "<n bytes>".
+// readLines reads all lines. It returns a line over the limit as "<n bytes>".
 func readLines(t *testing.T, r io.Reader, limit int) []string {
 	t.Helper()
 	lines := NewLineReader(r, limit)
@@ -157,7 +157,7 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	}
 	q.Close()
 	_ = r.Close()
-	// A line may or may not have been under way when the pipe was closed.
+	// WriteLines fails only if it was writing a line when the pipe was closed.
 	if err := <-done; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		t.Error(err)
 	}

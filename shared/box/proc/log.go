@@ -15,9 +15,9 @@ import (
 // maxLogLine is the number of bytes after which a Log writes a line in parts.
 const maxLogLine = 16 << 10
 
-// Log writes the stderr of one process, and its stdout beside messages, to a writer. It
-// hides secrets, so it writes whole lines, or parts of very long ones. A nil Log writes
-// nothing. All methods are safe for concurrent use.
+// Log writes the stderr of one process, and lines of its stdout that are no messages, to
+// a writer. It hides secrets, so it writes whole lines, or parts of very long ones. A nil
+// Log writes nothing. All methods are safe for concurrent use.
 type Log struct {
 	to   io.WriteCloser
 	hide *redact.Redactor

@@ -91,8 +91,8 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 	return dir, program, err == nil && executable(program)
 }
 
-// shareCompiled gives the compile cache of an install a name for each user that a box has
-// without a sandbox. Those are root and the user of Lambda.
+// shareCompiled links the compile cache of an install under two more names: for root, and
+// for the user of Lambda. Servers without a sandbox run as these users.
 func shareCompiled(install string) error {
 	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
 	for _, folder := range all {
@@ -147,7 +147,7 @@ func moveVenv(from, to, at, python string) error {
 	return os.WriteFile(config, []byte(out.String()), 0o644)
 }
 
-// relink lets an absolute link to an interpreter lead to the one of the image.
+// relink changes an absolute link to an interpreter to the interpreter of the image.
 func relink(link, python string) error {
 	to, err := os.Readlink(link)
 	if err != nil || !filepath.IsAbs(to) {

@@ -50,8 +50,8 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	if err != nil || has != "function" {
 		return errors.Join(err, errors.New("this Node has none before 22.8"))
 	}
-	// The cache names files by their path from its folder. So it is filled in the install, as
-	// deep as the folder where processes read it.
+	// The cache names files by their path from its folder. So it is filled in a folder of
+	// the install that is as deep as the one where processes read it.
 	work := filepath.Join(b.dir, compiledFolder+"-now")
 	defer func() { _ = os.RemoveAll(work) }() // the install is removed if this fails
 	if err := os.Mkdir(work, 0o755); err != nil {
@@ -60,8 +60,8 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
 		argv: []string{program}, dir: work, log: b.log, env: s.environ(),
 	}, compileCache+"="+work, compilePortable+"=1", "NODE_OPTIONS="+exitSoon)
-	// The program may fail for want of an argument or the network, but Node has compiled
-	// it.
+	// The program may fail because it gets no argument or has no network. Node has
+	// compiled it all the same.
 	made, err := filepath.Glob(filepath.Join(work, "v*-*"))
 	if err != nil || len(made) != 1 || !isFolder(made[0]) {
 		return errors.Join(errors.New("the program wrote none when it was started once"), started)
@@ -96,16 +96,18 @@ func takeCompiled(ctx context.Context, made, dir string) error {
 }
 
 // compileModules compiles the modules of a virtual environment. It executes no code of a
-// package. Python neither compares times nor writes these files again: an image and a kept
-// install have no times, and a process may not write in its install. Files that pip has
-// compiled have times, so they are made anew.
+// package. Python does not check the times of these files, because images and kept
+// installs do not preserve times. It does not write the files again, because a process
+// may not write in its install. Files that pip has compiled depend on times, so
+// compileModules makes them anew.
 func (s *provisioning) compileModules(ctx context.Context, b build, interpreter string) {
 	if !s.cfg.Compile {
 		return
 	}
 	argv := []string{interpreter, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", filepath.Join(b.dir, "venv", "lib")}
 	if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
-		// A package may have files for other versions of Python.
+		// A package may have files for other versions of Python, which this one cannot
+		// compile.
 		s.log.Info("some modules of an install are not compiled", "folder", b.dir, "error", err)
 	}
 }
@@ -116,8 +118,8 @@ func ownName(name string) string {
 	return name[:strings.LastIndexByte(name, '-')+1] + strconv.Itoa(os.Getuid())
 }
 
-// adoptCompiled makes the compile cache of an install that another user has made one of
-// this user.
+// adoptCompiled renames the compile cache of an install that another user has made, so
+// that Node finds it for this user.
 func adoptCompiled(install string) error {
 	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
 	for _, folder := range all {
@@ -142,7 +144,7 @@ func removeInstall(dir string) error {
 	if err := os.RemoveAll(dir); err == nil {
 		return nil
 	}
-	// A folder that cannot be opened or changed stays in the way of the second try.
+	// If a folder cannot be changed here, the second attempt fails too.
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, _ error) error {
 		if e != nil && e.IsDir() {
 			_ = os.Chmod(path, 0o755)

@@ -47,8 +47,8 @@ func TestCompileCacheIsFilledOnceAndReadOnly(t *testing.T) {
 	r := newRig(t)
 	l := r.compiling(asNode+`echo "ran $# $API_KEY" >"$NODE_COMPILE_CACHE/../ran"; cat; exit 1`, map[string]string{"API_KEY": "hunter2"})
 	folder := filepath.Join(l.Env["NODE_COMPILE_CACHE"], "v99-x64-aa-"+strconv.Itoa(os.Getuid()))
-	// Node names files by their path from the cache, so it must be filled beside the place
-	// where it is read.
+	// Node names files by their path from the cache. So the cache must be filled in a
+	// sibling of the folder where processes read it.
 	if text, err := os.ReadFile(filepath.Join(folder, "0123")); err != nil || filepath.Dir(string(text)) != filepath.Dir(l.Env["NODE_COMPILE_CACHE"]) {
 		t.Errorf("%+v: it was filled at %q, %v", l.Env, text, err)
 	}
@@ -129,7 +129,8 @@ func TestRealNodeProgramReadsTheCompileCacheOfItsInstall(t *testing.T) {
 	}
 }
 
-// Neither an image nor a kept install has the times that Python would compare.
+// Compiled modules work in an image and in a kept install, which do not preserve the
+// modification times that Python would compare.
 func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
 	cfg := real(t.TempDir())
 	cfg.Compile = true

@@ -117,8 +117,7 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// The kill comes at any moment between the beginning and the end. The last starts
-		// live.
+		// The first starts are killed at any moment. The last ones end before the kill.
 		timer := time.AfterFunc(time.Duration(i*25)*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait() // most were killed
 		timer.Stop()

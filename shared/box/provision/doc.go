@@ -19,8 +19,8 @@
 // # Installs
 //
 // An install has a folder of its own in the cache, named by a digest of its inputs. It is
-// built in a fresh folder inside, and counts once the file "ready" names that folder. The
-// next start removes the remains of a crashed one. One start builds at a time, under
+// built in a fresh folder inside, and is valid once the file "ready" names that folder.
+// The next start removes the remains of a crashed one. One start builds at a time, under
 // flock(2). The kernel releases that lock when its holder dies. So no start has to
 // recognize a stale lock by its age, or by a process id that another process may have by
 // now.

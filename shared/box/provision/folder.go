@@ -8,9 +8,9 @@ import (
 )
 
 // CacheFolder returns the folder for installs and workspaces, and makes it. The folder is
-// named. If named is "", it is the first default folder that this process can write. data
-// is the folder of this machine's data, "" for none. The error says which folders cannot
-// be written, by which user, and which variable to set.
+// named. If named is "", CacheFolder takes the first default folder that this process can
+// write. data is the folder of this machine's data, "" for none. The error says which
+// folders cannot be written, by which user, and which variable to set.
 func CacheFolder(named, data string) (string, error) {
 	if named != "" {
 		return firstWritable(named)
@@ -18,7 +18,7 @@ func CacheFolder(named, data string) (string, error) {
 	return firstWritable(cacheFolders(data)...)
 }
 
-// cacheFolders returns the possible cache folders. The one in data also serves a user
+// cacheFolders returns the possible cache folders. The folder in data also serves a user
 // without a home.
 func cacheFolders(data string) []string {
 	var folders []string

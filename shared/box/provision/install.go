@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// recipe describes an install that many starts may want.
+// recipe describes an install that many starts may need.
 type recipe struct {
 	kind string // first folder in the cache
 	key  string // digest of all inputs

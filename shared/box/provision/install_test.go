@@ -214,7 +214,8 @@ func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	r.stage(s)
 }
 
-// B7, B1: a failure tells the phase, the exit code and the end of stderr.
+// B7, B1: the error of a failed install has the phase, the exit code and the end of
+// stderr.
 func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "nope"})
@@ -262,8 +263,7 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 	}
 }
 
-// B8: no output of an install reaches the stdio of the runner. The server does not use
-// that stdio either, but it is close by.
+// B8: an install neither prints to the stdio of the runner nor reads from it.
 func TestInstallSaysNothingOnStdio(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})

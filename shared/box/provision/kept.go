@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// Kept keeps installs beyond the life of a cache. What it keeps belongs to one box: no
-// other tenant's box gets it. It must be safe for concurrent use.
+// Kept keeps installs beyond the life of a cache. The installs belong to one box: no box
+// of another tenant gets them. It must be safe for concurrent use.
 type Kept interface {
 	// Unpack fills the empty folder with the install of this name, as Pack got it. It
-	// returns false if there is none. If the bytes are others than those that were packed,
-	// it returns an error, and the files in folder must not be used.
+	// returns false if there is none. If the bytes differ from those that were packed, it
+	// returns an error, and the files in folder must not be used.
 	Unpack(ctx context.Context, name, folder string) (bool, error)
 	// Pack reads the folder before it returns. It may store the install after it has
 	// returned. If that fails, a later start installs again.
@@ -29,8 +29,8 @@ type Kept interface {
 // and compile caches hold absolute paths. So its archive has one folder, whose name is
 // that of the folder in which it was made.
 
-// keptInstaller installs for one start in a box whose installs are kept, if Config.Kept is
-// set.
+// keptInstaller installs for one start in a box with Config.Kept. Without Config.Kept it
+// keeps nothing.
 type keptInstaller struct{ *provisioning }
 
 // fetchKept is fetch for a cache that begins empty. It names the install by the request
@@ -72,8 +72,7 @@ func (s keptInstaller) keptName(ctx context.Context, r request, h handler) (stri
 	return digest(append(parts, string(text))...), nil
 }
 
-// unpacked takes an install from those that are kept. If it returns false, the start
-// installs plainly.
+// unpacked unpacks a kept install. If it returns false, the start makes the install.
 func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
 	if r.kept == "" {
 		return "", false
@@ -90,8 +89,8 @@ func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir
 	return dir, true // the size is not recorded: Tidy measures the folder if there is ever a second install
 }
 
-// unpack unpacks beside the place of the install, which moves there once it is whole. It
-// returns "" if there is no such install, or after an error.
+// unpack unpacks an install into a temporary folder, and renames that folder once the
+// install is complete. It returns "" if there is no such install, or after an error.
 func (s keptInstaller) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
 	temp := filepath.Join(home, "made-unpacking")
 	defer func() { err = errors.Join(err, removeInstall(temp)) }()
@@ -133,7 +132,8 @@ func (s keptInstaller) keep(ctx context.Context, dir string, r recipe) {
 	}
 }
 
-// pack packs an install inside a folder of its own, so that the archive has its name.
+// pack packs an install inside a folder of its own, so that the archive contains the
+// install's folder name.
 func (s keptInstaller) pack(ctx context.Context, dir string, r recipe) error {
 	home := dir + "-packing"
 	if err := os.Mkdir(home, 0o755); err != nil {

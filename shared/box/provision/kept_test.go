@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// shelf keeps installs in a folder of a test.
+// shelf is a Kept that keeps installs in a folder of a test.
 type shelf struct {
 	folder string
 	broken error // fails Unpack after it has filled the folder
@@ -41,7 +41,7 @@ func (s *shelf) Pack(ctx context.Context, name, folder string) error {
 	return exec.CommandContext(ctx, "cp", "-a", folder, filepath.Join(s.folder, name)).Run()
 }
 
-// wake stages a server as a box does whose cache is empty.
+// wake stages a server in a box whose cache is empty.
 func (r *rig) wake(kept Kept, s Server) Launch {
 	r.t.Helper()
 	if err := removeInstall(filepath.Join(r.root, "cache")); err != nil {

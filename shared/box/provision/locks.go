@@ -111,8 +111,8 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 	return nil, nil
 }
 
-// mismatch adds a hint to the error of an install if the registry gave other bytes than
-// the lock names.
+// mismatch adds a hint to the error of an install if the bytes from the registry do not
+// have the hashes in the lock.
 func (l locked) mismatch(err error) error {
 	return hint(err, func(said string) string {
 		for _, words := range []string{"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch"} {

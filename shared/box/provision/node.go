@@ -171,7 +171,7 @@ func withoutScripts(data []byte) []byte {
 }
 
 // link links node_modules of the workspace to an install. Node finds modules by their
-// real path, so the packages there find each other.
+// real path, so the packages of the install find each other.
 func (s nodeInstaller) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {

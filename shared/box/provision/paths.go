@@ -185,8 +185,8 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath moves a path that is one of the folders or below it. A path that only
-// begins with the same letters stays.
+// rewritePath moves a path that is equal to one of the folders, or below one. It does not
+// move a path that only begins with the same letters.
 func rewritePath(path string, from []string, to string) string {
 	if !filepath.IsAbs(path) {
 		return path

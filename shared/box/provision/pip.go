@@ -270,7 +270,7 @@ func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonI
 	var wheels []string
 	switch {
 	case in.folders:
-		// pip wheel also builds their dependencies.
+		// pip wheel builds the dependencies of in.what too.
 		to := filepath.Join(workshop(made), "wheels")
 		args := append(append([]string{"wheel", "--wheel-dir", to}, s.onlyWheels()...), in.what...)
 		if err := s.inWorkshop(ctx, made, in, args...); err != nil {

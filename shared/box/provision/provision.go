@@ -35,9 +35,9 @@ type Config struct {
 	// Nil runs no such code.
 	Confine func(Workshop) (Sandbox, error)
 	// Compile has each install of npx and uvx hold compiled code, so that processes start
-	// faster. These are modules of Python, and the files of Node's compile cache. For these
-	// it starts the program one extra time, after the package is installed. So it pays off
-	// where installs outlast the box.
+	// faster. These are modules of Python, and the files of Node's compile cache. To fill
+	// that cache, an install starts the program once after the package is installed. So
+	// it pays off where installs outlast the box.
 	Compile bool
 	// Environ is the environment of the runner. Installs get only the permitted
 	// variables of it. Programs are looked up in its PATH.
@@ -49,12 +49,12 @@ type Config struct {
 // Workshop says what code of packages may use while they are installed.
 type Workshop struct {
 	Folder   string   // the only folder it may write in
-	Read     []string // folders it may read beside the system
+	Read     []string // folders it may read besides the system
 	Programs []string // programs it may execute, with their own files
 	Offline  bool     // it has no network
 }
 
-// Sandbox is a sandbox for a program. A sandbox.Sandbox is one.
+// Sandbox is a sandbox for a program. A *sandbox.Sandbox implements it.
 type Sandbox interface {
 	// Start starts a program, as cmd.Start would.
 	Start(cmd *exec.Cmd) error
@@ -284,7 +284,7 @@ func (s *Provisioner) program(name string) (string, error) {
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		// With the length in front, other parts cannot give the same bytes.
+		// With its length before each part, different parts never give the same bytes.
 		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]

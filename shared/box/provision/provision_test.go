@@ -83,7 +83,7 @@ func (r *rig) try(s Server) (Launch, error) {
 	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
 }
 
-// failure stages what must fail.
+// failure stages a server and returns the error, which must not be nil.
 func (r *rig) failure(s Server) *Error {
 	r.t.Helper()
 	_, err := r.try(s)

@@ -148,8 +148,8 @@ func openNpm(dir string, r request) (program string, err error) {
 	return filepath.Join(dir, "node_modules", ".bin", name), nil
 }
 
-// chooseBin finds the program npx would execute: the one asked for, the only one
-// there is, or the one with the name of the package.
+// chooseBin finds the program that npx would execute. That is the program asked for, or
+// the only program, or the one with the name of the package.
 func chooseBin(bin json.RawMessage, r request) (string, error) {
 	want := unscoped(r.name)
 	var one string

@@ -165,7 +165,7 @@ func record(file string) (io.WriteCloser, error) {
 	return &limited{f: f, left: maxOutput}, nil
 }
 
-// limited is a file that stops growing.
+// limited is a file that drops what exceeds its limit.
 type limited struct {
 	f    *os.File
 	left int

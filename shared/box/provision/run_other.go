@@ -6,6 +6,6 @@ import "syscall"
 
 func attributes() *syscall.SysProcAttr { return group() }
 
-// sweep does nothing. This system reaps a process when it waits for it, and then another
-// process may have the pid.
+// sweep does nothing. On this system to wait for a process is to reap it, and another
+// process may then have its pid.
 func sweep(int) {}

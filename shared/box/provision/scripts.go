@@ -63,7 +63,7 @@ func secret(pair string) bool {
 // run.
 const unrunFile = "scripts-not-run"
 
-// unrun reads that list.
+// unrun reads the list in unrunFile.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {

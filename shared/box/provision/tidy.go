@@ -86,9 +86,9 @@ type stored struct {
 }
 
 // Tidy removes unused installs that exceed keep from a cache, also unfinished ones, and
-// returns how many. It works once a day, or after an install; otherwise it returns at
-// once. It keeps two empty files of each install: if it removed a lock's file, two starts
-// could hold that lock.
+// returns how many. If it ran within the last day, and no install was made since, it
+// returns at once. It keeps two empty files of each install: if it removed a lock's file,
+// two starts could hold that lock.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {

@@ -18,7 +18,7 @@ func (r *rig) stageWith(s *Provisioner) Launch {
 	return l
 }
 
-// tidy tidies, whenever that was done before.
+// tidy calls Tidy, even if Tidy has just run.
 func (r *rig) tidy(keep Keep) int {
 	r.t.Helper()
 	_ = os.Remove(filepath.Join(r.root, "cache", tidiedFile))

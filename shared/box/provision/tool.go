@@ -73,7 +73,7 @@ func (s *provisioning) localBin(r request) bool {
 type handler struct {
 	runtime string // identity of what executes the program
 	enter   bool   // the install is a virtual environment
-	// lock returns the name of the request's lock.
+	// lock returns the name of the lock for the request.
 	lock    func(ctx context.Context) (string, error)
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
 	build   func(ctx context.Context, b build, l locked) error

@@ -33,12 +33,13 @@ type entry struct {
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh makes the folder to a copy of the folder from, in place. record is the file that
-// lists the entries of the last copy. refresh removes entries of record that are gone from
-// the source. If the source of an entry is unchanged, the entry stays as the process has
-// left it. Entries that are not in record belong to the process and stay. Without a
-// record, refresh removes everything that is not at the source, except the folders of
-// dependencies and caches. Two calls must not refresh the same folder at the same time.
+// refresh turns one folder (to) into a copy of another (from), in place. record is the
+// file that lists the entries of the last copy. refresh removes entries of record that
+// are gone from the source. If the source of an entry is unchanged, the entry stays as
+// the process has left it. Entries that are not in record belong to the process and stay.
+// Without a record, refresh removes everything that is not at the source, except the
+// folders of dependencies and caches. Two calls must not refresh the same folder at the
+// same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {
@@ -174,8 +175,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 	return to, nil
 }
 
-// absolute reports whether name is a link with an absolute path. Such a link has a check
-// of its own.
+// absolute reports whether name is a link with an absolute path. inside checks such a
+// link by itself.
 func absolute(src *os.Root, name string) bool {
 	link, err := src.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
@@ -300,8 +301,8 @@ func (c *copier) place(name string) error {
 	}
 }
 
-// replace replaces a name in one step, so that a process sees either the old or the new
-// entry.
+// replace replaces the entry of a name in one step, so that a process sees either the old
+// or the new entry.
 func (c *copier) replace(name string, write func(temp string) error) error {
 	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
 	if err := c.dst.RemoveAll(temp); err != nil {

@@ -33,7 +33,7 @@ func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 	l := r.stage(r.bare())
 	want := map[string]string{
 		"server.py": "code", "lib/": "", "lib/deep/": "", "lib/deep/x.txt": "x", ".env": "TOKEN=1", "empty/": "",
-		// There is no manifest, so its modules are copied.
+		// There is no manifest, so node_modules is copied.
 		"node_modules/": "", "node_modules/m/": "", "node_modules/m/index.js": "js",
 	}
 	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {

@@ -19,8 +19,9 @@ var (
 	uvVersion  = regexp.MustCompile(`there is no version of (\S+==\S+)`)
 )
 
-// unknown says, before the error of a failed resolve, which package or version the index
-// does not have. It knows that only if the output of the package manager says so.
+// unknown puts a sentence before the error of a failed resolve: which package or version
+// the index does not have. It adds nothing if the package manager's output does not say
+// that.
 func (r request) unknown(err error) error {
 	var failed *commandError
 	if !errors.As(err, &failed) {
@@ -75,8 +76,8 @@ func pypiLacks(said string) (lacks, name string) {
 	return "", ""
 }
 
-// pypiUnknown words that there is no package, or only its source: pip prints the same for
-// both.
+// pypiUnknown says that PyPI does not have a package, or has only its source. It says
+// both, because pip prints the same for both.
 func pypiUnknown(name string) string {
 	lacks := "PyPI knows no " + name
 	if near := meant(name, pypiNames(), npmNames(), "npm", "npx"); near != "" {
@@ -93,8 +94,8 @@ func nameIn(requirement string) string {
 	return requirement
 }
 
-// meant returns what to say after the name of a package that its index does not have. names
-// are those of the index, and others those of the other one.
+// meant returns a hint to append to the name of a package that its index does not have.
+// names are well-known packages of this index, and others are those of the other index.
 func meant(name string, names, others []string, index, runner string) string {
 	if slices.Contains(others, name) {
 		return fmt.Sprintf(" (%s has it: use %s)", index, runner)
@@ -105,8 +106,9 @@ func meant(name string, names, others []string, index, runner string) string {
 	return ""
 }
 
-// npmNames and pypiNames are well-known servers. Only these are ever proposed: a name that
-// the index proposed could be one that somebody registered for those who mistype another.
+// npmNames and pypiNames are well-known servers. Hints propose only these names. A
+// similar name from the index itself could belong to an attacker who registered it for
+// typing errors.
 func npmNames() []string {
 	return []string{
 		"@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-memory",

@@ -169,10 +169,11 @@ func flatten(s string) flat {
 	return f
 }
 
-// span is the place of a secret: from its first byte to the one after its last.
+// span is the position of a secret: from its first byte up to the byte after its last.
 type span struct{ from, to int }
 
-// find returns the places of secrets in a text, in order. It merges those that overlap.
+// find returns the positions of secrets in a text, in order. It merges those that
+// overlap.
 func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)

@@ -94,7 +94,8 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	}
 	for path, want := range map[string]uint32{
 		p.Workspace: user, p.Temp: user, before: user,
-		// A file with another name, or behind a link, may belong to another user.
+		// A file that has several names, or that is reached through a link, keeps its
+		// owner.
 		cached: uint32(os.Getuid()), foreign: uint32(os.Getuid()),
 	} {
 		var st unix.Stat_t
@@ -153,8 +154,8 @@ func TestNeighboursCannotBeReadOrSignaled(t *testing.T) {
 	})
 }
 
-// The user and Landlock each separate neighbours alone. Without root only Landlock does;
-// on kernels without Landlock only the user does.
+// The separate user and Landlock each keep neighbours apart without the other. Without
+// root only Landlock does; on kernels without Landlock only the user does.
 func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {

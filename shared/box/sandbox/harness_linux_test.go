@@ -53,7 +53,7 @@ func (j job) start(stdin io.Reader, stdout, stderr io.Writer) (*Sandbox, *exec.C
 	return s, cmd, s.Start(cmd)
 }
 
-// runner runs a job and exits as it does.
+// runner runs a job and exits with the status of the job's program.
 func runner(text string) int {
 	var j job
 	err := json.Unmarshal([]byte(text), &j)
@@ -82,7 +82,7 @@ type host struct{ uid int }
 
 const nobody = 65534
 
-// everyHost runs a test as root, if it is root, and as another user.
+// everyHost runs a test as another user and, if the tests run as root, also as root.
 func everyHost(t *testing.T, test func(t *testing.T, h host)) {
 	t.Helper()
 	if os.Getuid() == 0 {
@@ -140,7 +140,7 @@ func (h host) folder(t *testing.T) string {
 	return dir
 }
 
-// policy gives a workspace and a temporary folder of its own.
+// policy returns a Policy with a workspace and a temporary folder of its own.
 func (h host) policy(t *testing.T) Policy {
 	t.Helper()
 	dir := h.folder(t)
@@ -187,7 +187,7 @@ func marshal(t *testing.T, j job) string {
 	return string(text)
 }
 
-// result is what became of a program.
+// result says what a program printed, and how it ended.
 type result struct {
 	out  string
 	code int // 128 and the number of the signal that killed it
@@ -222,7 +222,7 @@ func (h host) probe(t *testing.T, p Policy, args ...string) string {
 	return r.out
 }
 
-// expect compares the lines of an output that want names.
+// expect checks the lines of an output whose names are in want.
 func expect(t *testing.T, out string, want ...string) {
 	t.Helper()
 	lines := strings.Split(out, "\n")

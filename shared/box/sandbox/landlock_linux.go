@@ -34,8 +34,8 @@ const (
 )
 
 // system lists the paths that every program may read and execute. In /proc and /sys the
-// kernel decides what it shows to the user. For other processes in /proc the kernel has
-// a further check, which denies access across sandboxes.
+// kernel itself protects the files. For other processes in /proc it has a further check,
+// which denies access across sandboxes.
 func system() []string {
 	return []string{
 		"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/opt", "/etc", "/proc", "/sys",
@@ -60,8 +60,8 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that every user may read. If all of it is open,
-// down to that many levels, it returns only the path itself, and whole is true.
+// openToOthers returns the parts of a path that every user may read. If the path and all
+// below it, down to levels, is open, it returns only the path itself, and whole is true.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -80,11 +80,11 @@ type Policy struct {
 	// execute everything there. "" means none. Start makes a folder that is missing, but
 	// not its parent. It gives the folders to the program's user, and no other user may
 	// enter them. If a folder already belongs to that user, Start does not change the
-	// owner of files that others have put into it since. [Sandbox.End] removes Temp.
+	// owner of files that other users have put into it since. [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
-	// Read names files and folders that the program may read and execute beside those of
-	// the system, such as the place where it is installed. Its own executable need not
+	// Read names files and folders that the program may read and execute besides those of
+	// the system, such as the folder where it is installed. Its own executable need not
 	// be among them.
 	Read []string
 	// Write names files and folders that the program may also change, as far as its user
@@ -92,8 +92,8 @@ type Policy struct {
 	Write []string
 
 	// KeepUser lets the program run as the user of the runner, without the capabilities.
-	// It is for programs that work on files of that user. Without it a runner that is
-	// root gives the program a user of its own, the same for the same Workspace.
+	// It is for programs that work on files of that user. Without KeepUser a runner that
+	// is root gives the program a user of its own, the same for the same Workspace.
 	KeepUser bool
 
 	// Memory limits the private memory of one process, in bytes; 0 means no limit.
@@ -107,7 +107,7 @@ type Policy struct {
 	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all.
 	// Affinity enforces it, and seccomp keeps the program from changing that.
 	CPUs float64
-	// OpenFiles limits the descriptors of one process; 0 means the limit of the runner.
+	// OpenFiles limits the descriptors of one process; 0 means the runner's own limit.
 	// RLIMIT_NOFILE enforces it.
 	OpenFiles int
 	// FileSize limits the size of a file, in bytes; 0 means no limit. RLIMIT_FSIZE
@@ -123,23 +123,23 @@ type Policy struct {
 	Demand []Guard
 }
 
-// Reserved is what RLIMIT_DATA leaves a process beside its [Policy.Memory], in bytes. The
-// kernel counts writable address space when a process reserves it, before any of it is
-// memory. V8 reserves 512 MiB for the code that it compiles, from Node 24 on writable. A
-// process that reserves nothing can use that much more memory.
+// Reserved is what RLIMIT_DATA allows a process in addition to its [Policy.Memory], in
+// bytes. The kernel counts writable address space when a process reserves it, before any
+// of it is memory. V8 reserves 512 MiB for the code that it compiles. From Node 24 on
+// that space is writable. A process that reserves nothing can use that much more memory.
 const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
 type Sockets int
 
-// The kinds of sockets. Each allows those before it too.
+// The kinds of sockets. Each kind also allows the kinds before it.
 const (
 	NoSockets       Sockets = iota // connected pairs of unix stream sockets, between the program and its children
 	InternetSockets                // IPv4 and IPv6, and the route netlink, by which programs list interfaces
 	AllSockets                     // sockets of every family; so the program can also connect to unix sockets that its user may open
 )
 
-// Guard is one thing a [Policy] asks for.
+// Guard is one protection that a [Policy] asks for.
 type Guard string
 
 // The guards. The comment of each names the fields of [Policy] that ask for it. Every
@@ -233,8 +233,9 @@ func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
 // user of the runner.
 func (s *Sandbox) User() (id uint32, ok bool) { return s.user, s.user != 0 }
 
-// Environment returns the variables that a program in the sandbox should get unless it
-// is configured otherwise: TMPDIR and HOME, both Temp. It returns nil without a Temp.
+// Environment returns the variables that a program in the sandbox should get if its
+// configuration does not set them: TMPDIR and HOME, both Temp. Without Temp it returns
+// nil.
 func (s *Sandbox) Environment() map[string]string {
 	if s.policy.Temp == "" {
 		return nil

@@ -41,14 +41,14 @@ const sockType = 0xf
 // x32 is the bit in the numbers of the calls of the x32 ABI of amd64.
 const x32 = 0x40000000
 
-// newNamespaces are the clone flags for new namespaces. In one a process could reach
-// more of the kernel.
+// newNamespaces are the clone flags for new namespaces. In a new namespace a process
+// could reach more of the kernel.
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// denied lists system calls that no server needs. They are ways around this filter, ways
-// into other processes of the user, and keys that are shared by user. Others reach parts
-// of the kernel that have often been broken.
+// denied lists system calls that no server needs. Some of them get around this filter,
+// reach other processes of the user, or give access to keys that a user's processes
+// share. Others reach parts of the kernel that have often been broken.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // opens sockets too
@@ -100,7 +100,8 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	for _, nr := range denied(p) {
 		c.when(nr, refuse(unix.EPERM))
 	}
-	// A filter cannot see the flags of clone3. C libraries fall back to clone.
+	// A filter cannot see the flags of clone3. If clone3 is missing, C libraries use
+	// clone.
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
 	// A program could end another process by setting its limits, such as CPU time or
@@ -128,8 +129,8 @@ func (c *code) socket(s Sockets) {
 	c.ret(refuse(unix.EAFNOSUPPORT))
 }
 
-// pair allows socket pairs that stay connected to each other. For SOCK_RAW the kernel
-// makes a datagram unix socket, so pair refuses that too.
+// pair allows only socket pairs whose ends cannot connect to anything else. For SOCK_RAW
+// the kernel makes a datagram unix socket, so pair refuses that too.
 func (c *code) pair() {
 	c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT))
 	c.load(dataArg1)
@@ -141,7 +142,8 @@ func (c *code) pair() {
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// code is a filter that is being assembled: instructions on one loaded value.
+// code is a filter that is being assembled. Its instructions work on the value that was
+// loaded last.
 type code []unix.SockFilter
 
 func (c *code) add(op uint16, jt, jf uint8, k uint32) {

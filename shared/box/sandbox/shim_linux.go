@@ -143,8 +143,8 @@ func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	// Package syscall makes the calls: otherwise it would restore the number of files at
-	// exec.
+	// Use package syscall: at exec it would restore a number of files that another
+	// package has set.
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &was); err != nil {
 		return err
@@ -160,7 +160,7 @@ func setLimit(resource int, n int64) error {
 	return nil
 }
 
-// pin restricts the thread, and so the program, to that many of its CPUs.
+// pin restricts the thread, and so the program, to as many of its CPUs as cpus says.
 func pin(cpus float64) error {
 	n := int(math.Ceil(cpus))
 	var may unix.CPUSet
@@ -171,7 +171,7 @@ func pin(cpus float64) error {
 	if n == 0 || n >= count {
 		return nil
 	}
-	// Programs start at different CPUs.
+	// Each program skips a number of CPUs, so that not all programs use the same ones.
 	skip := os.Getpid() % count
 	var mine unix.CPUSet
 	for i := 0; mine.Count() < n; i = (i + 1) % (len(may) * bitsPerWord) {

@@ -33,7 +33,7 @@ func probeIn(t *testing.T, s *Sandbox, p Policy, args ...string) string {
 
 func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_RUNNER", "1")
-	// A descriptor that somebody forgot to mark.
+	// This descriptor is not marked close-on-exec, as after a mistake in the runner.
 	leak, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)

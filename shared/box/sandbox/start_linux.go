@@ -122,7 +122,7 @@ func (s *Sandbox) order() order {
 	return order{Runner: os.Getpid(), User: s.user, Policy: s.policy, Support: s.support}
 }
 
-// shim turns the command into the shim with that order, starts it, and waits until it
+// shim turns the command into the shim for the order, starts it, and waits until it
 // succeeds or fails. On success both results are nil. Otherwise the command has ended.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)

@@ -14,9 +14,9 @@ import (
 // separates them.
 const minUsers = 1 << 14
 
-// userOf returns the user of a policy's programs. It depends only on the folder. So the
-// files there keep their owner over many starts, and runners need not agree on the use of
-// ids.
+// userOf returns the user of a policy's programs. It depends only on the policy's two
+// folders. So the files there keep their owner over many starts, and runners need not
+// agree on the use of ids.
 func (s Support) userOf(p Policy) uint32 {
 	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
 	if p.Workspace != "" {

@@ -108,8 +108,8 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 }
 
 // begin makes the file of a snapshot and locks it while it is written, so that no other
-// runner removes it. It does so under the folder's lock. No other runner can look for
-// files to remove meanwhile.
+// runner removes it. It holds the folder's lock, so in between no other runner looks for
+// files to remove.
 func (f *Folder) begin(dir string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {

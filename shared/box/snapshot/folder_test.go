@@ -78,7 +78,7 @@ func got(t *testing.T, s Store, key string) string {
 	return string(b)
 }
 
-// holds counts the files of a store, without the lock.
+// holds counts the files of a store, except the lock file.
 func holds(t *testing.T, dir string) int {
 	t.Helper()
 	n := 0
@@ -190,7 +190,8 @@ func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) 
 			if g := got(t, f, "key"); g != want {
 				t.Errorf("there is %q, want %q", g, want)
 			}
-			// The lock ended with the process. The next save removes its files.
+			// The lock ended with the killed process. The next save removes that
+			// process's files.
 			must(t, f.Put(t.Context(), "key", 8, text("next")))
 			if n := holds(t, dir); n != 2 {
 				t.Errorf("%d files for one snapshot: %v", n, seen(t, dir))

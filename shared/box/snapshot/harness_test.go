@@ -40,7 +40,7 @@ func (f files) put(t *testing.T, dir string) {
 	}
 }
 
-// workspace makes one.
+// workspace makes a workspace with these files.
 func workspace(t *testing.T, f files) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "workspace")
@@ -102,7 +102,7 @@ func seen(t *testing.T, dir string) files {
 	return f
 }
 
-// memory is a Store for tests of code that uses one.
+// memory is a Store in memory.
 type memory struct {
 	mu    sync.Mutex
 	all   map[string][]byte

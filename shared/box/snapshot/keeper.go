@@ -98,8 +98,9 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 // prepareUsed prepares a workspace in which another process has worked before.
 func (w *kept) prepareUsed(root *os.Root, staged tree) error {
 	if w.open {
-		// The previous process was interrupted and its changes were not compared. They
-		// cannot be told apart from those of staging, so all count as the process's own.
+		// The previous process was interrupted and its changes were not compared. The
+		// Keeper cannot tell those changes from the changes of staging, so it takes all
+		// of them for the process's own.
 		w.stale = true
 		return nil
 	}
@@ -176,7 +177,7 @@ func (k *Keeper) get(ctx context.Context, process, owner string, root *os.Root, 
 
 // Save saves the changes of a process for owner. The process, and all that it had
 // started, must have ended. A workspace without changes is not saved again before
-// renewAfter. After an error the snapshot before is still there. The error wraps a
+// renewAfter. After an error the previous snapshot is still there. The error wraps a
 // [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) error {
 	w := k.of(process)

@@ -160,7 +160,8 @@ func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
 	if s.puts != 1 {
 		t.Errorf("%d snapshots, want 1", s.puts)
 	}
-	// Otherwise a sweep by age would remove the snapshot.
+	// An old snapshot is saved again, even without changes. Otherwise a sweep by age
+	// would remove it.
 	s.saved = time.Now().Add(-25 * time.Hour)
 	lived(t, s, staged, func(string) {})
 	if s.puts != 2 {
@@ -191,7 +192,8 @@ func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 	files{"mine": "1"}.put(t, dir)
 	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", "p", dir))
 
-	// The source has changed some files, and staging puts others back.
+	// At the source main.py and comes have changed, and gone is removed. Staging puts
+	// back the files that the process has removed.
 	files{"main.py": "v2!", "unwanted": "2", "d/unwanted": "3", "comes": "something else"}.put(t, dir)
 	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
 	if diff := cmp.Diff(files{"main.py": "v2!", "mine": "1", "comes": "something else"}, seen(t, dir)); diff != "" {
@@ -208,7 +210,7 @@ func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 }
 
 // The box does not save the workspace of a process that was interrupted. The next process
-// works on in it.
+// continues in that workspace.
 func TestWhatABrokenOffProcessLeftIsSavedByTheNext(t *testing.T) {
 	t.Parallel()
 	s := &memory{}
@@ -237,7 +239,7 @@ func TestWorkspaceThatFailedToGoOnIsBegunAnew(t *testing.T) {
 	if err := k.Restore(ctx, "p", "p", dir); err == nil {
 		t.Fatal("restored")
 	}
-	// Whoever calls removes the workspace then.
+	// After this error the caller removes the workspace.
 	dir = workspace(t, files{"staged": "s"})
 	must(t, k.Restore(t.Context(), "p", "p", dir), k.Save(t.Context(), "p", "p", dir))
 	for where, got := range map[string]files{"the workspace": seen(t, dir), "the snapshot": seen(t, slept(t, s, files{"staged": "s"}))} {
@@ -281,7 +283,7 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			if diff := cmp.Diff(files{"before": "1"}, seen(t, slept(t, s, nil))); diff != "" {
 				t.Errorf("the snapshot before (-want +got):\n%s", diff)
 			}
-			// When it fits again it is saved.
+			// Once the changes fit the limit again, they are saved.
 			for name := range c.work {
 				must(t, os.RemoveAll(filepath.Join(dir, name)))
 			}
@@ -303,7 +305,7 @@ func TestDeepTreeIsBounded(t *testing.T) {
 	if err := k.Save(t.Context(), "p", "p", dir); !errors.As(err, &limit) {
 		t.Errorf("got %v", err)
 	}
-	// The next process may continue there, and tidy up.
+	// The next process may continue in the workspace, and tidy up.
 	must(t, k.Restore(t.Context(), "p", "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", "p", dir))
 }
 

@@ -24,7 +24,7 @@ const (
 	version = "1"
 )
 
-// errMoved says that a process changed a workspace while it was saved.
+// errMoved says that the workspace changed while it was saved.
 var errMoved = errors.New("it was changed while it was saved")
 
 // pack writes the changes as an archive.
@@ -112,7 +112,8 @@ func (p packer) entry(name string, e entry) error {
 // file writes a file to the archive. It fails with errMoved if the file is not the one
 // that was scanned.
 func (p packer) file(h *tar.Header, e entry) error {
-	// A pipe may be in its place now, and opening it must not block.
+	// A process may have put a pipe here since the scan, and opening a pipe must not
+	// block.
 	f, err := p.root.OpenFile(h.Name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errMoved

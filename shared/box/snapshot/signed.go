@@ -22,8 +22,8 @@ type Host interface {
 	// hexadecimal, and when it was saved. The sum is "" if the host does not know it. It
 	// fails with [ErrNone] if there is none.
 	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
-	// Room returns the place for a new object of size bytes with this SHA-256, with an
-	// unused name.
+	// Room returns an upload URL for a new object of size bytes with this SHA-256. The
+	// object gets an unused name.
 	Room(ctx context.Context, key string, gen, size int64, sum string) (Room, error)
 	// Commit makes an uploaded object the snapshot of a key. It fails with [ErrStale] if
 	// there is one of a newer generation.
@@ -32,7 +32,7 @@ type Host interface {
 	Forget(ctx context.Context, key string, gen int64) error
 }
 
-// Room is the place where an object may be put.
+// Room describes an upload that the host permits.
 type Room struct {
 	Object string      // its name, for [Host].Commit
 	URL    string      // presigned, for PUT
@@ -50,9 +50,9 @@ type SignedConfig struct {
 	Pauses []time.Duration
 }
 
-// Signed is a [Store] in S3, or a compatible service, by presigned URLs. URLs are
-// secrets and never appear in its errors. It refuses a snapshot whose bytes are others
-// than those that were put: reading its end then fails with [ErrCorrupt].
+// Signed is a [Store] in S3, or a compatible service, by presigned URLs. URLs are secrets
+// and never appear in its errors. If the bytes of a snapshot differ from those that were
+// put, reading its end fails with [ErrCorrupt].
 type Signed struct{ cfg SignedConfig }
 
 // NewSigned makes a store. It keeps no files or connections open.

@@ -25,7 +25,7 @@ type bucket struct {
 
 	mu      sync.Mutex
 	objects map[string]string
-	sums    map[string]string // by object, as the runner told them
+	sums    map[string]string // by object, as the runner sent them
 	newest  map[string]pointer
 	rooms   int
 	trouble []int // answers to the next requests
@@ -296,7 +296,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	if diff := cmp.Diff(files{"a": "a", "b": strings.Repeat("b", 100_000)}, seen(t, slept(t, s, files{"a": "a"}))); diff != "" {
 		t.Errorf("after the sleep (-want +got):\n%s", diff)
 	}
-	// A snapshot is not damaged because the connection is cut.
+	// A cut connection does not mean that the snapshot is damaged.
 	b.cut = true
 	dir := workspace(t, nil)
 	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err == nil {

@@ -19,8 +19,8 @@
 // it, and files with another name outside.
 //
 // The package detects a change by the size, the time, the permissions and the inode of a
-// file. It does not see it when a process rewrites a file in place with as many bytes
-// and restores its time.
+// file. It does not notice that a process rewrites a file in place with as many bytes and
+// restores its time.
 //
 // # The archive
 //
@@ -33,9 +33,9 @@
 //
 // # Order
 //
-// A snapshot is a new object that counts once a pointer names it. It carries the
-// generation of the box that made it. A runner that was replaced may still be saving;
-// the store refuses its snapshot if a newer runner has already saved.
+// A snapshot is a new object that is valid once a pointer names it. It carries the
+// generation of the box that made it. A runner that was replaced may still be saving; the
+// store refuses its snapshot if a newer runner has already saved.
 package snapshot
 
 import (
@@ -64,8 +64,8 @@ type Store interface {
 	// [ErrNone] if there is none. The caller closes the snapshot.
 	Get(ctx context.Context, key string, gen int64) (snapshot io.ReadCloser, saved time.Time, err error)
 
-	// Put saves the output of write. If it fails, the snapshot before is still there. It
-	// fails with the error of write, with [ErrStale], or with an error of the store.
+	// Put saves the output of write. If it fails, the previous snapshot is still there.
+	// It fails with the error of write, with [ErrStale], or with an error of the store.
 	// After an error of the store the new snapshot may have been saved all the same.
 	Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) error
 
@@ -74,9 +74,9 @@ type Store interface {
 }
 
 // Key returns the key of an owner's snapshot in a box. owner is a session, or
-// "principal-" and the hash of one, or "shared" for all. Keys of different boxes never
-// meet. The caller that ends a session while its box is asleep deletes the session's
-// snapshot.
+// "principal-" and the hash of a principal, or "shared". Keys of different boxes are
+// never equal. The caller that ends a session while its box is asleep deletes the
+// session's snapshot.
 func Key(box, owner string) string { return box + "\x00" + owner }
 
 // The defaults of [Limits].
@@ -105,7 +105,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// LimitError says that a snapshot is too large. The snapshot before stays.
+// LimitError says that a snapshot is too large. The previous snapshot stays.
 type LimitError struct {
 	Bytes, MaxBytes int64
 	Files, MaxFiles int

@@ -68,8 +68,8 @@ func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
 	return scanAs(ctx, root, limits, false)
 }
 
-// scanAs is scan. whole says that all names count, and no entry is left out for where it
-// leads or for what else shares it.
+// scanAs is like scan. If whole is set, it skips no names, and leaves out neither links
+// that lead outside nor files that others share.
 func scanAs(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
 	s := scanner{ctx: ctx, whole: whole, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
@@ -80,7 +80,8 @@ func scanAs(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree
 	}
 	for name, e := range s.found {
 		if !whole && e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
-			// Other workspaces share this file, so the process cannot hand it on.
+			// The file has another name outside of this workspace, so it does not belong
+			// to the process alone.
 			e.out = true
 			s.found[name] = e
 		}
@@ -232,8 +233,8 @@ func local(name, to string) bool {
 	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
 }
 
-// absolute reports whether name is a link with an absolute path. Such a link has a check
-// of its own.
+// absolute reports whether name is a link with an absolute path. link checks such a link
+// by itself.
 func absolute(root *os.Root, name string) bool {
 	link, err := root.Readlink(name)
 	return err == nil && filepath.IsAbs(link)

@@ -38,7 +38,8 @@ func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) erro
 // most returns how many bytes an archive has at most, with headers and padding.
 func (l Limits) most() int64 { return l.Bytes + int64(l.Files+1)*(4*maxName+8<<10) }
 
-// ended reads an archive to its end, where checksums are. Only zeros may stand before it.
+// ended reads an archive to its end, where checksums are. Only zeros may come before the
+// end.
 func ended(ctx context.Context, r *io.LimitedReader) error {
 	rest := make([]byte, 4<<10)
 	for {
@@ -55,8 +56,8 @@ func ended(ctx context.Context, r *io.LimitedReader) error {
 	}
 }
 
-// readError separates a damaged archive from one that cannot be read, or written to
-// disk, at the moment.
+// readError marks err as [ErrCorrupt] unless it comes from the context, the store, the
+// disk or a limit.
 func readError(ctx context.Context, err error) error {
 	var place *fs.PathError
 	var link *os.LinkError
@@ -74,7 +75,7 @@ type sourceError struct{ error }
 // Unwrap returns the error of the store.
 func (e *sourceError) Unwrap() error { return e.error }
 
-// source marks the errors of a store.
+// source is a reader that marks the errors of a store.
 type source struct{ r io.Reader }
 
 // Read implements io.Reader.

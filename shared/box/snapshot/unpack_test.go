@@ -67,12 +67,12 @@ func compress(t testing.TB, raw []byte) []byte {
 	return z.EncodeAll(raw, nil)
 }
 
-// archive is a whole one.
+// archive makes a valid, compressed archive of these items.
 func archive(t testing.TB, items ...item) []byte {
 	return compress(t, tarball(t, strconv.Itoa(len(items)), items...))
 }
 
-// unpackInto unpacks into a workspace. Beside the workspace are files that a bad archive
+// unpackInto unpacks into a workspace. Its parent folder has files that a bad archive
 // could harm.
 func unpackInto(t *testing.T, staged files, data []byte, l Limits) (got files, err error) {
 	t.Helper()

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A whole folder is packed for the time that it takes to unpack: an install has thousands
-// of small files, and a box that wakes has a part of a processor. So the compression is
-// S2, which unpacks faster than zstd and takes a fifth more room. Entries have the short
+// The archive of a whole folder must unpack fast: an install has thousands of small
+// files, and a box that wakes has only part of a processor. So the compression is S2,
+// which unpacks faster than zstd and takes a fifth more space. Entries have the short
 // headers of tar where their names fit, and files have no times. So each file takes three
 // system calls.
 
@@ -27,10 +27,10 @@ const wholeVersion = "whole-1"
 // blockBytes is how much S2 compresses at a time.
 const blockBytes = 1 << 20
 
-// Pack writes a whole folder to w. Unlike a snapshot it has all names, links that lead out
-// of the folder, and files with another name outside. It does not have the times of files.
-// It fails with a [*LimitError] if the folder exceeds limits, and if something changes the
-// folder meanwhile. An entry that cannot be read is an error too.
+// Pack writes a whole folder to w. Unlike a snapshot it has all names, links that lead
+// out of the folder, and files with another name outside. It does not have the times of
+// files. It fails with a [*LimitError] if the folder exceeds limits. It also fails if
+// something changes the folder meanwhile, or if an entry cannot be read.
 func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -86,8 +86,8 @@ func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) erro
 	return ended(ctx, bounded)
 }
 
-// wholeUnpacker fills a folder that was empty. Links come last, so no part of a path is
-// one, and no check of it is needed.
+// wholeUnpacker fills a folder that was empty. Links must come last in the archive, so
+// the path of a file or folder never leads through a link.
 type wholeUnpacker struct {
 	ctx    context.Context
 	in     *tar.Reader

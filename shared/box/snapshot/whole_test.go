@@ -83,7 +83,8 @@ func forged(t testing.TB, entries ...tar.Header) *bytes.Buffer {
 	return &out
 }
 
-// A link that leads out is no way out for the files behind it.
+// Unpack refuses an entry whose path leads through a link, and writes nothing outside of
+// the folder.
 func TestNothingIsWrittenThroughALinkOfAWholeFolder(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -107,8 +108,8 @@ func TestNothingIsWrittenThroughALinkOfAWholeFolder(t *testing.T) {
 	}
 }
 
-// An archive that is not whole is refused. So is one with changed bytes, unless they mean the
-// same: the compression has several forms for a repetition.
+// Unpack refuses an archive that was cut. It also refuses changed bytes, unless the
+// contents stay the same: the compression has several forms for a repetition.
 func TestADamagedWholeFolderIsRefused(t *testing.T) {
 	t.Parallel()
 	from := workspace(t, files{"a": strings.Repeat("text ", 100), "b/c": "c", "l": "-> a"})

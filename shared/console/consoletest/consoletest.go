@@ -18,8 +18,8 @@ type Reply struct {
 	Header     http.Header
 }
 
-// Do sends a request, by default as the page does; change may make it another's. It keeps
-// cookies and follows no redirect. path has no prefix.
+// Do sends a request, by default as the page does; change may turn it into a request of
+// another page. It keeps cookies and follows no redirect. path has no prefix.
 type Do func(method, path, body string, change ...func(*http.Request)) (Reply, string)
 
 func set(name, value string) func(*http.Request) {
@@ -82,9 +82,9 @@ func LinkWorksOnce(t *testing.T, do Do, key, page string) {
 	}
 }
 
-// PagesOfOthersAreRefused checks that the page of somebody who may act can act, and that no
-// other page can. A page of others has the visitor's cookie sent by no browser that knows
-// SameSite. It is refused all the same.
+// PagesOfOthersAreRefused checks that the console's own page can act for a visitor who
+// may, and that no other page can. A browser that knows SameSite sends the cookie for no
+// other page. The console does not rely on that.
 func PagesOfOthersAreRefused(t *testing.T, do Do) {
 	t.Helper()
 	for name, change := range map[string]func(*http.Request){
@@ -113,8 +113,8 @@ func PagesOfOthersAreRefused(t *testing.T, do Do) {
 	}
 }
 
-// PageLoadsNothingOfOthers checks what holds a browser to the page's own files, and that
-// these files are there.
+// PageLoadsNothingOfOthers checks the headers that make a browser load only the page's
+// own files, and that these files exist.
 func PageLoadsNothingOfOthers(t *testing.T, do Do) {
 	t.Helper()
 	for _, path := range []string{console.Path, console.Path + "home"} {

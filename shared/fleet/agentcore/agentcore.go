@@ -1,7 +1,7 @@
-// Package agentcore is the fleet whose boxes are sessions of an AgentCore runtime. A task is
-// one session, which AgentCore runs in a virtual machine of its own. The package hides the
-// requests to AgentCore. It makes no runtime and keeps no state. It follows the API model of
-// the service; no account has proved it.
+// Package agentcore is the fleet whose boxes are sessions of an AgentCore runtime. A task
+// is one session, which AgentCore runs in a virtual machine of its own. The package hides
+// the requests to AgentCore. It makes no runtime and keeps no state. It follows the API
+// model of the service; it was never tested on an account.
 //
 // # What AgentCore promises
 //
@@ -41,8 +41,8 @@ const Place = "agentcore"
 
 const (
 	lifetime = 8 * time.Hour
-	// idle is short because AgentCore bills the memory of a box that waits, and longer than
-	// Lambda's because a second costs less.
+	// idle is short because AgentCore bills the memory of a box that waits, and longer
+	// than on Lambda because a second costs less.
 	idle         = time.Minute
 	startTimeout = 75 * time.Second
 	// callTimeout is longer than AgentCore takes to restore a virtual machine.

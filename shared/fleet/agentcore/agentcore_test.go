@@ -21,13 +21,13 @@ import (
 
 const (
 	runtime = "arn:aws:bedrock-agentcore:us-east-1:111122223333:runtime/boxes-Abc123"
-	// header names a session, which has 33 to 256 characters.
+	// header carries the id of a session, 33 to 256 characters.
 	header = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 )
 
-// service is AgentCore's data plane as its API model describes it: the two operations, their
-// paths, the header of the session, and the statuses of errors. It has room for some
-// sessions; below 0 for any number.
+// service is AgentCore's data plane as its API model describes it: the two operations,
+// their paths, the header of the session, and the statuses of errors. It accepts room
+// sessions, or any number if room is negative.
 type service struct {
 	*httptest.Server
 	t *testing.T
@@ -49,7 +49,8 @@ func serve(t *testing.T) *service {
 	return s
 }
 
-// session returns the session of a request, or answers the request.
+// session returns the session of a request. If ok is false, session has answered the
+// request with an error.
 func (s *service) session(w http.ResponseWriter, r *http.Request) (id string, ok bool) {
 	s.calls = append(s.calls, r.URL.Path)
 	id = r.Header.Get(header)

@@ -69,7 +69,7 @@ type wholeStack struct {
 	executed map[string]int
 }
 
-// machine is what runs in one task.
+// machine is a task with its runner.
 type machine struct {
 	s      *wholeStack
 	task   *fakeTask
@@ -352,8 +352,8 @@ func (c *cable) Close(string) error {
 	return nil
 }
 
-// Post implements relayhost.Poster. When a task was killed, the gateway takes its
-// connection for open for another minute.
+// Post implements relayhost.Poster. The gateway treats the connection of a killed task as
+// open for another minute.
 func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	s.live.Lock()
 	m := s.machines[conn]

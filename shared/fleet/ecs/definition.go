@@ -115,7 +115,7 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	return def, nil
 }
 
-// secrets returns the places of a task's secrets, for ECS, in order.
+// secrets returns, in order, where ECS finds the values of a task's secrets.
 func (f *Fleet) secrets(named map[string]string) ([]secret, error) {
 	role, err := arn.Parse(f.cfg.ExecutionRole)
 	if err != nil && len(named) > 0 {

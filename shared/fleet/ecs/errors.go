@@ -23,8 +23,8 @@ func notPlaced(answer taken) error {
 	return p
 }
 
-// refused reports whether ECS calls a request invalid. It does so too for tasks and task
-// definitions that do not exist.
+// refused reports whether ECS calls a request invalid. ECS gives the same codes for tasks
+// and task definitions that do not exist.
 func refused(err error) bool { return is(err, "ClientException", "InvalidParameterException") }
 
 // classify wraps an error of ECS in the matching error of package fleet. The text is for

@@ -65,7 +65,7 @@ func (s *wholeStack) ends(ctx context.Context, n int, within time.Duration) stri
 	return raw
 }
 
-// listsLate keeps each task off the lists until it is 40 s old.
+// listsLate leaves each task out of the lists until it is 40 s old.
 func listsLate(s *wholeStack) {
 	s.before = func(action string, _ map[string]any) *answer {
 		if action == "ListTasks" {
@@ -77,7 +77,7 @@ func listsLate(s *wholeStack) {
 	}
 }
 
-// failing makes an action fail from its second call on, that many times.
+// failing makes times calls of an action fail, from its second call on.
 func failing(s *wholeStack, which string, times int) {
 	calls := 0
 	s.before = func(action string, _ map[string]any) *answer {
@@ -91,7 +91,7 @@ func failing(s *wholeStack, which string, times int) {
 	}
 }
 
-// refusing makes ECS refuse an action for a time.
+// refusing makes ECS refuse an action while lasts has not passed.
 func refusing(which, code string, lasts time.Duration) func(string, map[string]any) *answer {
 	begun := time.Now()
 	return func(action string, _ map[string]any) *answer {
@@ -142,7 +142,7 @@ func TestARefusedStartEndsTheCallAndTheNextOneIsServed(t *testing.T) {
 	}
 }
 
-// A function that starts a task may not get the answer that the task exists.
+// A function that starts a task may lose ECS's answer that the task exists.
 func TestAStartWhoseAnswerIsLostStartsOneTask(t *testing.T) {
 	inBubble(t, func(ctx context.Context, s *wholeStack) {
 		whole, lost := s.after, 0
@@ -162,7 +162,8 @@ func TestAStartWhoseAnswerIsLostStartsOneTask(t *testing.T) {
 	})
 }
 
-// If a start was given up, its task goes on running and costs money. No record knows it.
+// The host may give up a start whose task runs all the same and costs money. No record
+// names this task, so the sweep stops it.
 func TestATaskThatNobodyKnowsIsStopped(t *testing.T) {
 	for name, arrange := range map[string]func(*wholeStack){
 		"at once": func(*wholeStack) {},

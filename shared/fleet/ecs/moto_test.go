@@ -28,8 +28,8 @@ const motoVersion = "5.2.5"
 const howToGetMoto = `this test runs against moto, an emulator of AWS written in Python, which it installs into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach, or start one yourself ("pip install 'moto[server]' && moto_server") and set MOTO_ENDPOINT=http://127.0.0.1:5000`
 
 // The same author wrote the fleet and the fake of the other tests. moto is the work of
-// others. It knows neither client tokens nor Spot, and its tasks move one step at each
-// look at them.
+// others. It knows neither client tokens nor Spot, and its tasks move one step each time
+// that they are described.
 func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	endpoint := moto(t)
 	c := config(nil)

@@ -27,10 +27,10 @@ type place struct {
 }
 
 // ParsePlace reads a Config from the form that template.yaml writes: one JSON object
-// whose keys are the fields of Config with a small first letter. endpoint is only for
-// places without AWS; elsewhere the caller sets Endpoint. The caller also sets Credentials,
-// HTTPClient and Shape. Errors:
-// fleet.ErrInvalid for text that is no such object; [New] checks the values.
+// whose keys are the fields of Config with a small first letter. The key endpoint is only
+// for a stack that is not on AWS; on AWS the caller sets Endpoint. The caller also sets
+// Credentials, HTTPClient and Shape. Errors: fleet.ErrInvalid for text that is no such
+// object; [New] checks the values.
 func ParsePlace(text string) (Config, error) {
 	var p place
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))

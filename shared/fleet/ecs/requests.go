@@ -40,13 +40,13 @@ func newRequests(c Config) requests {
 	return r
 }
 
-// maxAnswer bounds an answer: the descriptions of a page of tasks.
+// maxAnswer bounds an answer in bytes. The longest one describes a page of tasks.
 const maxAnswer = 16 << 20
 
 // ask sends a request, and reads its answer into out. It repeats a request that failed for
 // a reason that may pass. All requests may be repeated: a start has a token.
 //
-// Errors: *problem for what ECS refuses; that of the connection.
+// Errors: *problem if ECS answers with an error; otherwise the error of the connection.
 func (r requests) ask(ctx context.Context, action string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -67,7 +67,7 @@ func (r requests) ask(ctx context.Context, action string, in, out any) error {
 	}
 }
 
-// send sends a request once. again says whether the same may succeed later.
+// send sends a request once. again says whether the same request may succeed later.
 func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.endpoint+"/", bytes.NewReader(body))
 	if err != nil {
@@ -186,7 +186,7 @@ type variable struct {
 	Value string `json:"value"`
 }
 
-// taken is the answer to a start, and to a look at tasks.
+// taken is the answer to RunTask and DescribeTasks.
 type taken struct {
 	Tasks    []task `json:"tasks"`
 	Failures []struct {

@@ -41,8 +41,8 @@ func TestRequestsAreThoseOfTheRegion(t *testing.T) {
 	}
 }
 
-// An answer that is none of ECS, as a proxy's page, is no success and no refusal of the
-// task.
+// An answer that ECS did not write, such as the page of a proxy, counts neither as a
+// success nor as a refusal of the task.
 func TestAnswersThatAreNotECSs(t *testing.T) {
 	for name, test := range map[string]struct {
 		says

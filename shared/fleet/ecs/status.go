@@ -181,8 +181,9 @@ func (t task) status() (s fleet.Status, ours bool) {
 	return s, true
 }
 
-// state returns the state of a task. ECS has more states: before the last one it removes
-// the network interface for some seconds, when the runner is long gone.
+// state returns the state of a task. ECS has more states than the fleet. In the last but
+// one, ECS removes the network interface for some seconds, long after the runner has
+// ended.
 func (t task) state() fleet.State {
 	switch t.LastStatus {
 	case "STOPPED", "DELETED":

@@ -70,7 +70,7 @@ func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
 }
 
 // A task may be stopped, or fail, in any phase of its start. The fleet then never reports
-// it as running, and reports its end.
+// the task as running, and reports its end.
 func TestATaskThatEndsBeforeItRanIsSeenToHaveEnded(t *testing.T) {
 	for _, phase := range []string{"PROVISIONING", "PENDING", "ACTIVATING"} {
 		t.Run(phase, func(t *testing.T) {

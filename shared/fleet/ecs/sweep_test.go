@@ -73,7 +73,7 @@ func (c *cloud) sweep() {
 	}
 }
 
-// tell gives the sweep EventBridge's event about the task that stopped last.
+// tell invokes the sweep with EventBridge's event about the task that stopped last.
 func (c *cloud) tell() {
 	c.t.Helper()
 	c.mu.Lock()

@@ -35,8 +35,8 @@ type Harness struct {
 }
 
 // Run runs all tests that the traits of the fleet permit. open makes a harness that ends
-// with its test. A fleet that does not list its tasks needs no other field of it than
-// Fleet.
+// with its test. For a fleet that does not list its tasks, the harness needs only the
+// field Fleet.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	if !open(t).Fleet.Traits("").Lists {
 		runUnlisted(t, open)
@@ -96,7 +96,7 @@ func (r rig) tasks() []fleet.Status {
 	return list
 }
 
-// the only task.
+// only returns the only task of the fleet.
 func (r rig) only() fleet.Status {
 	r.t.Helper()
 	list := r.tasks()

@@ -6,10 +6,10 @@
 //
 // # What Lambda promises
 //
-// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports
-// an end: a destination for the ends needs a right of the boxes' role. An event may come
-// twice, or up to a minute late. The one-time token in the event lets one runner live;
-// the host fences any other.
+// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing
+// reports an end: a destination would, but it needs a right of the boxes' role. An event
+// may come twice, or up to a minute late. The one-time token in the event lets one runner
+// live; the host fences any other.
 //
 // # Tenants
 //
@@ -77,8 +77,8 @@ type Config struct {
 	Sizes      []Size
 	// Disabled makes Run fail at once with fleet.ErrDisabled.
 	Disabled bool
-	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. nil: no
-	// task says.
+	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. If
+	// Memory is nil, every task gets the smallest size.
 	Memory func(fleet.Task) int
 	// Lifetime is the timeout of the functions. 0 means the constant [Lifetime].
 	Lifetime time.Duration

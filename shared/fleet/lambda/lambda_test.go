@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
 )
 
-// service stands for Lambda's API. It answers with status and keeps what it was sent.
+// service stands for Lambda's API. It answers with status and keeps the requests.
 type service struct {
 	*httptest.Server
 	mu     sync.Mutex

@@ -37,9 +37,9 @@ type Fleet struct {
 
 var _ fleet.Fleet = (*Fleet)(nil)
 
-// New returns a fleet. The place base runs every box, and is where a start goes that names
-// no place. wish is that of servers that have none. fleets has base and any others, by the
-// place in the ids of their tasks.
+// New returns a fleet. The place base can run every box, and gets every start that names
+// no place. wish is the wish of servers that have none. fleets has the drivers of base
+// and of all other places, by the place in the ids of their tasks.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	f := &Fleet{base: base, wish: wish, fleets: fleets}
 	for name := range fleets {
@@ -138,13 +138,15 @@ const (
 	lambdaBusy = 25 * time.Second
 
 	agentCoreMemory = 8192
-	// agentCoreCheap is up to how much memory AgentCore is cheaper than the base place.
+	// agentCoreCheap is the most memory, in MiB, for which AgentCore is cheaper than the
+	// base place.
 	agentCoreCheap = 819
 	agentCoreTool  = 4 * time.Hour
 )
 
-// Choose returns the place for a start: the first that fits of AgentCore, Lambda and the
-// fleet's base. A second attempt goes to base, since it can run every box.
+// Choose returns the place for a start: the first of AgentCore, Lambda and base that can
+// run the box and that its wish permits. A second attempt goes to base, since it can run
+// every box.
 func (f *Fleet) Choose(n Needs) string {
 	if n.Attempt > 1 {
 		return f.base
@@ -169,7 +171,8 @@ func (f *Fleet) has(place string) bool {
 	return ok
 }
 
-// fit reports whether a place without guards, images and secrets can run the box at all.
+// fit reports whether Lambda or AgentCore can run the box. They have no guards, images of
+// servers or secrets, and the given limits of memory and of a tool's timeout.
 func (n Needs) fit(memoryMB int, longest time.Duration) bool {
 	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= fastCPUs && n.MemoryMB <= memoryMB &&
 		n.ToolTimeout > 0 && n.ToolTimeout <= longest

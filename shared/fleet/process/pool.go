@@ -53,7 +53,7 @@ const (
 	defaultGrace    = 10 * time.Second
 )
 
-// Config says how a Pool runs its runners. Only Command is required.
+// Config says how a Pool runs its runners. Only the field Command is required.
 type Config struct {
 	// Command is the path of the runner program; it is not looked up in PATH.
 	// Args are its arguments.

@@ -18,10 +18,11 @@ import (
 const clearTime = 5 * time.Second
 
 // BecomeSubreaper makes this program the parent of the orphans among its descendants. A
-// [Pool] in it then finds and reaps every process of a box whose runner was killed. It
-// holds for the whole program and for its life; call it once, from main, before the
-// first task. From then on the pool takes a program in a session of its own for such an
-// orphan, unless a Pool started it. On systems without subreapers it does nothing.
+// [Pool] in it then finds and reaps every process of a box whose runner was killed. The
+// setting holds for the whole program, until its end. Call BecomeSubreaper once, from
+// main, before the first task. From then on the pool takes a program in a session of its
+// own for such an orphan, unless a Pool started it. On systems without subreapers it does
+// nothing.
 func BecomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphaned processes: %w", err)
@@ -158,7 +159,7 @@ type husk struct {
 	seen  time.Time
 }
 
-// isHusk reports whether a zombie is older than a runner's wait to be reaped. It
+// isHusk reports whether a zombie has waited longer to be reaped than any runner does. It
 // remembers the zombie for the next call.
 func (p *Pool) isHusk(d proc) bool {
 	p.mu.Lock()

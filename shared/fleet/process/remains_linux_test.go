@@ -105,7 +105,8 @@ func TestAZombieIsTakenForForgottenOnlyAfterAWhile(t *testing.T) {
 	})
 }
 
-// A process that is about to end shows no environment, as a pid that nobody has.
+// A process that is about to end shows no environment. Nor does a pid that no process
+// has, which the test uses.
 func TestAKilledOrphanIsAwaitedWhileItEnds(t *testing.T) {
 	p := NewPool(Config{})
 	defer func() { _ = p.Close(t.Context()) }()

@@ -2,8 +2,8 @@
 // Scheduler.
 //
 // Each alarm is a one-time schedule that deletes itself. The package makes the two
-// requests that it needs by itself. AWS's client for them would add more to a
-// function's size and start time than all the rest of alarms does.
+// requests that it needs by itself. AWS's client for them would add more to a function's
+// size and start time than everything else that alarms need.
 package eventbridge
 
 import (

@@ -201,7 +201,7 @@ func read[F any](head []byte) (f F, err error) {
 
 // unmarshal is json.Unmarshal for headers that a hostile runner may have written. The
 // fast decoder has no limit of depth, so a header of millions of brackets would overflow
-// the stack. encoding/json has one, and reads those with many.
+// the stack. encoding/json has such a limit, so it decodes headers with many brackets.
 func unmarshal(head []byte, v any) error {
 	if bytes.Count(head, []byte{'['})+bytes.Count(head, []byte{'{'}) > 1000 {
 		return stdjson.Unmarshal(head, v)

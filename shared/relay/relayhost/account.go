@@ -37,9 +37,10 @@ type endedCall struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over notes the ends of calls in a batch. It leaves out calls whose client gets the end
-// on the call's own stream. The function of such a call has ended with the request. show
-// says whether the reasons of failed calls may repeat what the server answered.
+// over notes the ends of calls in a batch, for the log line. It notes only calls whose
+// events are pushed, over a WebSocket or a stream of HTTP+SSE: no function waits for
+// these ends. show says whether the reasons of failed calls may repeat what the server
+// answered.
 func over(ctx context.Context, p host.Posting, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {

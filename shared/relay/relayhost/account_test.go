@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// teller remembers what it was told of.
+// teller is a meter that remembers the accounts it got.
 type teller struct {
 	mu   sync.Mutex
 	told []session.Account

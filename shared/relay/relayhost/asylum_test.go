@@ -111,7 +111,8 @@ func (a *asylum) request(params string) string {
 	return `{"jsonrpc":"2.0","id":77,"method":"tools/call","params":` + params + `}`
 }
 
-// suspension returns the frame that asks two questions after some progress.
+// suspension returns the frame that suspends the call with one question for each of
+// methods.
 func (a *asylum) suspension(round int, first session.Index, methods ...string) frametest.Frame {
 	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
 	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}

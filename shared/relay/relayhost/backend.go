@@ -66,7 +66,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return t, nil
 }
 
-// announce logs for whom a server gets work that may start a process. The line of the
+// announce logs for whom a server gets work that may start a process. The log line of the
 // request comes only after its end.
 func (k *Backend) announce(ctx context.Context, d host.Delivery) {
 	client, _ := wire.String(wire.Lookup(d.Client.Init, "clientInfo", "name"))
@@ -356,8 +356,9 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// Its box gave it back, so the box lives. Only a function that waits for the
-			// end may take that for an acceptance: nobody else wakes the next generation.
+			// The box gave the request back, so the box lives. Only a function that waits
+			// for the end may count that as an acceptance: no other function wakes the
+			// next generation.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != session.WebSocket
 		}

@@ -29,9 +29,9 @@ type Config struct {
 	// those of the relay itself. It fails with NotFound if the server is not configured
 	// (any more).
 	Launch func(box session.Box) (map[string]string, error)
-	// Definition returns the name of the definition that a server has now, in the form
-	// of frame.Hello.Digest; "" if it is not configured any more. A runner that was
-	// started with another one is asked to retire. nil: none is.
+	// Definition returns the name of the definition that a server has now, in the form of
+	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
+	// with another definition is asked to retire. If Definition is nil, no runner is.
 	Definition func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
@@ -45,8 +45,8 @@ type Config struct {
 	// Secrets returns the keys and tokens of the principal of a session at the third parties
 	// of its server, by provider. nil: no server has any.
 	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
-	// BoxesOf returns how many boxes a tenant may have, 0 if TenantBoxes counts; nil: it
-	// counts for all tenants.
+	// BoxesOf returns how many boxes a tenant may have; 0 means that TenantBoxes counts.
+	// If BoxesOf is nil, TenantBoxes counts for all tenants.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One
 	// more is Busy. Each of them holds a function, and the functions that handle the

@@ -24,9 +24,9 @@ const (
 )
 
 // Halt stops processes of a box. up is false if the box was asleep, so that there was
-// nothing to stop. A box that is still starting is given up, or, for one session, the
-// calls of that session that wait for it end. Halt returns when the runner was told, not
-// when the processes have ended.
+// nothing to stop. If the box is still starting, Halt gives the start up. For one session
+// it only ends the calls of that session that wait for the box. Halt returns when the
+// runner was told, not when the processes have ended.
 //
 // Errors: Unavailable; the processes may have been stopped or not.
 func (k *Backend) Halt(ctx context.Context, id session.BoxID, h Halt) (up bool, err error) {
@@ -53,8 +53,9 @@ func (k *Backend) Halt(ctx context.Context, id session.BoxID, h Halt) (up bool, 
 	return false, session.Errorf(session.Unavailable, "the box has no connection at the moment, so it could not be told to stop; try again")
 }
 
-// haltStart ends the calls that wait for a box that is starting. If all of them end, the
-// start is given up: the runner, when it comes up, finds that its generation is over.
+// haltStart handles a box that is starting. For one session, it ends the calls of the
+// session that wait for the box. Otherwise it ends all of them and gives the start up:
+// the runner, when it comes up, finds that its generation is over.
 func (k *Backend) haltStart(ctx context.Context, b session.Box, h Halt) error {
 	why := session.Failure{Phase: phaseUnavailable, Detail: "the server was stopped by " + h.By + " while it started; the request was not executed", At: time.Now()}
 	if h.Session == "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A hostile box may answer initialize with anything. The answer is kept only for its own
-// tenant, and only in reply to initialize.
+// A hostile box may answer initialize with anything. The relay function keeps the answer
+// only for the box's own tenant, and only under a known protocol version.
 func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
 	s := newSiege(t)
 	own := session.RecordFor("m", "d")

@@ -46,7 +46,8 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 // outdated reports whether a runner was started with another definition of its server
 // than the one that this function has. hello does not ask about the first hello of a
 // runner. While a deployment replaces functions, a newer function than this one may have
-// started the runner. Such runners would be started and retired in turn.
+// started the runner. If hello asked, the two functions would start and retire runners in
+// turn.
 func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }

@@ -222,7 +222,7 @@ func TestTicketExpires(t *testing.T) {
 	})
 }
 
-// With an old ticket of its own, a box can only write to those places of its own streams
+// With an old ticket of its own, a box can only write to those indexes of its own streams
 // that are still free.
 func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	s := newSiege(t)
@@ -472,7 +472,8 @@ func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
 	s.isFenced("bye", frametest.Frame{Type: frame.TypeBye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
 }
 
-// A fence ends the stale runner. Its calls end with the error from the host.
+// A fenced frame adds none of its events to the log. The calls of the stale runner end
+// with an error from the host.
 func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
 	s := staleSiege(t)
 	stale := s.events("m1", session.Standalone, 2, s.ticket("m1", "d1", hostileBox, hostileGen))

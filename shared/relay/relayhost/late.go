@@ -18,8 +18,8 @@ import (
 
 // returned handles a message that its runner gives back without having executed it. It
 // puts the message into the inbox. If the request has a mark by now, the mark stays.
-// returned reads the log after the write: the request may have ended in the meantime, and
-// nobody waits for the item then.
+// returned reads the log after the write. If the request has ended in the meantime,
+// returned deletes the item, because no function waits for it.
 func (h *Handler) returned(ctx context.Context, f frame.Return) error {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {

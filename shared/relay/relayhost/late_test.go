@@ -35,7 +35,7 @@ func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 }
 
 // A runner stands still while a call is posted to it. It continues after the client was
-// told that the box does not answer.
+// told that the box does not answer, and must not execute the call then.
 func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)

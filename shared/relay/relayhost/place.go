@@ -47,17 +47,17 @@ func (c Config) launch(b session.Box) (map[string]string, error) {
 const (
 	// lifetimeSlack is how much longer than a place's Lifetime a task may seem to live.
 	lifetimeSlack = 90 * time.Second
-	// goneAfter is the least time between two looks at a connection that must both find it
-	// closed. A runner that lives has tried to connect again by then, several times. It is
-	// less than a function waits for a sign of life of a box.
+	// goneAfter is the least time between two checks that must both find a connection closed
+	// before its box is lost. A living runner has tried several times to connect again by
+	// then. goneAfter is shorter than a function waits for a sign of life of a box.
 	goneAfter = 20 * time.Second
 )
 
 // losses notes boxes whose generation ended without a bye.
 type losses struct{ boxes }
 
-// compareUnlisted finds out whether a box is lost, or its start was, whose place does not
-// list its tasks.
+// compareUnlisted finds out whether a box or its start is lost, if the box's place does
+// not list its tasks.
 func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 	since := w.Fleet.Traits(b.Place).Since
 	switch {

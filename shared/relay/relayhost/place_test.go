@@ -17,7 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// unlisted is a place that does not list its tasks. Connections in gone are closed.
+// unlisted is a place that does not list its tasks. If gone is set, all connections are
+// closed.
 type unlisted struct {
 	stops   bool
 	gone    bool
@@ -51,7 +52,7 @@ func (f *unlisted) Post(context.Context, string, []byte) error {
 const (
 	// goneAfter is how long a connection must be closed until its box is lost.
 	goneAfter = 20 * time.Second
-	// lookAfter is how often a function that waits for an accepted call looks after its box.
+	// lookAfter is how often a function that waits for an accepted call checks its box.
 	lookAfter = 10 * time.Second
 )
 
@@ -171,7 +172,7 @@ func TestACallThatMeetsADeadBoxOfSuchAPlaceIsExecutedByTheNext(t *testing.T) {
 	})
 }
 
-// The client comes back for a call whose item waits for a box that has died.
+// When a client comes back for a call whose item waits for a dead box, the next box is woken.
 func TestAWaitingItemOfADeadBoxOfSuchAPlaceWakesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
@@ -204,7 +205,8 @@ func TestAWaitingItemOfADeadBoxOfSuchAPlaceWakesTheNext(t *testing.T) {
 	})
 }
 
-// mortal posts to the runner of an asylum until its connection is gone.
+// mortal is a Poster that passes messages to an asylum until place.gone is set. From then
+// on, the runner's connection is closed.
 type mortal struct {
 	*asylum
 	place *unlisted
@@ -217,8 +219,8 @@ func (m *mortal) Post(ctx context.Context, conn string, data []byte) error {
 	return m.asylum.Post(ctx, conn, data)
 }
 
-// No place of this kind reports the end of a task. A function that waits for a call looks
-// itself whether the connection of its box is open.
+// A place that does not list its tasks does not report their ends either. A function that
+// waits for a call checks the connection of the box itself.
 func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
@@ -253,7 +255,7 @@ func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
 	})
 }
 
-// The second attempt of a wake may go elsewhere, with its own time to start.
+// The second attempt of a wake may go to another place, which has its own StartTimeout.
 func TestAStartThatDoesNotComeGoesToAnotherPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
@@ -345,8 +347,8 @@ func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 	}
 }
 
-// The image of a place may have the install of a server. The first runner there says so,
-// and the choice of the place for the next start reads it.
+// The image of a place may hold the install of a server. The first runner there tells the
+// host so, and the host uses this when it chooses the place of the next start.
 func TestABoxIsKnownByTheDefinitionThatItsImageHas(t *testing.T) {
 	for baked, want := range map[bool]string{true: "the definition", false: ""} {
 		store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})

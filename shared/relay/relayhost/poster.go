@@ -29,7 +29,8 @@ type PosterOptions struct {
 // Connections posts to the connections of one WebSocket API, and closes them. It
 // implements session.Clients. It is safe for concurrent use.
 //
-// It makes its two requests by itself: AWS's client would be a hundredth of each function.
+// It makes its two kinds of requests without AWS's client, which would add a hundredth to
+// the size of each function.
 type Connections struct {
 	endpoint string
 	options  PosterOptions
@@ -38,7 +39,7 @@ type Connections struct {
 
 // NewPoster returns the Connections of an @connections endpoint, https://HOST/STAGE.
 func NewPoster(endpoint string, o PosterOptions) *Connections {
-	// A transport of its own keeps connections for itself.
+	// A transport of its own shares no idle connections with other clients.
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = maxIdle
 	return &Connections{endpoint: strings.TrimSuffix(endpoint, "/"), options: o, client: &http.Client{Transport: transport}}
@@ -75,8 +76,8 @@ func (c *Connections) Close(ctx context.Context, conn string) error {
 	return session.Errorf(session.Unavailable, "the gateway did not close a connection").Because(err)
 }
 
-// ask sends a request, and once more if the same may succeed then. status is 0 if there is
-// no answer.
+// ask sends a request. It sends the request a second time if that may succeed. status is
+// 0 if there is no answer.
 func (c *Connections) ask(ctx context.Context, method, conn string, data []byte) (status int, err error) {
 	for try := 1; ; try++ {
 		status, err = c.send(ctx, method, conn, data)

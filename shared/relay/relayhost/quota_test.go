@@ -91,8 +91,8 @@ func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
 	}
 }
 
-// A runner that has never sent hello has executed nothing. The waiting clients get that
-// and the reason of its end.
+// A runner that has never sent hello has executed nothing. The waiting clients learn
+// this, and why the runner ended.
 func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 	for phase, c := range map[string]struct {
 		end  fleet.Status
@@ -170,7 +170,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 	}
 }
 
-// nobody is a Poster. After each post it is unknown whether the frame arrived.
+// nobody is a Poster that takes every frame and delivers none.
 type nobody struct{}
 
 func (nobody) Post(context.Context, string, []byte) error { return nil }

@@ -124,8 +124,8 @@ func bye(b session.Box, f frame.Bye, now time.Time) (session.Box, verdict) {
 	}
 }
 
-// busy returns the mean of how long the box had work, with this wake. The time for which
-// it was idle before its bye does not count. A box without a mean begins with this wake.
+// busy returns the mean time for which the box had work in a wake, including this wake. The
+// time for which it was idle before its bye does not count. The first wake is its own mean.
 func busy(b session.Box, f frame.Bye, now time.Time) time.Duration {
 	took := now.Sub(b.Began) - time.Duration(f.Idle)*time.Millisecond
 	if b.Began.IsZero() || took < 0 {

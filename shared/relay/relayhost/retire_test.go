@@ -42,8 +42,8 @@ func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
 	}
 }
 
-// While functions are replaced, an old one may take the first hello of a runner that a new
-// one has started.
+// During a deployment, an old function may take the first hello of a runner that a new
+// function has started. So the answer to a first hello never makes the runner retire.
 func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
 	a := newAsylum(t)
 	runners := &told{asylum: a}

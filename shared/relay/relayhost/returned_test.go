@@ -26,8 +26,8 @@ func (a *asylum) givesBack(d frametest.Frame) error {
 	return err
 }
 
-// drained has a client call, and the runner give the call back while it drains for a time.
-// It returns the call's end, or "" if it has none a minute later.
+// drained makes a client call, and makes the runner give the call back and then drain for
+// a time. It returns the call's end, or "" if it has none a minute later.
 func drained(t *testing.T, a *asylum, draining time.Duration) string {
 	t.Helper()
 	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
@@ -83,8 +83,8 @@ func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
 	}
 }
 
-// A function that waits for a sign of life only would leave nobody behind who wakes the
-// next generation.
+// A function that waits only for a sign of life will not wake the next generation. So it
+// ends a call that was given back, and tells the client to send it again.
 func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// secretsOf returns the keys and tokens of the principal of a session at third parties.
-// It logs an error.
+// secretsOf returns the keys and tokens that the principal of a session has at third
+// parties. It logs errors.
 func secretsOf(ctx context.Context, x boxes, s session.Session) (map[string]session.Secret, error) {
 	if x.Secrets == nil {
 		return nil, nil
@@ -19,8 +19,8 @@ func secretsOf(ctx context.Context, x boxes, s session.Session) (map[string]sess
 	return has, err
 }
 
-// noSecrets is the failure of a call whose caller's tokens of third parties could not be
-// read or renewed when its process was ready.
+// noSecrets is the failure of a call from the inbox if its caller's tokens at third
+// parties cannot be read or renewed when a runner claims the call.
 func noSecrets() session.Failure {
 	return session.Failure{Phase: phaseUnavailable, Detail: "what you have connected at third parties cannot be read or renewed now; try again in a while"}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // This file is about snapshots of workspaces. A runner asks for URLs, and the host gives
-// it URLs for the snapshots of its own box only. When a session has ended, this file also
-// removes its snapshot.
+// it URLs for the snapshots of its own box only. The functions here also remove the
+// snapshot of a session that has ended.
 
 // snapshot answers a runner's request about the snapshots of its box. The random id in the
 // box record proves that the request comes from the runner. That id changes when another
@@ -58,8 +58,8 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	return reply, nil
 }
 
-// installed notes in the record of a box that the install of its server is kept. The
-// choice of the place for the next start reads it.
+// installed notes in the record of a box that the install of its server is kept. The host
+// reads the note when it chooses the place for the next start.
 func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
 	if h.Definition == nil {
 		return nil

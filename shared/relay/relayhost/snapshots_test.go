@@ -56,7 +56,7 @@ func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	return got
 }
 
-// upload uploads text to a room, as a box does.
+// upload uploads text to the URL in room, as a box does.
 func (a *asylum) upload(room frametest.Frame, text string) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPut, room.URL, bytes.NewReader([]byte(text)))
@@ -204,8 +204,8 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 			}
 		}
 	}
-	// Under its own name it can write anything. The other tenant's snapshot stays the
-	// same.
+	// In its own name, the box evil/s may write anything. The other tenant's snapshot
+	// stays the same.
 	mine := func(kind frame.Type, owner, object string) frametest.Frame {
 		return frametest.Frame{Type: kind, Box: "evil/s", Gen: 9, Runner: "e", Owner: owner, Size: 3, Object: object}
 	}

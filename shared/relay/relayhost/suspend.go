@@ -153,10 +153,10 @@ func (x boxes) wakeOrNudge(ctx context.Context, id session.BoxID) error {
 	return nil
 }
 
-// settleSuspended does for the sweep the due work for a suspended call. It ends the call
-// if its stream has an end, its time is over, or its session has ended. It also ends it
-// if the box was lost before the questions were stored. It resumes the call if all
-// questions are answered and the function that should have resumed it died.
+// settleSuspended does the sweep's work for a suspended call. It ends the call if its
+// stream has an end, its time is over, or its session has ended. It also ends it if the
+// box was lost before the questions were stored. It resumes the call if all questions are
+// answered and the function that should have resumed it died.
 func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {

@@ -25,10 +25,10 @@ func NewSweeper(c Config) *Sweeper { return &Sweeper{losses: losses{newBoxes(c)}
 // ended by itself long before.
 const orphanAge = 10 * time.Minute
 
-// Sweep looks at every box that is not asleep or has items. It compares the records
-// with the fleet's list of tasks. A box whose task is gone is lost. A task that no
-// record names is stopped. The schedule calls Sweep, and a machine calls it when it
-// starts. Sweep goes on after a box that fails, and without the list. It returns all
+// Sweep looks at every box that is not asleep or has items. It compares the records with
+// the fleet's list of tasks. A box whose task is gone is lost. A task that no record
+// names is stopped. The schedule calls Sweep, and a machine calls it when it starts. If a
+// box fails or the fleet gives no list, Sweep does the rest of its work. It returns all
 // errors joined.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)

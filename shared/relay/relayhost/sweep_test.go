@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// partlyDown is a store that fails for one box, for one stream, or for all reads of the
-// log.
+// partlyDown is a store that fails for one box and for one stream. If blank is set, its
+// reads of the log find nothing.
 type partlyDown struct {
 	session.Store
 	box    session.BoxID
@@ -178,7 +178,8 @@ func (f counted) Run(context.Context, fleet.Task) (string, error) {
 	return "task", nil
 }
 
-// A program that ends between the lease and the task leaves a box that starts for ever.
+// A program may end after it has taken the wake lease and before it has started the task.
+// The sweep then starts the box again.
 func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 	for name, c := range map[string]struct {
 		since time.Duration // from the lease until the fleet began

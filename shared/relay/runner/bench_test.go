@@ -295,7 +295,7 @@ type framed struct {
 	data []byte
 }
 
-// memoryWire is the network. The frames of all its connections come out in one place.
+// memoryWire is the network. Its channel frames carries the frames of all connections.
 type memoryWire struct {
 	frames chan framed
 	dialed chan *memoryConn

@@ -22,8 +22,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// gate stands between a runner and the bench's network. It refuses connections, gives
-// reasons for the ends of others, and records when each was dialed.
+// gate stands between a runner and the bench's network. It refuses connections, sets the
+// errors with which others end, and records when each was dialed.
 type gate struct {
 	mu     sync.Mutex
 	seed   uint64
@@ -55,7 +55,7 @@ func (g *gate) set(refuse, ending error) {
 	g.refuse, g.ending = refuse, ending
 }
 
-// gaps returns the times between one dial and the next, from the n-th on.
+// gaps returns the times between consecutive dials, beginning with dial number from.
 func (g *gate) gaps(from int) []time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

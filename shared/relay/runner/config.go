@@ -132,11 +132,11 @@ type Config struct {
 	// welcome; Config has no Executor then. launch has environment variables, and may hold
 	// secrets. Begin is called once, on the Executor's goroutine. Its error ends Run.
 	Begin func(launch map[string]string) (Begun, error)
-	// Deadline is when the place of the box ends the task, and Longest how long a message
-	// may take. drainSlack and Longest before Deadline the runner drains: it executes no new
-	// message, and says bye when it has finished the others. From half of the time until
-	// Deadline on, the box sleeps as soon as it has nothing to do. A zero Deadline means
-	// that there is none.
+	// Deadline is when the place of the box ends the task; zero means never. Longest is
+	// how long a message may take. The runner drains drainSlack plus Longest before
+	// Deadline: it executes no new message, and says bye when it has finished the others.
+	// From half of the time until Deadline on, the box sleeps as soon as it has nothing
+	// to do.
 	Deadline time.Time
 	Longest  time.Duration
 

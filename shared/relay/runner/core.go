@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stage of a runner's life.
+// stage is the stage of a runner's life.
 //
 //	joining ──▶ up ──▶ parting ──▶ lingering ──▶ (returns)
 //	            ▲         │            │
@@ -58,8 +58,8 @@ type core struct {
 	executing
 }
 
-// refuses reports whether the runner leaves new messages to its successor. Their sender
-// finds this generation over, and sends them to the next one.
+// refuses reports whether the runner leaves new messages to its successor. The sender of
+// such a message finds that this generation is over, and sends it to the next one.
 func (c *core) refuses() bool { return c.closing || c.refusing || c.draining }
 
 // sender returns the Sender of most frames of this runner.

@@ -17,7 +17,7 @@ func drainsAfter(d time.Duration) func(*runner.Config) {
 	}
 }
 
-// A call may take a minute, and the rest of the life is less from here on.
+// A draining runner has too little time left for a new call, which may take a minute.
 func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("long", fromInbox)
@@ -49,7 +49,8 @@ func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
 	}, drainsAfter(5*time.Minute))
 }
 
-// A runner that lives for 2 minutes cannot keep a minute and a slack free at its end.
+// A runner that lives for 90 s would drain after 10 s. It drains after half of its life
+// instead, so that it does some work.
 func TestARunnerWithTooShortALifeDrainsAfterHalfOfIt(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		time.Sleep(40 * time.Second)

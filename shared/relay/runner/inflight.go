@@ -82,10 +82,10 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain handles a deliver that was executed before: its sender has seen no sign
-// of life. If the request has not ended, deliveredAgain sends taken. If it has, the outbox
-// repeats the batch with its end until the host has it. Then the end in the log is the
-// sign.
+// deliveredAgain handles a deliver that was executed before, because its sender has seen
+// no sign of life. If the request has not ended, deliveredAgain sends taken. Otherwise
+// the outbox repeats the batch with the end until the host has it. The end in the log is
+// then the sign of life.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -95,8 +95,8 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	}
 }
 
-// giveBack returns a request that this runner will not execute any more, so that the host
-// knows that. An item of the inbox needs no return: the bye releases it.
+// giveBack tells the host that this runner will not execute a request any more. An item
+// of the inbox needs no return: the bye releases it.
 func (in *inflight) giveBack(f frame.Deliver) {
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	if in.stage != up || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.gen || !in.links.linked() || in.late[f.ID] != nil {
@@ -105,7 +105,7 @@ func (in *inflight) giveBack(f frame.Deliver) {
 	in.transfers.sendSmall(frame.Return{Sender: in.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
-// run gives a message to the Executor. reported says that the runner asked the host for
+// run gives a message to the Executor. reported says that the runner asked the host about
 // the message, so that a trace exists or may exist.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
@@ -248,9 +248,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight continues after a welcome. It executes the delivers that came after a bye
-// and were sent to this generation. It drops those that were sent to an older one; their
-// senders can tell from the box record.
+// resumeInflight continues after a welcome. It executes the delivers that came after a
+// bye and were sent to this generation. It drops those that were sent to an older one:
+// their senders see in the box record that the older generation is over.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil

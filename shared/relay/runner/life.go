@@ -151,8 +151,8 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.ByeOK:
 		l.sleep.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
-		// An invited runner may get them before its welcome. It has no process yet, so they are
-		// about processes of the generation before.
+		// An invited runner may get these frames before its welcome. It has no process
+		// yet, so the frames are about processes of the generation before.
 		if l.Begin == nil || l.links.begun {
 			l.toExecutor(f)
 		}
@@ -183,7 +183,7 @@ func (l *life) toExecutor(f frame.Frame) {
 	}
 }
 
-// halt stops processes. Once all were stopped, the box need not wait to be idle.
+// halt stops processes. If it stops all, the box sleeps without a wait for Idle.
 func (l *life) halt(f frame.Halt) {
 	within := time.Duration(min(max(f.In, 0), maxHalt.Milliseconds())) * time.Millisecond
 	l.call(func() { l.Executor.Halt(f.Session, f.By, within) })

@@ -44,7 +44,7 @@ type linkUser interface {
 	resume(moved, fresh bool)
 	// begin makes the Executor of an invited runner.
 	begin(launch map[string]string)
-	// retire handles the host's word that the server has another definition by now.
+	// retire handles a welcome that says that the server has another definition by now.
 	retire()
 	// cutAsleep handles the loss of the connection, which may come after a bye.
 	cutAsleep()
@@ -439,9 +439,9 @@ func (ls *links) retry(after sequel, err error) {
 	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome reports whether the host has refused this runner for good. It has if it said
-// so, or if it refused the runner maxRounds times within roundsWithin. As long as the
-// runner has a connection, the caller continues.
+// unwelcome reports whether the host has refused this runner for good. It has if the
+// error says so, or if it refused the runner maxRounds times within roundsWithin. The
+// caller goes on nevertheless while the runner has a connection.
 func (ls *links) unwelcome(after sequel) bool {
 	if after != comeRound {
 		return after == stayAway

@@ -304,8 +304,8 @@ func (o *outbox) makeRoom() {
 	o.rooms = nil
 }
 
-// loosenAll unblocks processes. There has been no connection for so long that their
-// progress is worth the memory.
+// loosenAll unblocks the processes, so that the outboxes grow. After so long without a
+// connection, the progress of the processes is worth the memory.
 func (ob *outboxes) loosenAll() {
 	ob.loose = true
 	for _, o := range ob.boxes {

@@ -60,9 +60,9 @@ func (ts *transfers) transfer(data []byte) *transfer {
 	return t
 }
 
-// admit gives a long frame a place and a name, and cuts it into parts. Each part has the
-// box, the generation and the runner in its header, because the host stores each part on
-// its own.
+// admit gives a long frame a name and a free place, of which there are
+// frame.MaxTransfers, and cuts it into parts. Each part has the box, the generation and
+// the runner in its header, because the host stores each part on its own.
 func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
 	for _, other := range ts.byName {
@@ -76,8 +76,8 @@ func (ts *transfers) admit(t *transfer) {
 	ts.byName[t.name] = t
 }
 
-// transferKept sends a long frame that has no answer. When the host has all parts, it
-// sends whole once.
+// transferKept sends a long frame that has no answer. When the host has all parts, the
+// runner sends whole once.
 func (ts *transfers) transferKept(data []byte) {
 	t := ts.transfer(data)
 	t.unanswered = true
@@ -159,8 +159,8 @@ func (ts *transfers) partTaken(f frame.PartOK) {
 	ts.watchParts(t)
 }
 
-// dropTransfer forgets a long frame, and begins the next frame that waits for a place.
-// A nil t is no transfer.
+// dropTransfer forgets a long frame, and begins the next frame that waits for a place. It
+// does nothing for a nil t.
 func (ts *transfers) dropTransfer(t *transfer) {
 	if t == nil {
 		return

@@ -12,7 +12,7 @@ import (
 )
 
 // onRetiring runs a test with a runner that has one call in flight and is then told to
-// retire. Its caller ends Run's ctx when Retire is called.
+// retire. Config.Retire ends Run's ctx, as it does in a real box.
 func onRetiring(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	var b *bench

@@ -186,7 +186,7 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 		b.connected()
 		b.expect(frame.TypeHello)
 		b.conn.cut()
-		// The host may take the dead connection for the newest.
+		// The host may take the dead connection for the newest: a newer hello corrects that.
 		b.conn = old
 		if hello := b.expect(frame.TypeHello); hello.Link != 3 {
 			t.Errorf("hello on the old connection has link %d", hello.Link)
@@ -227,8 +227,8 @@ func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 	})
 }
 
-// The second of two runners that one event has started gets a fence in place of its launch.
-// No time passes until it ends.
+// One event may start two runners. The second one gets a fence in place of its launch,
+// and its Run returns at once.
 func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()

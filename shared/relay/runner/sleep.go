@@ -177,8 +177,8 @@ func (sl *sleep) cutAsleep() {
 	}
 }
 
-// drainSlack is how long before the Deadline the last message has ended, if it took
-// Longest. Its result and the bye still have to reach the host.
+// drainSlack is the time that is left before Deadline when the last message ends, if that
+// message took Longest. Its result and the bye still have to reach the host.
 const drainSlack = 20 * time.Second
 
 // expectDeadline prepares for the end of the runner's time. A runner whose time is too
@@ -208,7 +208,7 @@ func (sl *sleep) drain() {
 // calls must not hold up the others.
 const refuseFor = 5 * time.Second
 
-// retire begins the end that the host asks for.
+// retire begins to end the life because the host asks for it.
 func (sl *sleep) retire() {
 	if sl.Retire == nil || sl.retiring || sl.closing {
 		return

@@ -46,8 +46,8 @@ func main() {
 	}
 }
 
-// refuseInitialize refuses initialize in an era that the server does not speak. go-sdk
-// leaves that to the client.
+// refuseInitialize refuses initialize, because the modern era does not have it. go-sdk
+// would answer it, and leave the refusal to the client.
 func refuseInitialize(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "initialize" {
@@ -83,7 +83,7 @@ func says(format string, args ...any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}, nil
 }
 
-// arguments are those of all tools.
+// arguments has the arguments of all tools.
 type arguments struct {
 	Message, Prompt string
 	Duration        float64 // in seconds

@@ -174,7 +174,8 @@ func checkProgress(ctx context.Context, s *session) error {
 	for i := range steps {
 		want = append(want, fmt.Sprintf("%d/%d", i+1, steps))
 	}
-	// First check the wire: messages that never arrived would be waited for in vain below.
+	// Check the wire first: the loop below would wait in vain for messages that never
+	// arrived.
 	err = errors.Join(
 		wantText(strings.Join(s.wire.noted(), " "), strings.Join(append(want, "result"), " "), "progress on the wire"),
 		wantTrue(strings.Contains(text, fmt.Sprintf("Steps: %d.", steps)), "unexpected result: %s", text),
@@ -368,7 +369,8 @@ func names[T any](items iter.Seq2[T, error], name func(T) string) ([]string, err
 	return all, nil
 }
 
-// wantAll checks that a list has what is wanted. as returns how the list calls it.
+// wantAll checks that got has all wanted names. as converts a name to the form that the
+// names in got have.
 func wantAll(got []string, what string, as func(string) string, wanted ...string) error {
 	for _, name := range wanted {
 		name = as(name)

@@ -156,7 +156,8 @@ func (s *session) call(ctx context.Context, name string, arguments map[string]an
 	return s.callWith(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments})
 }
 
-// named returns the name of a tool or prompt of the server, as it is at the URL.
+// named returns the name that a tool or prompt of the server has at the URL: at the
+// address of all servers, the names begin with the server's name.
 func (s *session) named(name string) string {
 	if s.one == "" {
 		return name
@@ -164,7 +165,8 @@ func (s *session) named(name string) string {
 	return s.one + "__" + name
 }
 
-// located returns the URI of a resource or template of the server, as it is at the URL.
+// located returns the URI that a resource or template of the server has at the URL: at
+// the address of all servers, the URIs begin with dormouse://SERVER/.
 func (s *session) located(uri string) string {
 	if s.one == "" {
 		return uri

@@ -22,7 +22,7 @@ import (
 
 const redirect = "http://127.0.0.1:5000/done"
 
-// signedIn is what a sign-in has come to. The programs in ../ts and ../py print the same.
+// signedIn is the result of a sign-in. The programs in ../ts and ../py print the same.
 type signedIn struct {
 	Version string `json:"version"` // of the protocol
 	Tools   int    `json:"tools"`

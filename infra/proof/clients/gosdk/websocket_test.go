@@ -31,7 +31,7 @@ func TestWebSocketPassesMessagesUntilTheServerCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// If its caller gives up on a call, the whole call is still written.
+	// Write sends the whole message even if its caller has given up.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := conn.Write(gone, sent); err != nil {

@@ -44,9 +44,9 @@ func (w *wiretap) restart() {
 	w.order = nil
 }
 
-// noted returns what came since restart: "1/5" for a progress notification, "result" for a
-// response that ends a call. It leaves out a response that only asks something, because
-// the SDK goes on with it by itself.
+// noted returns what came since restart: "1/5" for a progress notification, "result" for
+// a response that ends a call. It leaves out a response that only asks something, because
+// the SDK answers the question and continues the call by itself.
 func (w *wiretap) noted() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

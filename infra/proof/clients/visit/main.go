@@ -1,5 +1,6 @@
-// Command visit goes through the pages of a sign-in as ada, whose password is lovelace,
-// and prints the URL at which a client is called back.
+// Command visit goes through the pages of a sign-in as the user ada, with the password
+// lovelace. Its arguments are the URL of the sign-in and the client's callback. It prints
+// the callback URL to which the sign-in redirects, and does not open it.
 //
 //	visit http://127.0.0.1:8080/authorize?... http://127.0.0.1:5000/done
 package main

@@ -29,7 +29,8 @@ func Root(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for from := dir; ; dir = filepath.Dir(dir) {
-		// Below the root are more modules, those of test servers, so look for this file.
+		// Look for this file and not for go.mod, because test servers are modules below
+		// the root.
 		if _, err := os.Stat(filepath.Join(dir, "template.yaml")); err == nil {
 			return dir
 		}
@@ -133,7 +134,7 @@ func Build(t testing.TB, name, dir, pkg string) string {
 	return binary
 }
 
-// Hosted is where Dormouse has a server.
+// Hosted has the addresses of a hosted server.
 type Hosted struct {
 	Name      string `json:"name"`
 	URL       string `json:"url"`        // for Streamable HTTP
@@ -190,7 +191,7 @@ func Empty(t testing.TB, dir string) {
 	}
 }
 
-// Read is all of a file.
+// Read returns the content of a file.
 func Read(t testing.TB, path string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)

@@ -157,7 +157,8 @@ func readForm(page Page, node *html.Node) (*formOf, error) {
 	return f, nil
 }
 
-// fill returns what the user sends.
+// fill returns the values of the form, with the user's answers and the button that the
+// user presses.
 func (f *formOf) fill(answers map[string]string) url.Values {
 	sent := url.Values{}
 	for name, values := range f.fields {

@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is what the attempts have come to.
+// room holds what the program knows, and counts its attempts.
 type room struct {
 	long  bool
 	own   string              // the folder that it may write in
@@ -68,7 +68,8 @@ func main() {
 	}
 }
 
-// hold is a neighbour: it has a secret in its environment, its memory and its folder.
+// hold plays a neighbour of the hostile server: it has a secret in its environment, its
+// memory and its folder.
 func hold() {
 	has := os.Getenv("SECRET")
 	if err := os.WriteFile("secret", []byte(has), 0o600); err != nil {
@@ -80,7 +81,7 @@ func hold() {
 
 func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }
 
-// try counts an attempt and says it if it succeeded.
+// try counts an attempt, and prints it if it succeeded.
 func (r *room) try(kind, what string, err error) bool {
 	r.tried[kind]++
 	if err == nil {
@@ -117,7 +118,7 @@ func (r *room) everything() {
 	}
 }
 
-// unixSockets lists those that the kernel or the disk names.
+// unixSockets lists the sockets that the kernel or the disk names.
 func unixSockets() []string {
 	var all []string
 	table, _ := os.ReadFile("/proc/net/unix")
@@ -153,7 +154,8 @@ func (r *room) sockets() {
 			r.try("socket", "send "+what, withSocket(kind, func(fd int) error { return unix.Sendto(fd, []byte("x"), unix.MSG_DONTWAIT, to) }))
 			r.try("pair", what, withPair(kind, func(fd, _ int) error { return unix.Connect(fd, to) }))
 			r.try("pair", "send "+what, withPair(kind, func(fd, _ int) error {
-				// A sequential pair passes over the address and sends to its other end.
+				// A pair of SOCK_SEQPACKET ignores the address and sends to its own other
+				// end.
 				if err := unix.Sendto(fd, []byte("x"), unix.MSG_DONTWAIT, to); err != nil || kind == unix.SOCK_SEQPACKET {
 					return cmp.Or(err, error(unix.EISCONN))
 				}
@@ -253,7 +255,7 @@ func familyOf(fd int) string {
 
 // # The kernel
 
-// kernel tries calls that lead around the rest.
+// kernel tries system calls that could get around all other guards.
 func (r *room) kernel() {
 	var zero [256]byte
 	at := uintptr(unsafe.Pointer(&zero[0]))
@@ -304,7 +306,7 @@ func (r *room) kernel() {
 	r.try("kernel", "terminal", err)
 }
 
-// privileges says what it has, and runs what should give more.
+// privileges prints the privileges that this program has and should not have.
 func (r *room) privileges() {
 	status, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(status)) {
@@ -333,7 +335,7 @@ func (r *room) privileges() {
 	}
 }
 
-// memory attaches to what System V keeps for the user.
+// memory attaches to the shared memory of System V.
 func (r *room) memory() {
 	for _, id := range append(r.told["memory"], fields("/proc/sysvipc/shm", 1)...) {
 		n, _ := strconv.Atoi(id)
@@ -420,7 +422,7 @@ func (r *room) search(root string) {
 
 // # Processes
 
-// process tries to get at another one.
+// process tries to read and control another process.
 func (r *room) process(pid string) {
 	n, err := strconv.Atoi(pid)
 	if err != nil {
@@ -464,7 +466,8 @@ func (r *room) process(pid string) {
 	r.try("process", "descriptor of "+pid, err)
 }
 
-// memfd executes this program from memory, which must be confined as it is.
+// memfd executes this program from memory. The new process must be as confined as this
+// one.
 func (r *room) memfd() {
 	fd, err := unix.MemfdCreate("again", 0)
 	if err != nil {

@@ -47,7 +47,7 @@ func answer(responses mcp.InputResponseMap, key string) (words string, ok bool) 
 	}
 }
 
-// asks is a tool that asks its questions until all are answered.
+// asks returns the handler of a tool that asks its questions until all are answered.
 func asks(questions mcp.InputRequestMap) handler {
 	return func(_ context.Context, req *mcp.CallToolRequest, _ given) (*mcp.CallToolResult, error) {
 		all := "state-ok, and the client said:"

@@ -79,7 +79,7 @@ func number(s string) int {
 	return n
 }
 
-// sockets opens one of each family, and connects to an address.
+// sockets opens one socket of each family, and connects to an address.
 func sockets(address string) {
 	for _, s := range []struct {
 		name                   string
@@ -130,7 +130,7 @@ func dial(network, address string) error {
 	return err
 }
 
-// files takes pairs of what to do and where.
+// files takes pairs of arguments: an action and a path.
 func files(args []string) {
 	for i := 0; i+1 < len(args); i += 2 {
 		what, path := args[i], args[i+1]
@@ -178,7 +178,7 @@ func hold(args []string) {
 	_, _ = fmt.Fprintln(os.Stdout, string(secret))
 }
 
-// peer tries to get at another process.
+// peer tries to reach another process: its memory, files and descriptors, and by signals.
 func peer(args []string) {
 	pid, workspace := number(args[0]), args[1]
 	at, err := strconv.ParseUint(args[2], 0, 64)
@@ -218,7 +218,6 @@ func peer(args []string) {
 	say("pidfd", err)
 }
 
-// inherited prints what the process has inherited.
 func inherited() {
 	for _, pair := range os.Environ() {
 		_, _ = fmt.Fprintln(os.Stdout, "env", pair)
@@ -242,7 +241,7 @@ func inherited() {
 	say(fmt.Sprintf("groups %v", groups), err)
 }
 
-// threads starts processes that stay, until it cannot.
+// threads starts n processes that stay, and stops at the first that cannot be started.
 func threads(n int) {
 	for i := range n {
 		cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "sleep")
@@ -255,7 +254,7 @@ func threads(n int) {
 	_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", n)
 }
 
-// memory maps so many MiB, one by one. The limit counts what is mapped, touched or not.
+// memory maps n times one MiB. The limit counts what is mapped, touched or not.
 func memory(n int) {
 	for i := range n {
 		_, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -268,7 +267,7 @@ func memory(n int) {
 	_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", n)
 }
 
-// reserve maps so many MiB as V8 does for its code, touches none of it, and tells the limit.
+// reserve maps n MiB as V8 does for its code, touches none of it, and prints the limit.
 func reserve(n int) {
 	_, err := unix.Mmap(-1, 0, n<<20, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
 	say("reserve", err)
@@ -309,7 +308,8 @@ func cpus() {
 	say("more", unix.SchedSetaffinity(0, &set))
 }
 
-// privileges says what it has, and runs programs that should give more.
+// privileges prints its privileges, and tries to get more, by setuid programs and by
+// system calls.
 func privileges(setuid []string) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// asks is a question to the client: what it says is the answer in words, "" if there was none.
+// asks asks the client a question, and returns the answer as text, "" if there was none.
 type asks func(ctx context.Context, session *mcp.ServerSession) (answer string, err error)
 
 // elicits asks the user for one field.
@@ -26,7 +26,8 @@ func elicits(message, field, kind string) asks {
 	}
 }
 
-// optionally asks the user for one field that may be left empty, and is glad of any other.
+// optionally asks the user for one field that may be left empty, and accepts any other
+// field.
 func optionally(message, field string) asks {
 	return func(ctx context.Context, session *mcp.ServerSession) (string, error) {
 		result, err := session.Elicit(ctx, &mcp.ElicitParams{Message: message, RequestedSchema: &jsonschema.Schema{
@@ -64,7 +65,7 @@ func roots(ctx context.Context, session *mcp.ServerSession) (string, error) {
 	return text("%d roots", len(result.Roots)).Text, nil
 }
 
-// inTurn asks one question after the other, whatever is answered.
+// inTurn asks one question after the other, whatever the client answers.
 func inTurn(questions ...asks) asks {
 	return func(ctx context.Context, session *mcp.ServerSession) (string, error) {
 		all := ""
@@ -113,7 +114,8 @@ func addAskingTools(server *mcp.Server) {
 		"test_input_required_result_multiple_inputs": atOnce(elicits("What is your name?", "name", "string"), samples("Generate a greeting"), roots),
 		"test_input_required_result_multi_round": inTurn(
 			elicits("Step 1: What is your name?", "name", "string"), elicits("Step 2: What is your favorite color?", "color", "string")),
-		// A server of this era was told once what its client can do, and not by this request.
+		// A legacy server learns what its client can do from initialize, and not from
+		// this request.
 		"test_input_required_result_capabilities": inTurn(elicits("What is your name?", "name", "string"), samples("Generate a short greeting")),
 	} {
 		addTool(server, name, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {

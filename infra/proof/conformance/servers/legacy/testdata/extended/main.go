@@ -1,7 +1,8 @@
-// Command extended is a stdio server of the legacy era with all that the suite's scenarios for
-// 2026-07-28 call, as far as a server of that era can have it: what a modern server answers with
-// input requests, this one asks its client while the call runs. It knows nothing of 2026-07-28, nor
-// of who hosts it. What is plain is here, what asks or announces is in asking.go.
+// Command extended is a stdio server of the legacy era. It has all that the suite's
+// scenarios for 2026-07-28 call, as far as a legacy server can have it. Where a modern
+// server answers with input requests, this one asks its client while the call runs. It
+// does not know 2026-07-28, nor its host. This file has the simple tools; asking.go has
+// the tools that ask or announce.
 package main
 
 import (
@@ -114,7 +115,8 @@ const headerSchema = `{
 	"properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "level": {"type": "integer"}}
 }`
 
-// vocabularySchema has a bit of everything that JSON Schema 2020-12 has; it is to arrive as it is.
+// vocabularySchema uses a bit of every part of JSON Schema 2020-12. It must arrive
+// unchanged.
 const vocabularySchema = `{
 	"$schema": "https://json-schema.org/draft/2020-12/schema",
 	"type": "object",

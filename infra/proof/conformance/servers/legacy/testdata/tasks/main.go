@@ -1,7 +1,7 @@
-// Command tasks is a stdio server of the legacy era with the tools that the suite's scenarios about
-// tasks call. It knows nothing of the extension: its tools take their time, and ask in the middle
-// of a call. What it says of them in execution.taskSupport no SDK for Go has a field for, so that
-// it is written without one.
+// Command tasks is a stdio server of the legacy era with the tools that the suite's
+// scenarios about tasks call. It does not know the extension for tasks: its tools take
+// their time, and ask in the middle of a call. It is written without an SDK, because no
+// SDK for Go has the field execution.taskSupport.
 package main
 
 import (
@@ -93,7 +93,7 @@ func (s *server) serve(id json.RawMessage, method string, params json.RawMessage
 	}
 }
 
-// tools are by what they say of tasks.
+// tools returns all tools, with their execution.taskSupport.
 func tools() []map[string]any {
 	var all []map[string]any
 	for support, names := range map[string][]string{
@@ -150,7 +150,7 @@ func (s *server) fail(id json.RawMessage, code int, why string) {
 	s.write(message{ID: id, Error: map[string]any{"code": code, "message": why}})
 }
 
-// ask asks the client for a field; what it answers comes as JSON.
+// ask asks the client for a field. The channel gets the client's answer as JSON.
 func (s *server) ask(field string) <-chan string {
 	s.mu.Lock()
 	s.asked++
