@@ -126,6 +126,9 @@ func (t tool) values(pairs []string, all string) (any, error) {
 		if err := json.Unmarshal([]byte(all), &args); err != nil {
 			return nil, wrong("--args is no JSON object: %v", err)
 		}
+		if args == nil {
+			return nil, wrong("--args is no JSON object: it is null")
+		}
 	}
 	for _, pair := range pairs {
 		name, value, ok := strings.Cut(pair, "=")

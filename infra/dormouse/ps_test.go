@@ -207,6 +207,14 @@ func TestArgumentsAreConvertedByTheToolsSchema(t *testing.T) {
 	}
 }
 
+func TestArgumentsMustBeAnObject(t *testing.T) {
+	for _, all := range []string{"null", "[]", "1", "{"} {
+		if got, err := (tool{}).values([]string{"a=1"}, all); err == nil {
+			t.Errorf("--args %s: %v", all, got)
+		}
+	}
+}
+
 func TestVersionIsThatOfTheBuild(t *testing.T) {
 	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-22T12:00:00Z"}, {Key: "vcs.modified", Value: "true"},
