@@ -6,10 +6,14 @@ import (
 	"time"
 )
 
+// maxIndex is the highest index with which a batch may begin. A runner chooses the indexes,
+// and drivers add to them.
+const maxIndex = 1 << 53
+
 // Lines returns the events of the batch joined by line feeds, as a driver stores them.
 // [Pages] takes them apart again. The result is not nil.
 //
-// Errors: Invalid if there are no events, First is below 1, Retry is negative, or an
+// Errors: Invalid if there are no events, First is below 1 or over 2^53, Retry is negative, or an
 // event has a line feed. TooLarge over MaxBatchEvents or MaxBatchBytes.
 func (b Batch) Lines() ([]byte, error) {
 	size := 0
@@ -20,8 +24,8 @@ func (b Batch) Lines() ([]byte, error) {
 		size += len(e)
 	}
 	switch {
-	case b.First < 1 || len(b.Events) == 0:
-		return nil, Errorf(Invalid, "a batch of %d events at index %d; it must have at least one and begin at 1 or later", len(b.Events), b.First)
+	case b.First < 1 || b.First > maxIndex || len(b.Events) == 0:
+		return nil, Errorf(Invalid, "a batch of %d events at index %d; it must have at least one and begin at 1 or later, up to 2^53", len(b.Events), b.First)
 	case b.Retry < 0:
 		return nil, Errorf(Invalid, "a batch with a retry of %s; it must not be negative", b.Retry)
 	case len(b.Events) > MaxBatchEvents || size > MaxBatchBytes:

@@ -61,6 +61,9 @@ func payloadOf(f Frame) []byte {
 // later frames.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
+	if crowded(head) {
+		return nil, session.Errorf(session.Invalid, "relay frame of %d bytes has a header of %d bytes with more than any runner says", len(data), len(head))
+	}
 	kind, err := kindOf(head)
 	if err != nil {
 		return nil, err
@@ -70,6 +73,19 @@ func Decode(data []byte) (Frame, error) {
 		return nil, unreadable(len(data), err)
 	}
 	return f, nil
+}
+
+// crowded reports whether decoding a header might take far more memory than its bytes. A
+// value that takes memory has a comma, a bracket or a brace of its own.
+func crowded(head []byte) bool {
+	if len(head) <= maxValues {
+		return false
+	}
+	values := 0
+	for _, mark := range []byte("[{,") {
+		values += bytes.Count(head, []byte{mark})
+	}
+	return len(head) > maxHeader || values > maxValues
 }
 
 func unreadable(size int, err error) error {

@@ -24,6 +24,13 @@ const (
 	MaxJoined  = MaxMessage + 1<<20
 )
 
+// Limits of a header, which has no message in it: its bytes, and its values, of which each
+// may become a hundred bytes of memory.
+const (
+	maxHeader = 4 << 20
+	maxValues = 200_000
+)
+
 // Type is the type of a frame, as its header names it.
 type Type string
 

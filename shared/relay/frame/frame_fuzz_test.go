@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -125,6 +126,26 @@ func FuzzDecodeReadsLikeEncodingJSON(f *testing.F) {
 			t.Errorf("%q: %s", head, diff)
 		}
 	})
+}
+
+// A hostile runner might write a header of 17 MB whose values would take gigabytes of memory.
+func TestDecodeRefusesAHeaderOfMillionsOfValues(t *testing.T) {
+	for name, values := range map[string][3]string{
+		"items":     {`{"v":1,"t":"events","items":[`, `{},`, `{}]}`},
+		"no items":  {`{"v":1,"t":"events","items":[`, `null,`, `null]}`},
+		"lengths":   {`{"v":1,"t":"events","items":[{"lens":[`, `0,`, `0]}]}`},
+		"tickets":   {`{"v":1,"t":"taken","tickets":[`, `"",`, `""]}`},
+		"questions": {`{"v":1,"t":"events","items":[{"asks":{"questions":[`, `{},`, `{}]}}]}`},
+	} {
+		head := []byte(values[0] + strings.Repeat(values[1], (frame.MaxJoined-200)/len(values[1])) + values[2])
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := frame.Decode(head)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; session.CodeOf(err) != session.Invalid || n > 1<<20 {
+			t.Errorf("%s: %d bytes of memory, %v", name, n, err)
+		}
+	}
 }
 
 // A header of millions of brackets is refused as any other that is no JSON.

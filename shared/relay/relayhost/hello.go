@@ -54,9 +54,15 @@ func (h *Handler) outdated(server, digest string) bool {
 
 // answers posts the clients' answers to the questions that a runner says are open. An
 // answer that was posted while the runner was between two connections was lost. answers
-// skips sessions of other boxes.
+// skips sessions of other boxes. It looks at no more than a batch's worth of sessions and
+// questions, because each may cost a read.
 func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
+	room := session.MaxBatchEvents
 	for id, questions := range f.Questions {
+		if room -= 1 + len(questions); room < 0 {
+			h.Log.WarnContext(ctx, "a runner has more open questions than one hello may ask for", "box", f.Box, "sessions", len(f.Questions))
+			return nil
+		}
 		s, _, err := h.Store.Load(ctx, id, f.Box)
 		if errors.Is(err, session.NotFound) || err == nil && session.BoxFor(s.Tenant, s.Server) != f.Box {
 			continue

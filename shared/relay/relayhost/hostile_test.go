@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -487,5 +488,32 @@ func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
 	page, err := s.memory.Read(t.Context(), "m1", "d1", 0, 10)
 	if err != nil || len(page.Events) > 0 {
 		t.Errorf("the log has %d events: %v", len(page.Events), err)
+	}
+}
+
+func TestAHelloOfManySessionsCostsNoMoreReadsThanABatchHasEvents(t *testing.T) {
+	s := newSiege(t)
+	questions := map[session.ID][]string{}
+	for i := range 10_000 {
+		questions[session.ID(strconv.Itoa(i))] = nil
+	}
+	s.store.Reset()
+	if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1, Questions: questions})); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.store.Counts().Reads; n > session.MaxBatchEvents+1 {
+		t.Errorf("%d reads", n)
+	}
+}
+
+// A box is asked for the index of its events. A hostile one must not leave a stream in which
+// no index is free for the runner after it.
+func TestARunnerCannotUseUpTheIndexesOfAStream(t *testing.T) {
+	s := newSiege(t)
+	for _, first := range []session.Index{math.MaxInt64, 1<<53 + 1} {
+		f := s.events("m1", session.Standalone, first, s.ticket("m1", "d1", hostileBox, hostileGen))
+		if _, err := s.handle(frametest.Encode(f)); session.CodeOf(err) != session.Invalid {
+			t.Errorf("index %d: %v", first, err)
+		}
 	}
 }
