@@ -269,7 +269,7 @@ func TestE2EInterruptLetsCallsInFlightEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp", u.Host)
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", u.Host)
 		if err == nil {
 			_ = c.Close()
 		}

@@ -289,7 +289,7 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 	d := r.call("1", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
 	closed := make(chan error, 1)
-	go func() { closed <- r.Close(context.Background(), patience) }()
+	go func() { closed <- r.Close(t.Context(), patience) }()
 	n := 1
 	eventually(t, "the box refuses calls", func() bool {
 		n++
