@@ -93,7 +93,7 @@ func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any,
 	list := api.Tools{Server: c.Server}
 	for t, err := range s.Tools(ctx, nil) {
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s %s: %w", c.Server, c.Tool, plainly(c.Server, err))
 		}
 		raw, err := json.Marshal(t)
 		if err != nil {
@@ -238,7 +238,16 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 // plainly returns the error of a server as dormouse run prints it: without the names of
 // the server and of the method.
 func plainly(server string, err error) error {
-	var lost *url.Error // the SDK puts an answer of its own before it
+	// The SDK puts an answer of its own before each of these.
+	var refused refusal
+	if errors.As(err, &refused) {
+		return refused
+	}
+	var other stranger
+	if errors.As(err, &other) {
+		return other
+	}
+	var lost *url.Error
 	if errors.As(err, &lost) {
 		return fmt.Errorf("nothing answers at %s: %w", lost.URL, lost.Err)
 	}
@@ -260,13 +269,23 @@ func (c *client) shortKey(ctx context.Context, tenant, server string) (string, e
 // bearer is a transport that shows an API key.
 type bearer struct{ key string }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. The SDK hides why an endpoint refuses a request
+// for now, so such an answer becomes an error with the endpoint's reason.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.key != "" {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+b.key)
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil || res.StatusCode < http.StatusInternalServerError && res.StatusCode != http.StatusTooManyRequests {
+		return res, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	var answer struct{ Error struct{ Message string } }
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&answer); err != nil || answer.Error.Message == "" {
+		return nil, stranger{r.URL.String(), res.Status}
+	}
+	return nil, refusal{message: answer.Error.Message}
 }
 
 // info returns what the API says about itself.

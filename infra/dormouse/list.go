@@ -136,7 +136,7 @@ func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	list = api.Tools{Server: server, Taken: time.Now().UTC()}
 	for tool, err := range s.Tools(ctx, nil) {
 		if err != nil {
-			return list, err
+			return list, fmt.Errorf("the tools of %s: %w", server, plainly(server, err))
 		}
 		raw, err := json.Marshal(tool)
 		if err != nil {

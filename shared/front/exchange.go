@@ -91,6 +91,7 @@ func (x *exchange) serve() error {
 	}
 	server, err := x.opts.server(x.r, name, "there is no such server; servers are at /<server>/mcp")
 	if err != nil {
+		nameRefused(x)
 		return err
 	}
 	if (browser{x}).asks() {

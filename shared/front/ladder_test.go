@@ -162,6 +162,16 @@ func TestErrorCarriesTheIDOfTheFirstRequest(t *testing.T) {
 	}
 }
 
+// Some clients hide an error that names no request of theirs.
+func TestRefusalOfAServerThatIsNotServedCarriesTheIDOfTheRequest(t *testing.T) {
+	for _, path := range []string{"/weather/mcp", "/old/mcp", "/absent/mcp"} {
+		got := newWorld(t).do(request("POST", path, `{"jsonrpc":"2.0","id":"c","method":"tools/call"}`))
+		if got.status < 400 || !strings.Contains(got.body, `"id":"c",`) {
+			t.Errorf("%s: got %d %s", path, got.status, got.body)
+		}
+	}
+}
+
 func TestAccept(t *testing.T) {
 	tests := []struct {
 		accept    string

@@ -133,9 +133,10 @@ func (x *exchange) body() ([]byte, error) {
 // request that it refuses, in bytes.
 const maxRefused = 16 << 10
 
-// nameRefused finds out which request is refused before its caller is known, so that
-// the error response has its id (JSON-RPC 2.0, §5). A body that is long, or whose length
-// the client does not say, is not worth reading for a stranger.
+// nameRefused finds out which request is refused before its body is read, so that the
+// error response has its id (JSON-RPC 2.0, §5): some clients hide an error without one. A
+// body that is long, or whose length the client does not say, is not worth reading for a
+// stranger.
 func nameRefused(x *exchange) {
 	if x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused {
 		return

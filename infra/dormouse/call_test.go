@@ -1,0 +1,54 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// The SDK only says that the transport has rejected a request.
+func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
+	t.Parallel()
+	const reason = `server "one" is not served: it is off`
+	for _, test := range []struct {
+		name, body, want string
+		status           int
+	}{
+		{"endpoint", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"server \"one\" is not served: it is off"}}`, reason, 503},
+		{"reverse proxy", "<html>", "/one/mcp answers 502 Bad Gateway: is it a dormouse of this version?", 502},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := mcp.NewServer(&mcp.Implementation{Name: "one", Version: "1"}, nil)
+			serve := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+			var off atomic.Bool
+			at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if off.Load() {
+					w.WriteHeader(test.status)
+					_, _ = w.Write([]byte(test.body))
+					return
+				}
+				serve.ServeHTTP(w, r)
+			}))
+			defer at.Close()
+			s, err := (&client{base: at.URL}).connect(t.Context(), "one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = s.Close() }()
+			off.Store(true)
+			c := &callCommand{Server: "one", Tool: "echo"}
+			if _, err := c.arguments(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "one echo: ") || !strings.HasSuffix(err.Error(), test.want) || strings.Contains(err.Error(), "rejected") {
+				t.Errorf("the list before the call says %v, want %s", err, test.want)
+			}
+			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
+			if err = plainly("one", err); err == nil || !strings.HasSuffix(err.Error(), test.want) {
+				t.Errorf("the call says %v, want %s", err, test.want)
+			}
+		})
+	}
+}
