@@ -9,6 +9,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -184,8 +185,8 @@ func read(path string) ([]byte, error) {
 // Comments and commas after the last element are allowed, as in the files of editors. A
 // mistake in one server rejects only that server, see [Catalog.Rejected]. A mistake in
 // the file as a whole gives no catalog. The error then joins one [*Error] for each
-// mistake, in the order of the file, so that all can be corrected at once. Parse returns
-// warnings with and without an error. It does not keep data.
+// mistake, also of the servers, in the order of the file: all can be corrected at once.
+// Parse returns warnings with and without an error. It does not keep data.
 func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
 	return parse(data, file, "", getenv)
 }
@@ -212,8 +213,15 @@ func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning
 	if len(r.problems) == 0 {
 		return c, warnings, nil
 	}
+	all := r.errors(r.problems)
+	for _, rejected := range c.rejected {
+		all = append(all, rejected.Errors...)
+	}
+	slices.SortStableFunc(all, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
 	var wrong []error
-	for _, e := range r.errors(r.problems) {
+	for _, e := range all {
 		wrong = append(wrong, e)
 	}
 	return nil, warnings, errors.Join(wrong...)

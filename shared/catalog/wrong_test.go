@@ -177,6 +177,17 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 	}
 }
 
+// Whoever corrects the file need not run check a second time.
+func TestMistakesOfServersAreSaidBesideThoseOfTheFile(t *testing.T) {
+	_, _, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"command": "node", "arg": ["-v"]}},
+"x-dormouse": {"grups": {}}}`), "f", nil)
+	const want = `f:1:42: server "a": unknown key "arg": did you mean "args"?
+f:2:16: the file: x-dormouse: unknown key "grups": did you mean "groups"?`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
 func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
 	split := func(word string) string {
 		return place(18) + `command and arguments stand in one string: split it into "command": "` + word + `" and "args": ["…", "…"]`
