@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -33,12 +34,6 @@ type managed struct {
 
 // use calls do with a client for the machine or the store that has the keys.
 func (m managed) use(do func(context.Context, *client) error) error {
-	// A folder may not exist yet: keys are often made before the first run.
-	if !m.remote() && m.Store == "" {
-		if err := os.MkdirAll(m.folder(), 0o700); err != nil {
-			return err
-		}
-	}
 	return use(context.Background(), m.placed, time.Minute, do)
 }
 
@@ -140,6 +135,9 @@ func (c *createKeyCommand) Run(t *terminal) error {
 	if c.AllServers {
 		asked.Servers = []string{session.EveryServer}
 	}
+	if err := c.makeFolder(t); err != nil {
+		return err
+	}
 	return c.use(func(ctx context.Context, to *client) error {
 		if !to.up {
 			if err := c.checkServers(t); err != nil {
@@ -152,6 +150,20 @@ func (c *createKeyCommand) Run(t *terminal) error {
 		}
 		return c.show(t, made, func() error { return sayKey(t, made) })
 	})
+}
+
+// makeFolder makes the data folder, because keys are often made before the first run. It
+// prints a warning if nothing shows that a run will use the folder.
+func (c *createKeyCommand) makeFolder(t *terminal) error {
+	if c.remote() || c.Store != "" {
+		return nil
+	}
+	_, folder := os.Stat(c.folder())
+	_, file := os.Stat(c.Servers)
+	if errors.Is(folder, fs.ErrNotExist) && errors.Is(file, fs.ErrNotExist) {
+		_, _ = fmt.Fprintf(t.err, "No dormouse run has used %s, and there is no %s: only a run with that data folder takes the key. --data names another folder.\n", c.folder(), c.Servers)
+	}
+	return os.MkdirAll(c.folder(), 0o700)
 }
 
 // sayKey prints a key that was just made. Only the key goes to stdout.

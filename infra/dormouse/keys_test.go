@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -23,5 +25,37 @@ func TestKeyIsRefusedForAServerThatIsNotInTheFile(t *testing.T) {
 		if made := strings.HasPrefix(got, "dm_"); made != (want == "") || made != (code == exitDone) || !strings.Contains(got, want) {
 			t.Errorf("%s: exit code %d, %s; want %q", args, code, got, want)
 		}
+	}
+}
+
+// A key of a folder that no run uses opens nothing.
+func TestKeyForAFolderThatNothingUsesIsMadeWithAWarning(t *testing.T) {
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers": {}}`)
+	const warning = "No dormouse run has used"
+	for _, test := range []struct {
+		args string
+		want bool
+	}{
+		{"--data $DATA/wrong --servers $DATA/none.json", true},
+		{"--data $DATA/wrong --servers $DATA/none.json", false}, // the folder has a key now
+		{"--data $DATA/right --servers $DATA/servers.json", false},
+	} {
+		got, code := s.run("keys create ada --all-servers " + test.args)
+		if code != exitDone || strings.Contains(got, warning) != test.want {
+			t.Errorf("%s: exit code %d, %s; want a warning: %v", test.args, code, got, test.want)
+		}
+	}
+}
+
+func TestKeysAreLookedForWithoutMakingAFolder(t *testing.T) {
+	s := newShell(t)
+	for _, line := range []string{"list", "rotate ada", "revoke ada"} {
+		if got, code := s.run("keys " + line + " --data $DATA/none"); code != exitNotUp || !strings.Contains(got, "is not up with") {
+			t.Errorf("keys %s: exit code %d, %s", line, code, got)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.data, "none")); err == nil {
+		t.Error("the folder was made")
 	}
 }
