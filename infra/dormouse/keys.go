@@ -314,7 +314,7 @@ func (c *revokeKeyCommand) Run(t *terminal) error {
 			return err
 		}
 		return c.show(t, k, func() error {
-			_, err := fmt.Fprintf(t.out, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
+			_, err := fmt.Fprintf(t.out, "Key %s of %s, tenant %s, is revoked. Every endpoint refuses it within 30 seconds.\n", k.ID, k.Principal, k.Tenant)
 			return err
 		})
 	})

@@ -163,7 +163,7 @@ func idOf(name string) string {
 // noKey explains that there is no such key; it returns other errors as they are.
 func noKey(err error) error {
 	if errors.Is(err, session.NotFound) {
-		return session.Errorf(session.NotFound, "there is no key with this id; list the keys there are").Because(err)
+		return session.Errorf(session.NotFound, "there is no key with this id; dormouse keys list shows the ids").Because(err)
 	}
 	return err
 }
