@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
@@ -43,7 +42,7 @@ func (t target) open(ctx context.Context) (*client, error) {
 		if err != nil || u.Host == "" {
 			return nil, failure{exitUsage, fmt.Errorf("--url %q is no URL; want https://HOST", t.URL)}
 		}
-		return &client{http: http.DefaultClient, base: strings.TrimSuffix(t.URL, "/"), key: t.Key, where: t.URL, up: true, end: func() {}}, nil
+		return &client{http: http.DefaultClient, base: address(t.URL), key: t.Key, where: address(t.URL), up: true, end: func() {}}, nil
 	}
 	transport, key, up, err := local.Control(ctx, t.folder())
 	if err != nil {

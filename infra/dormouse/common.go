@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -51,6 +53,16 @@ const (
 
 // remote reports whether the target is an endpoint and not a folder.
 func (t target) remote() bool { return t.Data == "" && t.URL != "" }
+
+// address returns the address of an endpoint. URLs of clients lead to a path of it, and
+// people paste those too.
+func address(of string) string {
+	return strings.TrimSuffix(clientPath.ReplaceAllString(of, "$1"), "/")
+}
+
+// clientPath fits a URL of a server, of a group, or of all servers. The address of a stack
+// without a domain has a path itself, the stage of its API.
+var clientPath = regexp.MustCompile(`^(https?://(?:[^/]+\.execute-api\.[^/]+/[^/]+|[^/]+))(?:/g)?(?:/[^/]+)?/(?:mcp|sse)/?$`)
 
 // folder returns the data folder of a target that is not remote.
 func (t target) folder() string { return cmp.Or(t.Data, os.Getenv(dataEnv), defaultData) }

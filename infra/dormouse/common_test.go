@@ -17,6 +17,32 @@ func TestUnknownNamesAreAnsweredWithTheNearest(t *testing.T) {
 	}
 }
 
+// People paste the URL that a client has.
+func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"http://127.0.0.1:9800":                            "http://127.0.0.1:9800",
+		"http://127.0.0.1:9800/":                           "http://127.0.0.1:9800",
+		"http://127.0.0.1:9800/mcp":                        "http://127.0.0.1:9800",
+		"https://mcp.example.com/one/mcp":                  "https://mcp.example.com",
+		"https://mcp.example.com/g/team/mcp/":              "https://mcp.example.com",
+		"https://mcp.example.com/one/sse":                  "https://mcp.example.com",
+		"https://x.execute-api.r.amazonaws.com/v1":         "https://x.execute-api.r.amazonaws.com/v1",
+		"https://x.execute-api.r.amazonaws.com/v1/mcp":     "https://x.execute-api.r.amazonaws.com/v1",
+		"https://x.execute-api.r.amazonaws.com/v1/one/mcp": "https://x.execute-api.r.amazonaws.com/v1",
+		"https://x.example.com/prod":                       "https://x.example.com/prod",
+		"https://x.example.com/prod/one/more/mcp":          "https://x.example.com/prod/one/more/mcp",
+	} {
+		if got := address(url); got != want {
+			t.Errorf("%s is at %s, want %s", url, got, want)
+		}
+		c, err := target{URL: url}.open(t.Context())
+		if err != nil || c.base != want || c.where != want {
+			t.Errorf("%s: %v, the client calls %q and names %q", url, err, c.base, c.where)
+		}
+	}
+}
+
 func TestDataFolderOnTheCommandLineWinsOverAURLOfTheEnvironment(t *testing.T) {
 	if c := (target{Data: "d", URL: "https://x"}); c.remote() || c.folder() != "d" {
 		t.Errorf("%+v is remote", c)

@@ -79,7 +79,7 @@ func (c *connectCommand) Run(t *terminal) error {
 
 // servers returns the servers to connect, and who may call them, "" if that is not known.
 func (c *connectCommand) servers(t *terminal) (servers []clientfile.Server, access string, err error) {
-	base, names := c.URL, c.Server
+	base, names := address(c.URL), c.Server
 	if base == "" {
 		if base, names, access, err = c.here(t); err != nil {
 			return nil, "", err

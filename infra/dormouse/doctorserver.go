@@ -29,7 +29,7 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	base := strings.TrimSuffix(d.URL, "/")
+	base := address(d.URL)
 	if u, err := url.Parse(base); err != nil || u.Host == "" {
 		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
 	}
@@ -69,7 +69,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	if d.remote() {
-		return greet(ctx, &peer{http: http.DefaultClient, url: strings.TrimSuffix(d.URL, "/") + "/" + d.Server + "/mcp", key: d.Key}, nil)
+		return greet(ctx, &peer{http: http.DefaultClient, url: address(d.URL) + "/" + d.Server + "/mcp", key: d.Key}, nil)
 	}
 	if d.file == nil {
 		return []finding{bad("path", "the servers file cannot be read", "see servers file above")}

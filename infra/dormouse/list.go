@@ -35,7 +35,7 @@ func (c *listCommand) Run(t *terminal) error {
 			return err
 		}
 		return c.show(t, all, func() error {
-			if err := printServers(t.out, all, cmp.Or(info.URL, c.URL), t.now()); err != nil {
+			if err := printServers(t.out, all, cmp.Or(info.URL, to.base), t.now()); err != nil {
 				return err
 			}
 			return printNotes(t.out, notes)
