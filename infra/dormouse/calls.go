@@ -33,6 +33,9 @@ func (c *callsCommand) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
+		if err := to.mistyped(ctx, c.Server, len(all)); err != nil {
+			return err
+		}
 		return c.show(t, all, func() error { return printCalls(t.out, all, t.now()) })
 	})
 }

@@ -246,6 +246,22 @@ func (c *client) server(ctx context.Context, name string) (api.Server, error) {
 	if err != nil {
 		return api.Server{}, err
 	}
+	return serverOf(all, name)
+}
+
+// mistyped returns the error for a name that no server has, after nothing was found of it. A
+// server that was removed may have left something, so the name is not checked before. A
+// store does not know the servers, so any name may be right there.
+func (c *client) mistyped(ctx context.Context, server string, found int) error {
+	if server == "" || found > 0 || !c.up {
+		return nil
+	}
+	_, err := c.server(ctx, server)
+	return err
+}
+
+// serverOf returns the server with a name.
+func serverOf(all []api.Server, name string) (api.Server, error) {
 	var names []string
 	for _, s := range all {
 		if s.Name == name {

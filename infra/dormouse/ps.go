@@ -73,6 +73,11 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 		r.Sessions += s.Sessions
 	}
 	c.choose(&r)
+	if c.Server != "" && len(r.Processes)+len(r.Boxes) == 0 {
+		if _, err := serverOf(r.Servers, c.Server); err != nil {
+			return err
+		}
+	}
 	return c.show(t, r, func() error {
 		if c.Watch {
 			_, _ = io.WriteString(t.out, clearScreen)
@@ -243,6 +248,9 @@ func (c *sessionsCommand) Run(t *terminal) error {
 	return use(context.Background(), c, time.Minute, func(ctx context.Context, to *client) error {
 		all, err := to.sessions(ctx, query)
 		if err != nil {
+			return err
+		}
+		if err := to.mistyped(ctx, c.Server, len(all)); err != nil {
 			return err
 		}
 		slices.SortStableFunc(all, func(a, b api.Session) int { return b.Created.Compare(a.Created) })
