@@ -491,8 +491,14 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 		if a := c.call("s2-echo"); a.status != 200 || len(w.backend.got) != 1 {
 			t.Errorf("got %s", a.body)
 		}
-		if a := w.do(request("POST", "/g/ops/mcp", initialize)); a.status != 404 {
-			t.Errorf("no such group: %d %s", a.status, a.body)
+		for path, want := range map[string]string{
+			"/g/ops/mcp":    "there is no group ops; check the name behind /g/",
+			"/g/ops/sse":    "there is no group ops; check the name behind /g/",
+			"/g/dev/ticket": "there is nothing at this path; servers are at /<server>/mcp", // tickets are off
+		} {
+			if _, message := w.do(request("POST", path, initialize)).rpcError(t); message != want {
+				t.Errorf("%s: %s", path, message)
+			}
 		}
 	})
 }

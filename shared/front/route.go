@@ -37,6 +37,9 @@ const (
 
 // route returns the server that the path names and the function that serves the request.
 func (x *exchange) route() (server string, serve func() error, err error) {
+	if name, resource, ok := groupOf(x.r.URL.Path); ok && name != "" && resource != "ticket" { // oneOf has not found it
+		return "", nil, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no group "+clip(name)+"; check the name behind /g/")
+	}
 	server, resource, ok := split(x.r.URL.Path)
 	allowed := ""
 	switch {
