@@ -529,7 +529,7 @@ func (o oneLists) unknown(t group.Target, silent map[string]string) error {
 	if what == "resource" && o.session != "" {
 		code = wire.CodeResourceNotFound
 	}
-	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + clip(t.Name) + " here" + others}
+	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + clip(t.Name) + " here" + o.meant(t) + others}
 	if o.x.opts.Unserved != nil && server != "" {
 		if reason := o.x.opts.Unserved(server); reason != "" {
 			fault.Message = "server \"" + server + "\" is not served: " + reason
