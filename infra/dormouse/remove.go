@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 )
 
 // named are the names of servers that a command changes.
@@ -32,14 +35,29 @@ func (c named) change(use func(f *edited, name string) error) (*edited, error) {
 
 type removeCommand struct{ named }
 
-// Run takes servers out of the file. Their variables stay in .env.
+// Run takes servers out of the file. Their variables stay in .env, because other programs
+// may read them there.
 func (c *removeCommand) Run(t *terminal) error {
 	f, err := c.change(func(f *edited, name string) error { return f.Remove(name) })
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(t.out, "removed %s from %s; sessions stay until they expire\n", strings.Join(c.Names, ", "), f.name())
+	if left := f.unused(); len(left) > 0 {
+		_, err = fmt.Fprintf(t.out, "still in .env: %s; delete what nothing else needs\n", strings.Join(left, ", "))
+	}
 	return err
+}
+
+// unused returns the variables in .env that only the earlier text of the servers file takes.
+func (e *edited) unused() (names []string) {
+	env, after := serversfile.NewEnv(e.env.Text(), nil), variablesIn([]string{string(e.Text())})
+	for _, name := range variablesIn([]string{string(e.before)}) {
+		if _, there := env.Lookup(name); there && !slices.Contains(after, name) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 type enableCommand struct{ named }
