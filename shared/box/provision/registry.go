@@ -169,6 +169,9 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 			want = name
 		}
 	}
+	if len(many) == 0 {
+		return "", fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, want)
+	}
 	if many[want] == "" || !filepath.IsLocal(want) {
 		return "", fmt.Errorf("package %s has no program %s: name one with --package %s and the program", r.name, want, r.spec)
 	}

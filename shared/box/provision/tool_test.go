@@ -123,6 +123,18 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	}
 }
 
+// Another program of the package would not help either.
+func TestPackageWithoutAnyProgramIsNotAskedForAnother(t *testing.T) {
+	for bin, want := range map[string]string{
+		"":                  "package pkg has no program pkg: nothing that can be executed is there",
+		`{"a":"a","b":"b"}`: "package pkg has no program pkg: name one with --package pkg and the program",
+	} {
+		if _, err := chooseBin(json.RawMessage(bin), request{name: "pkg", spec: "pkg"}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", bin, err, want)
+		}
+	}
+}
+
 // registry puts an npm into the PATH that installs the package "srv", with a program of
 // that name. The file "latest" has its version.
 func (r *rig) registry() Server {
