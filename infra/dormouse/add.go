@@ -37,6 +37,9 @@ type addCommand struct {
 	serversFile
 }
 
+// privateSetting is the setting that --private writes. The error of a private address names it.
+const privateSetting = "x-dormouse.remote.private"
+
 // officialRegistry has names of two parts only.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
@@ -124,6 +127,9 @@ func (c *addCommand) Run(t *terminal) error {
 		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
 	case err != nil:
+		if c.URL != "" && strings.Contains(err.Error(), privateSetting) {
+			return fmt.Errorf("added %s to %s, but it does not answer: %w; to permit it, dormouse remove %s and add it with --private", c.Name, f.name(), err, c.Name)
+		}
 		if c.URL != "" {
 			return fmt.Errorf("added %s to %s, but it does not answer: %w; correct the entry, or dormouse remove %s", c.Name, f.name(), err, c.Name)
 		}

@@ -77,6 +77,8 @@ func (d *desk) prepare(_ context.Context, p preparation) (readiness, error) {
 	switch p.server {
 	case "broken":
 		return readiness{}, errors.New("exited with code 1: ZeroDivisionError: division by zero")
+	case "inside":
+		return readiness{}, errors.New("the remote server inside cannot be reached: the address is not public; x-dormouse.remote.private permits it: 127.0.0.1")
 	case "stale":
 		return readiness{}, errNotTaken
 	}
