@@ -68,7 +68,7 @@ wrong    not served  –      –         –          –     command must be a
 		}
 	}
 	second, code := s.run("run --listen 127.0.0.1:0 --data $DATA --servers $DATA/servers.json")
-	if want := "DATA is in use by another dormouse run; stop that one or name another folder with --data"; code != exitFailed || !strings.Contains(second, want) {
+	if want := fmt.Sprintf("DATA is in use by another dormouse run, process %d; stop that one or name another folder with --data\n", os.Getpid()); code != exitFailed || !strings.Contains(second, want) {
 		t.Errorf("a second run: exit code %d, %s; want %s", code, second, want)
 	}
 	stop()

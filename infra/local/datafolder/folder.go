@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -37,7 +38,7 @@ func Open(path string) (f *Folder, err error) {
 	}
 	f.lock, err = lockFile(f.File("lock"))
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return f, fmt.Errorf("%s is in use by another dormouse run; stop that one or name another folder with --data: %w", f.Path, err)
+		return f, fmt.Errorf("%s is in use by another dormouse run%s; stop that one or name another folder with --data", f.Path, holder(f.File("lock")))
 	}
 	if err != nil {
 		return f, f.unusable(err)
@@ -103,6 +104,7 @@ func Control(path string) (socket, key string, err error) {
 	return filepath.Join(folder, "control.sock"), keyOf(secret), err
 }
 
+// lockFile locks a file, and writes the process that has it into it.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -112,7 +114,20 @@ func lockFile(path string) (*os.File, error) {
 		_ = f.Close()
 		return nil, err
 	}
+	// The lock holds without the number, which only an error says.
+	if f.Truncate(0) == nil {
+		_, _ = fmt.Fprintln(f, os.Getpid())
+	}
 	return f, nil
+}
+
+// holder returns the process that has a lock, in words, "" if the file does not say.
+func holder(path string) string {
+	text, err := os.ReadFile(path)
+	if pid, bad := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && bad == nil {
+		return fmt.Sprintf(", process %d", pid)
+	}
+	return ""
 }
 
 // SecretFile is the name of the file with the secret, in hexadecimal.

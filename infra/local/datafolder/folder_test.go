@@ -28,8 +28,9 @@ func TestAFolderIsOneProgramsAndKeepsItsSecret(t *testing.T) {
 		t.Errorf("where nothing was ever run: %v", err)
 	}
 	f := open(t, path)
-	if second, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "in use by another dormouse run") {
-		t.Errorf("a second program: %v", err)
+	want := fmt.Sprintf("%s is in use by another dormouse run, process %d; stop that one or name another folder with --data", path, os.Getpid())
+	if second, err := datafolder.Open(path); err == nil || err.Error() != want {
+		t.Errorf("a second program: %v, want %s", err, want)
 	} else {
 		second.Close()
 	}
