@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -110,9 +111,12 @@ func execute(args []string, t *terminal) (code int) {
 			code = int(early)
 		}
 	}()
+	if len(args) > 0 && args[0] == "help" { // people try it, and kong has no such command
+		args = slices.Concat(args[1:], []string{"--help"})
+	}
 	var c commands
 	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."),
-		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t))
+		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t), kong.ValueFormatter(helpOf))
 	k, err := parser.Parse(args)
 	var wrong *kong.ParseError
 	switch {
@@ -134,4 +138,14 @@ func execute(args []string, t *terminal) (code int) {
 		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v\n", err)
 	}
 	return own.code
+}
+
+// helpOf returns the help of an argument or a flag. kong shows a default only where a flag
+// has no placeholder.
+func helpOf(v *kong.Value) string {
+	text := kong.DefaultHelpValueFormatter(v)
+	if f := v.Flag; f != nil && f.Default != "" && f.PlaceHolder != "" && f.PlaceHolder != f.Default && !f.IsBool() {
+		text += " Default: " + f.Default + "."
+	}
+	return text
 }
