@@ -76,16 +76,19 @@ wrong    not served  –      –         –          –     command must be a
 
 // up hosts $DATA/servers.json with $DATA, and returns when it can be asked. The returned
 // function ends it.
-func (s *shell) up() (stop func()) {
+func (s *shell) up(changes ...func(*local.Config)) (stop func()) {
 	s.t.Helper()
+	cfg := local.Config{
+		Listen: "127.0.0.1:0", Servers: s.data + "/servers.json", Data: s.data, Runner: []string{"/does/not/exist"},
+		Idle: time.Minute, Log: io.Discard,
+	}
+	for _, change := range changes {
+		change(&cfg)
+	}
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(s.t.Context())
-	go func() {
-		ended <- local.Run(ctx, local.Config{
-			Listen: "127.0.0.1:0", Servers: s.data + "/servers.json", Data: s.data, Runner: []string{"/does/not/exist"},
-			Idle: time.Minute, Log: io.Discard, Ready: func(url string) { ready <- url },
-		})
-	}()
+	cfg.Ready = func(url string) { ready <- url }
+	go func() { ended <- local.Run(ctx, cfg) }()
 	select {
 	case err := <-ended:
 		s.t.Fatal(err)

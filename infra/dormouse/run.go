@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -134,7 +135,7 @@ func (c *runCommand) Run(t *terminal) error {
 		Listen: c.listen(), TLS: c.Secure.settings(), Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
-		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose,
+		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose, Command: typed(os.Args[0]),
 	}
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
@@ -164,6 +165,15 @@ func (c *runCommand) Run(t *terminal) error {
 		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Trials.Disorder}
 	}
 	return local.Run(ctx, cfg)
+}
+
+// typed returns what the user types for this program: its name if the shell finds it, or
+// else the path by which it was called, as in a clone.
+func typed(called string) string {
+	if _, err := exec.LookPath("dormouse"); err == nil {
+		return "dormouse"
+	}
+	return called
 }
 
 // listen returns the address of the endpoint.

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -44,6 +45,9 @@ func announce(m *machine) {
 // endpoint returns the URL of a server for clients.
 func (l *listeners) endpoint(name string) string { return l.address(0) + "/" + name + "/mcp" }
 
+// command returns a command line that the user can type.
+func (c Config) command(line string) string { return cmp.Or(c.Command, "dormouse") + " " + line }
+
 func firstBlock(m *machine, warnings []string) display.Start {
 	servers := m.servers.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
@@ -65,7 +69,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 		s.Servers = append(s.Servers, display.Server{Name: r.Name, Why: r.Cause(), Place: r.Place()})
 	}
 	if served := m.served(); len(served) > 0 {
-		s.Console, s.Clients = "dormouse open", []string{"dormouse connect claude-code", "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
+		s.Console, s.Clients = m.cfg.command("open"), []string{m.cfg.command("connect claude-code"), "claude mcp add --transport http " + served[0] + " " + m.public.endpoint(served[0])}
 	}
 	for _, w := range warnings {
 		if !listed[w] {
@@ -74,7 +78,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	}
 	switch {
 	case !s.Open:
-		s.Notes = append(s.Notes, "Callers need an API key: dormouse keys create NAME --server SERVER")
+		s.Notes = append(s.Notes, "Callers need an API key: "+m.cfg.command("keys create NAME --server SERVER"))
 	case !m.public.onLoopback():
 		s.Notes = append(s.Notes, openWarning)
 	}

@@ -109,6 +109,9 @@ type Config struct {
 	JSON    io.Writer
 	Display *display.Terminal
 	Verbose bool
+	// Command is what the user types for dormouse, for the commands that Display proposes; ""
+	// is dormouse.
+	Command string
 	// Log gets the log lines of functions and boxes, and must be safe for concurrent use.
 	// nil keeps them in [LogFile] in Data.
 	Log io.Writer

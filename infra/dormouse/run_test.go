@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+)
+
+// In a clone the program is not on the PATH.
+func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("PATH", folder)
+	if got := typed("bin/dormouse"); got != "bin/dormouse" {
+		t.Errorf("without dormouse on the PATH the user types %s", got)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "dormouse"), nil, 0o700); err != nil { //nolint:gosec // it is found, and not executed
+		t.Fatal(err)
+	}
+	if got := typed("bin/dormouse"); got != "dormouse" {
+		t.Errorf("with dormouse on the PATH the user types %s", got)
+	}
+
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)
+	var out bytes.Buffer
+	shown := display.New(display.Options{Out: &out})
+	s.up(func(cfg *local.Config) { cfg.Display, cfg.Command = shown, "bin/dormouse" })()
+	shown.Close()
+	for _, want := range []string{" bin/dormouse open\n", " bin/dormouse connect claude-code\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not propose%s%s", want, out.String())
+		}
+	}
+}
