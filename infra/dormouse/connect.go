@@ -14,12 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 type connectCommand struct {
 	Client string   `arg:"" optional:"" help:"The name of the client in the output of --list."`
-	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers."`
+	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers, or those that --key is for."`
 	One    bool     `help:"Connect one address that has the tools of all servers, /mcp, as the server \"dormouse\"."`
 	List   bool     `help:"List the clients, with the file of each."`
 	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
@@ -113,6 +115,10 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, access 
 				names = append(names, s.Name)
 			}
 		}
+		if err != nil || c.Key == "" || c.One || len(c.Server) > 0 {
+			return err
+		}
+		names, err = to.openedBy(ctx, c.Key, names)
 		return err
 	})
 	if isNotUp(err) {
@@ -135,6 +141,24 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, access 
 		return "", nil, "", errors.New("there is no server to connect: dormouse add NAME -- COMMAND ARGS… adds one")
 	}
 	return base, names, access, nil
+}
+
+// openedBy returns those of the servers that an API key is for. It returns all for a key that
+// it does not find, which may be a token.
+func (c *client) openedBy(ctx context.Context, key string, names []string) ([]string, error) {
+	all, err := c.keys(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(k api.Key) bool { return k.ID == keyID(key) })
+	if i < 0 {
+		return names, nil
+	}
+	opened := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !auth.May(all[i].Servers, name) })
+	if len(opened) == 0 {
+		return nil, fmt.Errorf("the key is for %s, which is not served: dormouse list shows why, or make another key", strings.Join(all[i].Servers, ", "))
+	}
+	return opened, nil
 }
 
 // inFile returns the names of all servers of the file, and of those that it can host.

@@ -308,9 +308,8 @@ type revokeKeyCommand struct {
 // Run revokes a key.
 func (c *revokeKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
-		id, _, _ := strings.Cut(strings.TrimPrefix(c.Key, "dm_"), "_")
 		var k api.Key
-		if err := to.call(ctx, "DELETE", "keys/"+id, nil, &k); err != nil {
+		if err := to.call(ctx, "DELETE", "keys/"+keyID(c.Key), nil, &k); err != nil {
 			return err
 		}
 		return c.show(t, k, func() error {
@@ -318,4 +317,10 @@ func (c *revokeKeyCommand) Run(t *terminal) error {
 			return err
 		})
 	})
+}
+
+// keyID returns the id in what a user gave for a key: the key, or its id.
+func keyID(key string) string {
+	id, _, _ := strings.Cut(strings.TrimPrefix(key, "dm_"), "_")
+	return id
 }

@@ -59,3 +59,26 @@ func TestKeysAreLookedForWithoutMakingAFolder(t *testing.T) {
 		t.Error("the folder was made")
 	}
 }
+
+func TestConnectPrintsTheServersThatTheKeyIsFor(t *testing.T) {
+	t.Setenv("DORMOUSE_URL", "")
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers": {"one": {"x-dormouse": {"native": "counter"}}, "two": {"x-dormouse": {"native": "counter"}}}}`)
+	defer s.up()()
+	for _, test := range []struct{ grant, args, want, not string }{
+		{"--server two", "", "/two/mcp", "/one/mcp"},
+		{"--server two", "one", "/one/mcp", "/two/mcp"}, // who names a server gets it
+		{"--all-servers", "", "/one/mcp", ""},
+		{"--server gone --yet-to-come", "", "the key is for gone, which is not served", "/one/mcp"},
+	} {
+		s.run("keys create ada --data $DATA " + test.grant)
+		key := s.mask[len(s.mask)-4]
+		got, _ := s.run("connect cursor " + test.args + " --data $DATA --servers $DATA/servers.json --key " + key)
+		if !strings.Contains(got, test.want) || test.not != "" && strings.Contains(got, test.not) {
+			t.Errorf("with a key made by %s, connect %s prints %s", test.grant, test.args, got)
+		}
+	}
+	if got, _ := s.run("connect cursor --data $DATA --servers $DATA/servers.json --key token"); !strings.Contains(got, "/one/mcp") || !strings.Contains(got, "/two/mcp") {
+		t.Errorf("with a token it prints %s", got)
+	}
+}
