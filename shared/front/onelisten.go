@@ -311,7 +311,7 @@ func (o oneModern) hear(m modern) error {
 		return out.fail(err)
 	}
 	ctx, cancel := context.WithCancel(x.ctx())
-	said := make(chan []byte)
+	said, all := make(chan []byte), make(chan struct{})
 	var listeners sync.WaitGroup
 	defer listeners.Wait()
 	defer cancel()
@@ -327,7 +327,7 @@ func (o oneModern) hear(m modern) error {
 		inner.session = host.PinnedID(inner.caller)
 		inner.seen = &seen{View: group.View{Member: c.Server.Name, Plain: o.group.Plain}, place: func(id string) string { return id }}
 		inner.r = x.r.Clone(ctx)
-		inner.w = &overheard{ctx: ctx, header: http.Header{}, to: said}
+		inner.w = &overheard{ctx: ctx, header: http.Header{}, to: said, all: all}
 		req := m.req
 		req.Params = params
 		open++
@@ -358,6 +358,7 @@ func (o oneModern) hear(m modern) error {
 	if err := out.notify(acks.Message(m.req.ID)); err != nil {
 		return out.fail(err)
 	}
+	close(all)
 	for {
 		raw, err := out.overhear(said)
 		switch {
@@ -407,6 +408,8 @@ type overheard struct {
 	ctx    context.Context
 	header http.Header
 	to     chan<- []byte
+	all    <-chan struct{} // closed: the client has the acknowledgement of all members
+	acked  bool            // the first message, which acknowledges or refuses, has been passed on
 }
 
 // Header returns the headers, which nobody sees.
@@ -436,9 +439,19 @@ func (w *overheard) Write(p []byte) (int, error) {
 	}
 }
 
+// pass passes on a message. A client gets no change before the acknowledgement, so all but the
+// first message wait for the slowest member.
 func (w *overheard) pass(raw json.RawMessage) error {
+	if w.acked {
+		select {
+		case <-w.all:
+		case <-w.ctx.Done():
+			return w.ctx.Err()
+		}
+	}
 	select {
 	case w.to <- raw:
+		w.acked = true
 		return nil
 	case <-w.ctx.Done():
 		return w.ctx.Err()

@@ -2,6 +2,7 @@ package front_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -206,6 +207,37 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 		}
 		if d := cmp.Diff(want, datas[:3]); d != "" {
 			t.Error(d)
+		}
+	})
+}
+
+// A server with the resource takes a while to acknowledge a subscription. The client then hears
+// what other servers have told meanwhile.
+func TestSubscriptionAtAGroupLosesNoChangeWhileAServerIsSlow(t *testing.T) {
+	modernGroup(t, 2, func(t *testing.T, w *world) {
+		respond := func(r run) {
+			time.Sleep(10 * time.Second)
+			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"result":{}}`, true)
+		}
+		w.backend.tool("resources/subscribe", respond)
+		w.backend.tool("resources/unsubscribe", respond)
+		for _, server := range []string{"s0", "s1"} { // opens the sessions
+			w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"` + server + `__echo","arguments":{}`}.request()).result(t)
+		}
+		listens := w.start(ask{
+			path: "/mcp", id: "41", method: "subscriptions/listen",
+			params: `"notifications":{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["dormouse://s1/file:///a"]}`,
+		}.request())
+		time.Sleep(5 * time.Second)
+		w.pushedBy("s0", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		w.pushedBy("s0", `{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`)
+		want := []string{
+			acknowledged(`{"resourceSubscriptions":["dormouse://s1/file:///a"],"resourcesListChanged":true,"toolsListChanged":true}`),
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{` + stamp + `}}`,
+		}
+		if datas := (<-listens).datas(t); len(datas) != 4 || !slices.Equal(want, datas[:3]) {
+			t.Errorf("got %s", strings.Join(datas, "\n"))
 		}
 	})
 }
