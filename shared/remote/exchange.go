@@ -76,7 +76,8 @@ func (s *server) exchange(ctx context.Context, r native.RemoteRequest) (*exchang
 }
 
 // send has the server answer the request. It opens the session at the server first if
-// there is none, and once more if the server does not know it any more.
+// there is none, and once more if the server does not know it any more. A lost connection is
+// no reason to open another session: the server still has what it keeps in this one.
 func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	m := wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: x.r.Method, Params: x.r.Params}
 	req, err := bridge.ReadRequest(m)
@@ -86,13 +87,15 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 		return nil, e
 	}
 	x.req = req
-	for again := false; ; again = true {
-		if err := x.open(ctx, again); err != nil {
+	var anew, renewed, again bool
+	for {
+		if err := x.open(ctx, anew); err != nil {
 			if result := x.unconnected(err); result != nil {
 				return result, nil
 			}
 			return nil, x.faultOf(phaseInit, err)
 		}
+		anew = false
 		result, fault, err := x.once(ctx)
 		if x.r.Once {
 			defer x.leave(ctx)
@@ -101,9 +104,11 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 		switch {
 		case err == nil:
 			return result, fault
-		case errors.As(err, &refused) && refused.first && !again:
+		case errors.As(err, &refused) && refused.first && !renewed:
+			anew, renewed = true, true
 			continue // it was refused, so it did not run
 		case errors.Is(err, errLost) && !again && x.reads():
+			again = true
 			continue // reading twice does no harm
 		}
 		if result := x.unconnected(err); result != nil {

@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"maps"
@@ -23,18 +24,19 @@ func plain(w *world) *mcp.ClientSession {
 	return w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
 }
 
-// faulty answers the next n tools/call with a fault, in place of the upstream.
+// faulty answers the next n requests of a method with a fault, in place of the upstream.
 type faulty struct {
 	http.Handler
-	n     atomic.Int64
-	seen  atomic.Int64 // tools/call that arrived
-	fault http.HandlerFunc
+	method string // "": tools/call
+	n      atomic.Int64
+	seen   atomic.Int64 // requests of the method that arrived
+	fault  http.HandlerFunc
 }
 
 func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	if bytes.Contains(body, []byte(`"tools/call"`)) {
+	if bytes.Contains(body, []byte(`"`+cmp.Or(f.method, wire.MethodToolsCall)+`"`)) {
 		f.seen.Add(1)
 		if f.n.Add(-1) >= 0 {
 			f.fault(w, r)
@@ -81,6 +83,39 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The server still knows its session, and has what a user did in it.
+func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
+	up := &faulty{Handler: streamable(), method: wire.MethodToolsList, fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", wire.MediaSSE)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	call(t, c, "count")
+	up.n.Store(1)
+	if _, err := c.ListTools(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if got := call(t, c, "count"); got != "2" || up.seen.Load() != 2 {
+		t.Errorf("after %d lists: %s", up.seen.Load(), got)
+	}
+}
+
+// A server that is started anew cuts its connections, and forgets its sessions.
+func TestListIsSentToAServerThatIsStartedAnew(t *testing.T) {
+	up := &faulty{Handler: streamable(), method: wire.MethodToolsList}
+	up.fault = func(w http.ResponseWriter, _ *http.Request) {
+		if w.Header().Set("Content-Type", wire.MediaSSE); up.seen.Load() == 2 {
+			http.Error(w, "session not found", http.StatusNotFound)
+		}
+	}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	up.n.Store(2)
+	if _, err := c.ListTools(t.Context(), nil); err != nil || up.seen.Load() != 3 {
+		t.Errorf("after %d lists: %v", up.seen.Load(), err)
 	}
 }
 
