@@ -425,32 +425,11 @@ func (c *following) required(talk *conversation, last string) (json.RawMessage, 
 	}
 	if talk != nil {
 		next.Kept = string(session.NewID())
-		c.s.put(next.Kept, talk, c.s.Answer)
+		c.s.put(next.Kept, owner{c.r.Session.Tenant(), c.r.Session.Principal()}, talk, c.s.Answer)
 	}
 	state, err := json.Marshal(next)
 	if err != nil {
 		return nil, nil, err
 	}
 	return wire.Lookup(c.turn.Required(string(state)), "result"), nil, nil
-}
-
-// put keeps a conversation open until take gets it, at most for within (0: MaxAsk).
-func (c *Servers) put(name string, talk *conversation, within time.Duration) {
-	if within <= 0 {
-		within = session.MaxAsk
-	}
-	remember(c, c.kept, name, talk)
-	time.AfterFunc(within, func() {
-		if t := c.take(name); t != nil {
-			t.close()
-		}
-	})
-}
-
-// take returns a conversation that c keeps, and forgets it. It returns nil if c does not
-// have the conversation.
-func (c *Servers) take(name string) *conversation {
-	t, _ := recall(c, c.kept, name)
-	forget(c, c.kept, name)
-	return t
 }

@@ -49,7 +49,7 @@ type Servers struct {
 	links   map[session.ID]link
 	eras    map[string]era             // by URL
 	headers map[string]json.RawMessage // bridge.HeaderParams by URL
-	kept    map[string]*conversation   // conversations that wait for answers, by a random name
+	kept    []*waiting                 // those that wait longest come first
 	habits  map[string]habit           // by URL
 	ears    map[earKey]*ear
 }
@@ -61,7 +61,7 @@ const most = 10_000
 func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
-		links: map[session.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{}, kept: map[string]*conversation{},
+		links: map[session.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
 		habits: map[string]habit{}, ears: map[earKey]*ear{},
 	}
 }
@@ -72,12 +72,10 @@ func (c *Servers) Server(s Server) native.Remote { return &server{c, s} }
 // Close closes idle connections, and conversations that wait for answers.
 func (c *Servers) Close() {
 	c.mu.Lock()
-	kept := c.kept
-	c.kept = map[string]*conversation{}
-	c.mu.Unlock()
-	for _, k := range kept {
-		k.close()
+	for len(c.kept) > 0 {
+		c.drop(0).close()
 	}
+	c.mu.Unlock()
 	c.public.CloseIdleConnections()
 	c.private.CloseIdleConnections()
 }
