@@ -77,6 +77,9 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 		if ctx.Err() != nil {
 			c.cancelled(ctx)
 		}
+		if c.talk != nil {
+			c.talk.close()
+		}
 		return answerOf(err)
 	}
 	return c.follow(ctx)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -146,6 +147,32 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 				t.Errorf("the next call: %s", got)
 			}
 		})
+	}
+}
+
+// A server of HTTP+SSE that refuses a call sees the stream of that call end, before it is asked
+// again. This one serves one stream at a time.
+func TestStreamOfACallThatIsRefusedIsClosed(t *testing.T) {
+	up := &faulty{Handler: upstreams()["2024-11-05"], fault: func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "session not found", http.StatusNotFound)
+	}}
+	one := make(chan struct{}, 1)
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			select {
+			case one <- struct{}{}:
+				defer func() { <-one }()
+			case <-r.Context().Done():
+				return
+			}
+		}
+		up.ServeHTTP(w, r)
+	}))
+	w.server.Startup = 5 * time.Second
+	c := plain(w)
+	up.n.Store(1)
+	if got := call(t, c, "count"); got != "1" || up.seen.Load() != 2 {
+		t.Errorf("after %d calls: %s", up.seen.Load(), got)
 	}
 }
 
