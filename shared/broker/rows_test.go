@@ -98,7 +98,7 @@ func rows() map[string][]string {
 		"Q-5":  {endpoints + "TestACallOfAStatelessClientIsCountedOnce", endpoints + "TestABatchIsAnsweredRequestByRequest", endpoints + "TestASocketGetsToolErrorsAndIsClosedInAFlood"},
 		"Q-6":  {quotas + "TestTheNarrowestLimitIsNamedAndARefusalTakesFromNone", quotas + "TestARefusalByTheLastLimitGivesBackWhatTheOthersGave"},
 		"Q-7":  {endpoints + "TestGoSDKGoesOnAfterARefusal", clients + "TestRealClientsGoOnAfterARefusal"},
-		"Q-8":  {endpoints + "TestAFloodGetsAStatusAndCostsLittle", endpoints + "TestARequestOfAFloodAllocatesAThirdOfAnEcho", quotas + "TestTenTimesTheRateIsAFlood"},
+		"Q-8":  {endpoints + "TestAFloodGetsAStatusAndCostsLittle", endpoints + "TestARequestOfAFloodAllocatesAThirdOfAnEcho", quotas + "TestTenTimesTheRateIsAFlood", quotas + "TestAFloodOfOneCallerIsNotThatOfAnother", quotas + "TestCallersWhoShareALimitAreNoFlood"},
 		"Q-9":  {endpoints + "TestATenantAtItsLimitCostsAnotherNothing"}, // and make bench PART=tenants
 		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestALongCallKeepsItsPlace"},
 		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", quotas + "TestACapOfAPrincipalStopsItWithinACentForEachInstance", endpoints + "TestACapOfAPrincipalIsAToolError", endpoints + "TestAtTheCapResultsCanStillBeRead"},

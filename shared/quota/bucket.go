@@ -44,8 +44,11 @@ type held struct {
 	tokens int
 	until  time.Time // when the tokens are lost
 	batch  int       // how many tokens to take next time
-	flood  time.Time // moves ahead with each refusal; a caller whose time is far ahead of now is a flood
 	backup time.Time // when the bucket of this instance is full, while the store is down
+
+	// floods has a time for each caller that was refused. It moves ahead with each refusal
+	// of that caller; one whose time is far ahead of now is a flood.
+	floods map[string]time.Time
 }
 
 // turn is a lock that can be waited for with a context.
@@ -68,7 +71,6 @@ func (t turn) end() { <-t }
 type refusal struct {
 	need
 	after time.Duration
-	flood bool
 }
 
 func (r *rates) of(bucket string) *held {
@@ -111,13 +113,18 @@ func (r *rates) peek(needs []need) *refusal {
 	return refused
 }
 
-// refuse counts a refusal. A caller that is refused more than nine times as often as it is
-// admitted is a flood.
-func (r *rates) refuse(n need, after time.Duration) *refusal {
+// floods counts a refusal, and reports whether it makes its caller a flood. A flood is
+// refused nine times as often as the limit admits calls. Many callers may share a bucket,
+// so each counts for itself.
+func (r *rates) floods(caller string, n need) bool {
 	h, now := r.of(n.bucket), time.Now()
+	if h.floods == nil || len(h.floods) >= maxKnown {
+		h.floods = map[string]time.Time{}
+	}
 	every := max(1, n.rate.every()/9)
-	h.flood = later(h.flood, now).Add(every)
-	return &refusal{need: n, after: after, flood: h.flood.Sub(now) > time.Duration(9*n.rate.Burst)*every}
+	ahead := later(h.floods[caller], now).Add(every)
+	h.floods[caller] = ahead
+	return ahead.Sub(now) > time.Duration(9*n.rate.Burst)*every
 }
 
 func later(a, b time.Time) time.Time {
@@ -150,7 +157,7 @@ func (r *rates) fill(ctx context.Context, store session.Values, needs []need) (*
 				h.batch = min(2*h.batch, n.rate.most())
 			}
 			if tries == maxTries {
-				return r.refuse(short[0], time.Second), nil
+				return &refusal{short[0], time.Second}, nil
 			}
 			if err := pause(ctx, tries); err != nil {
 				return nil, err
@@ -200,7 +207,7 @@ func (r *rates) grant(needs []need) (row ratesRow, grants []int, refused *refusa
 		room := n.rate.depth().Microseconds() - (full - row.Now)
 		if room < int64(n.n)*every {
 			after := time.Duration(int64(n.n)*every-room) * time.Microsecond
-			return ratesRow{}, nil, r.refuse(n, after)
+			return ratesRow{}, nil, &refusal{n, after}
 		}
 		take := min(max(int64(n.n), int64(r.of(n.bucket).batch)), room/every)
 		row.Full[n.bucket] = full + take*every
@@ -287,7 +294,7 @@ func (r *rates) alone(needs []need) *refusal {
 		h, every := r.of(n.bucket), 2*n.rate.every()
 		full := later(h.backup, now).Add(time.Duration(n.n) * every)
 		if over := full.Sub(now) - max(time.Duration(n.rate.Burst)*n.rate.every(), time.Duration(n.n)*every); over > 0 {
-			return r.refuse(n, over)
+			return &refusal{n, over}
 		}
 	}
 	for _, n := range needs {

@@ -231,7 +231,7 @@ func (s *spent) error(w session.Work) error {
 // refused. It reads memory only, so it costs next to nothing.
 func (l *Limiter) Flooding(tenant, principal string) error {
 	l.mu.Lock()
-	until := l.floods[tenant+"\x00"+principal]
+	until := l.floods[callerOf(tenant, principal)]
 	l.mu.Unlock()
 	after := time.Until(until)
 	if after <= 0 {
@@ -240,6 +240,9 @@ func (l *Limiter) Flooding(tenant, principal string) error {
 	return session.Errorf(session.Busy, "too many requests: wait %d s", seconds(after)).
 		Because(&session.Limited{Kind: "rate", Scope: "principal", After: after, Flood: true})
 }
+
+// callerOf returns the key of a caller in the maps of floods.
+func callerOf(tenant, principal string) string { return tenant + "\x00" + principal }
 
 // seconds rounds a time up to whole seconds.
 func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Second)) }
@@ -250,5 +253,5 @@ func (l *Limiter) flood(w session.Work, after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.makeRoom()
-	l.floods[w.Tenant+"\x00"+w.Principal] = time.Now().Add(min(max(after, time.Second), 10*time.Second))
+	l.floods[callerOf(w.Tenant, w.Principal)] = time.Now().Add(min(max(after, time.Second), 10*time.Second))
 }

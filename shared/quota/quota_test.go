@@ -604,3 +604,39 @@ func TestTenTimesTheRateIsAFlood(t *testing.T) { // Q-8
 		}
 	})
 }
+
+func TestAFloodOfOneCallerIsNotThatOfAnother(t *testing.T) { // Q-8
+	for limit, tenant := range map[string]string{"tenant": "acme", "server": "other"} {
+		inTime(t, "", fmt.Sprintf(`{%q: "60/m burst 10"}`, limit), func(t *testing.T, w *world) {
+			l := w.instance()
+			for range 11 * 10 {
+				passes(t, l, work("echo"))
+			}
+			if l.Flooding("acme", "ada") == nil {
+				t.Fatalf("a limit of the %s: ten times the rate is no flood", limit)
+			}
+			if passes(t, l, by("bob", tenant)) {
+				t.Fatalf("the limit of the %s is not used up", limit)
+			}
+			if err := l.Flooding(tenant, "bob"); err != nil {
+				t.Errorf("a limit of the %s: the first call of another caller is a flood: %v", limit, err)
+			}
+		})
+	}
+}
+
+// Each of many callers makes one call, all of them together ten times what the server may
+// be called.
+func TestCallersWhoShareALimitAreNoFlood(t *testing.T) { // Q-8
+	inTime(t, "", `{"server": "10/h burst 1"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		for i := range 20 {
+			who := fmt.Sprint("user-", i)
+			passes(t, l, by(who, "acme"))
+			if err := l.Flooding("acme", who); err != nil {
+				t.Fatalf("after one call: %v", err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}

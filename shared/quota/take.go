@@ -92,7 +92,7 @@ func (l *Limiter) takeRates(ctx context.Context, w session.Work, limits Settings
 	}
 	for _, t := range taken {
 		if refused := t.row.peek(t.needs); refused != nil {
-			return nil, l.refused(w, refused)
+			return nil, l.refused(w, t.row, refused)
 		}
 	}
 	for i, t := range taken {
@@ -105,7 +105,7 @@ func (l *Limiter) takeRates(ctx context.Context, w session.Work, limits Settings
 			for _, before := range taken[:i] {
 				before.row.giveBack(ctx, l.store, before.needs)
 			}
-			return nil, l.refused(w, refused)
+			return nil, l.refused(w, t.row, refused)
 		}
 		t.row.spend(t.needs)
 	}
@@ -123,9 +123,10 @@ func (l *Limiter) giveBack(ctx context.Context, taken []taking) {
 	}
 }
 
-// refused returns the error for a rate that is used up.
-func (l *Limiter) refused(w session.Work, r *refusal) error {
-	if r.flood {
+// refused returns the error for a rate of a row that is used up. Call it with the turn of
+// the row.
+func (l *Limiter) refused(w session.Work, row *rates, r *refusal) error {
+	if row.floods(callerOf(w.Tenant, w.Principal), r.need) {
 		l.flood(w, r.after)
 	}
 	what, whose := " of "+w.Server, "for you"
