@@ -100,7 +100,7 @@ func rows() map[string][]string {
 		"Q-7":  {endpoints + "TestGoSDKGoesOnAfterARefusal", clients + "TestRealClientsGoOnAfterARefusal"},
 		"Q-8":  {endpoints + "TestAFloodGetsAStatusAndCostsLittle", endpoints + "TestARequestOfAFloodAllocatesAThirdOfAnEcho", quotas + "TestTenTimesTheRateIsAFlood", quotas + "TestAFloodOfOneCallerIsNotThatOfAnother", quotas + "TestCallersWhoShareALimitAreNoFlood"},
 		"Q-9":  {endpoints + "TestATenantAtItsLimitCostsAnotherNothing"}, // and make bench PART=tenants
-		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestALongCallKeepsItsPlace"},
+		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestACallWhoseClientLeavesIsGivenBack", quotas + "TestALongCallKeepsItsPlace"},
 		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", quotas + "TestACapOfAPrincipalStopsItWithinACentForEachInstance", endpoints + "TestACapOfAPrincipalIsAToolError", endpoints + "TestAtTheCapResultsCanStillBeRead"},
 		"Q-12": {endpoints + "TestTheAccountAgreesWithTheBill", "infra/dormouse:TestE2EAccountOfATenantAgreesWithTheBill", quotas + "TestAnInstanceThatEndsWritesDownWhatIsPending"},
 		"Q-13": {quotas + "TestAClockThatIsWrongDoesNotRaiseALimit"},

@@ -139,22 +139,29 @@ func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err e
 		return nil, err
 	}
 	slots, err := l.takeSlots(ctx, w, limits)
-	if err != nil {
+	back := func() {
+		ctx, cancel := lasting(ctx)
+		defer cancel()
 		l.giveBack(ctx, taken)
+		for _, key := range slots {
+			l.freeSlot(ctx, key, w.Stream)
+		}
+	}
+	if err != nil {
+		back()
 		return nil, err
 	}
 	calls := limits.weigh(w)
 	l.count(w, calls)
 	return func() {
-		// Do not use the deadline of the request, which may have ended.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
-		defer cancel()
 		l.count(w, -calls)
-		l.giveBack(ctx, taken)
-		for _, key := range slots {
-			l.freeSlot(ctx, key, w.Stream)
-		}
+		back()
 	}, nil
+}
+
+// lasting returns a context for what a request gives back. The request may have ended.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 }
 
 // afford checks the caps of a tenant and of a principal, and returns the tenant's limits.

@@ -334,6 +334,30 @@ func TestACallThatHasNotBegunIsGivenBack(t *testing.T) {
 	})
 }
 
+// A client leaves while its call waits for a slot among those on all servers. By then, the
+// call has the only slot on its server, or the only token of its tool.
+func TestACallWhoseClientLeavesIsGivenBack(t *testing.T) { // Q-10
+	for _, files := range []string{`{"concurrent": 1}`, `{"tools": {"echo": "24/d burst 1"}}`} {
+		inTime(t, `{"concurrent": 1}`, files, func(t *testing.T, w *world) {
+			other := work("slow")
+			other.Server = "other"
+			undo, err := w.instance().Admit(t.Context(), other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			time.AfterFunc(900*time.Millisecond, leave)
+			if _, err := w.instance().Admit(ctx, work("echo")); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: the call did not wait until its client left: %v", files, err)
+			}
+			undo()
+			if err := admit(t, w.instance(), work("echo")); err != nil {
+				t.Errorf("%s: the next call: %v", files, err)
+			}
+		})
+	}
+}
+
 func TestThreeCallsDoNotRunWhereTwoMay(t *testing.T) { // Q-10
 	inTime(t, `{"concurrent": 2}`, "", func(t *testing.T, w *world) {
 		first, second := work("slow"), work("slow")

@@ -102,6 +102,8 @@ func (l *Limiter) takeRates(ctx context.Context, w session.Work, limits Settings
 			refused = t.row.alone(t.needs)
 		}
 		if refused != nil {
+			ctx, cancel := lasting(ctx)
+			defer cancel()
 			for _, before := range taken[:i] {
 				before.row.giveBack(ctx, l.store, before.needs)
 			}
@@ -145,7 +147,8 @@ func (l *Limiter) refused(w session.Work, row *rates, r *refusal) error {
 }
 
 // takeSlots takes a slot for a message among its principal's calls in flight on the
-// server, and one among those on all servers. It returns the keys of the rows.
+// server, and one among those on all servers. It returns the keys of the rows, also those
+// that it has taken before an error.
 func (l *Limiter) takeSlots(ctx context.Context, w session.Work, limits Settings) (taken []session.ValueKey, err error) {
 	s := slot{Session: w.Session, Stream: w.Stream, Box: session.BoxFor(w.Tenant, w.Server), Begun: time.Now().UnixMilli()}
 	for _, of := range []struct {
@@ -165,13 +168,10 @@ func (l *Limiter) takeSlots(ctx context.Context, w session.Work, limits Settings
 			taken = append(taken, key)
 			continue
 		}
-		for _, key := range taken {
-			l.freeSlot(ctx, key, w.Stream)
-		}
 		if err != nil {
-			return nil, err
+			return taken, err
 		}
-		return nil, refuse("concurrent", "principal", slotWait,
+		return taken, refuse("concurrent", "principal", slotWait,
 			"%d calls are in flight, as many as you may have: wait for one of them to end, or cancel it", of.most)
 	}
 	return taken, nil
