@@ -22,6 +22,9 @@ const (
 	maxBodies       = 256 << 20        // bytes of all bodies that are being read or handled
 	maxCallerBodies = 64 << 20         // the same for one principal
 	maxBody         = 4 << 20          // bytes of one body; the endpoint has the same limit
+	maxForms        = 32 << 20         // bytes of all forms at the pages where people sign in
+	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit
+	formWithin      = 10 * time.Second // how long a form may take to arrive once it has room
 	roomWithin      = time.Minute      // how long a body waits for room; the endpoint limits the time to read it
 	restWithin      = time.Second      // time to read the rest of a body that the handler did not read
 	headWithin      = 10 * time.Second // time to read the head of a request
@@ -95,10 +98,12 @@ func (w *callers) connected(h http.Handler) http.Handler {
 	})
 }
 
-// bodies limits the memory of all bodies together.
-type bodies struct{ room *semaphore.Weighted }
+// bodies limits the memory of all bodies together, and of the forms of strangers.
+type bodies struct{ room, strangers *semaphore.Weighted }
 
-func newBodies() bodies { return bodies{semaphore.NewWeighted(maxBodies)} }
+func newBodies() bodies {
+	return bodies{semaphore.NewWeighted(maxBodies), semaphore.NewWeighted(maxForms)}
+}
 
 // guard limits the body of a request: its first Read waits for room, first in the caller's
 // share and then in that of all callers. Call release when the request has been handled.
@@ -116,13 +121,26 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 	return r, body.release
 }
 
+// ofStrangers limits the bodies of requests to the pages, which come through guard. Nobody
+// knows yet who sends these forms, so no share of a caller bounds them. They have one share
+// together, and less time. So strangers cannot take the room of callers.
+func (b bodies) ofStrangers(pages http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, ok := r.Body.(*guardedBody); ok {
+			body.room[0], body.size, body.within = b.strangers, min(body.size, maxForm), formWithin
+		}
+		pages.ServeHTTP(w, r)
+	})
+}
+
 // guardedBody is read by one goroutine.
 type guardedBody struct {
 	io.ReadCloser
-	ctx  context.Context
-	room [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
-	size int64                  // bytes of room that it takes
-	conn *http.ResponseController
+	ctx    context.Context
+	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
+	size   int64                  // bytes of room that it takes
+	within time.Duration          // how long it may take to arrive; 0 if the handler limits that
+	conn   *http.ResponseController
 
 	read        int64
 	taken, over bool
@@ -162,6 +180,9 @@ func (b *guardedBody) take() error {
 		}
 	}
 	b.taken = true
+	if b.within > 0 {
+		_ = b.conn.SetReadDeadline(time.Now().Add(b.within)) // net/http ends it with the body
+	}
 	return nil
 }
 

@@ -1,17 +1,23 @@
 package local
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -77,6 +83,104 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 		synctest.Wait()
 		if gone.Load() != slow || len(d.callers.of) != 0 || !d.bodies.room.TryAcquire(maxBodies) {
 			t.Errorf("%d of %d bodies have ended, %d callers are counted", gone.Load(), slow, len(d.callers.of))
+		}
+	})
+}
+
+// Strangers begin as many forms as would take the room of all bodies, and send none of
+// them. A server says "100 Continue" when it begins to read a body, so it has taken its
+// room by then.
+func TestFormsOfStrangersLeaveRoomForCallers(t *testing.T) {
+	m := started(t, nil)
+	at := strings.TrimPrefix(m.public.address(0), "http://")
+	for range maxBodies / maxBody {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, err = fmt.Fprintf(conn, "POST /connect HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
+			t.Fatalf("the server does not read a form: %q, %v", line, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	largest := `{"jsonrpc":"2.0","method":"ping","id":"` + strings.Repeat("x", 8<<10) + `"}`
+	largest += strings.Repeat(" ", maxBody-len(largest))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at+"/counter/mcp", strings.NewReader(largest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatalf("a caller waits for the forms of strangers: %v", err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode == http.StatusRequestEntityTooLarge || res.StatusCode >= 500 {
+		t.Errorf("the largest body of a caller: %s", res.Status)
+	}
+}
+
+// formsOf serves the forms of strangers on a network of its own. read gets each form, and
+// runs while it is answered.
+func formsOf(t *testing.T, b bodies, read func(r *http.Request, err error)) *localtest.Pipes {
+	forms := b.ofStrangers(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { read(r, r.ParseForm()) }))
+	return localtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, release := b.guard(w, r)
+		defer release()
+		forms.ServeHTTP(w, r)
+	}))
+}
+
+const formHead = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\n"
+
+func TestAFormThatDoesNotComeIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, begun := newBodies(), time.Now()
+		given := make(chan error, 1)
+		forms := formsOf(t, b, func(_ *http.Request, err error) { given <- err })
+		conn, err := forms.Dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, formHead); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-given; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != formWithin {
+			t.Errorf("%v after %s, want it given up after %s", err, time.Since(begun), formWithin)
+		}
+		_, _ = io.Copy(io.Discard, conn) // until the server closes it
+		if !b.room.TryAcquire(maxBodies) || !b.strangers.TryAcquire(maxForms) {
+			t.Error("its room is not free")
+		}
+	})
+}
+
+// An answer may wait for an identity provider, for longer than a form may take to arrive.
+func TestAFormMayBeAnsweredSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forms := formsOf(t, newBodies(), func(r *http.Request, err error) {
+			time.Sleep(2 * formWithin)
+			if err != nil || r.PostForm.Get("a") != "b" || r.Context().Err() != nil {
+				t.Errorf("%v %v, the request: %v", r.PostForm, err, r.Context().Err())
+			}
+		})
+		conn, err := forms.Dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, formHead+"a=b"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, " 200 ") {
+			t.Errorf("%q, %v", line, err)
 		}
 	})
 }

@@ -254,14 +254,14 @@ func (in *inside) web() http.Handler {
 		defer in.work.Done()
 		r, release := in.bodies.guard(w, r)
 		defer release()
-		in.use().web(r.URL.Path, in.visits).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+		in.use().web(r.URL.Path, in).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
 	})
 }
 
 // web returns the handler of a path, as the gateway chooses between functions.
-func (h *handlers) web(path string, v *visits) http.Handler {
+func (h *handlers) web(path string, in *inside) http.Handler {
 	if h.pages.Serves(path) {
-		return v.limit(h.pages)
+		return in.visits.limit(in.bodies.ofStrangers(h.pages))
 	}
 	return h.http.Handler
 }
