@@ -117,7 +117,7 @@ func (h *handshake) greeted(m wire.Message) {
 		h.probed(probeRefused)
 		return
 	case g.refused != nil:
-		h.replace(true, g.refused)
+		h.replace(true, g.refused, "it refused initialize, so another process gets server/discover")
 		return
 	case h.stateless && h.refused != nil:
 		p.box.era = bridge.ModernOnly // it has refused initialize, whatever eras it names
@@ -157,15 +157,20 @@ func (h *handshake) insisted() {
 // probed replaces a process that does not answer server/discover, or answers it unlike a
 // stateless server.
 func (h *handshake) probed(how probe) {
-	if next := h.replace(false, notStateless(h.p.box.server)); next != nil {
+	why := "it refused server/discover, so another process gets initialize"
+	if how == probeSilent {
+		why = "it did not answer server/discover in time, so another process gets initialize"
+	}
+	if next := h.replace(false, notStateless(h.p.box.server), why); next != nil {
 		next.refused, next.probe = nil, how
 	}
 }
 
 // replace starts a process with the other protocol in the place of one that refused its
 // own, and returns its handshake. The new process takes over the conversation. If the
-// other protocol was tried already, the process fails and replace returns nil.
-func (h *handshake) replace(isStateless bool, f *fault) *handshake {
+// other protocol was tried already, the process fails with f and replace returns nil. The
+// log of the old process gets why.
+func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
 	case h.refused != nil:
@@ -176,7 +181,7 @@ func (h *handshake) replace(isStateless bool, f *fault) *handshake {
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
-	p.followed = true
+	p.followed, p.replaced = true, why
 	next := newProcess(p.audience, p.owner)
 	successor := newHandshake(next, h.next, isStateless, probeNone)
 	successor.refused = p.fill(f)

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // page is the writer of a test's log.
@@ -81,5 +84,35 @@ func TestLogTellsWhyNothingWasStarted(t *testing.T) {
 	r.state(t, Exited)
 	if got, closed := kept.read(); !closed || !strings.Contains(got, "/no/such/program") {
 		t.Errorf("closed %v, it says:\n%s", closed, got)
+	}
+}
+
+// The client of this session makes the box probe for the protocol first, so another process
+// takes the place of the first one.
+func TestLogTellsWhyAnotherProcessTakesAPlace(t *testing.T) {
+	t.Parallel()
+	for how, want := range map[string]string{
+		"exits when probed": `process \d+ exited with code \d+\n`,
+		"refuses the probe": `process \d+ .*; Dormouse ended it: it refused server/discover, so another process gets initialize\n`,
+		"hangs when probed": `process \d+ .*; Dormouse ended it: it did not answer server/discover in time, so another process gets initialize\n`,
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			first := &page{}
+			pages := []*page{first, {}}
+			r := newRig(t, how, func(s *Server) {
+				s.ProbeTime = 50 * time.Millisecond
+				s.Stderr = func(string) io.WriteCloser {
+					next := pages[0]
+					pages = pages[1:]
+					return next
+				}
+			})
+			r.hurry()
+			r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+			if got, _ := first.read(); !regexp.MustCompile(want + `$`).MatchString(got) {
+				t.Errorf("the log says:\n%s", got)
+			}
+		})
 	}
 }

@@ -31,11 +31,9 @@ type process struct {
 	halt chan struct{} // closed when its end is asked for
 	over chan struct{} // closed when its goroutines have ended
 
-	state    state
-	greeted  bool   // it has been ready
-	told     bool   // its end was asked for
-	failed   *fault // why its requests end; nil if its exit says why
-	followed bool   // another process waits for its room
+	state   state
+	greeted bool // it has been ready
+	ending
 
 	first int64                        // the number of the first message
 	own   map[int64]func(wire.Message) // takes the answer to the box's own request, nil to ignore it
@@ -43,6 +41,15 @@ type process struct {
 
 	child child // nil before it runs
 	queue *proc.Queue
+}
+
+// ending says why a process ends.
+type ending struct {
+	told     bool   // its end was asked for
+	left     bool   // it exited, or closed a pipe, before its end was asked for
+	failed   *fault // why its requests end; nil if its exit says why
+	followed bool   // another process waits for its room
+	replaced string // why one in the other protocol takes its place; "" if none does
 }
 
 // processOwner decides which process gets new messages.

@@ -116,13 +116,17 @@ func (p *process) obituary() *fault {
 	return f
 }
 
-// causeOf says why the box told a process to end. It uses the words of the error that
-// clients get, without the advice. The fault is that of the process, nil for none.
-func causeOf(f *fault) string {
-	if f == nil {
+// cause says why the box told the process to end. It uses the words of the error that
+// clients get, without the advice.
+func (e *ending) cause() string {
+	switch {
+	case e.failed != nil:
+	case e.replaced != "":
+		return e.replaced
+	default:
 		return "it had nothing to do"
 	}
-	_, what, _ := strings.Cut(f.message, ": ") // behind the name of the server
+	_, what, _ := strings.Cut(e.failed.message, ": ") // behind the name of the server
 	what, _, _ = strings.Cut(what, ";")
 	return strings.TrimSuffix(what, ", try again")
 }
@@ -133,8 +137,8 @@ func (p *process) howItEnded() string {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	switch {
-	case exited && p.told:
-		return fmt.Sprintf("process %d %s; Dormouse ended it: %s", p.child.PID(), e, causeOf(p.failed))
+	case exited && p.told && !p.left:
+		return fmt.Sprintf("process %d %s; Dormouse ended it: %s", p.child.PID(), e, p.cause())
 	case exited:
 		return fmt.Sprintf("process %d %s", p.child.PID(), e)
 	case p.failed == nil:

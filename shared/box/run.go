@@ -123,6 +123,7 @@ func (r *processRun) leave() {
 	p := r.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
+	p.left = p.left || !p.told
 	if r.hello.probe == probing && p.state < ready {
 		r.hello.probed(probeSilent)
 	}
