@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -286,8 +287,7 @@ func newest(ctx context.Context, u serversfile.Unpinned, folder string) (version
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, lines[len(lines)-1])
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, proc.LastWords(said.String()))
 	}
 	if m := form.FindSubmatch(bytes.TrimSpace(out)); m != nil {
 		return string(m[1]), nil

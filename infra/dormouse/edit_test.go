@@ -42,7 +42,8 @@ func newDesk(t *testing.T, files string) *desk {
 	d := &desk{t: t, dir: t.TempDir(), clock: noon(), testdata: testdata}
 	t.Chdir(d.dir)
 	for name, script := range map[string]string{
-		"npm":     `case "$2" in @ada/weather) echo 2.1.0;; *) echo "npm error code E404" >&2; exit 1;; esac`,
+		"npm": `case "$2" in @ada/weather) echo 2.1.0;; *) echo "npm error 404 '$2' could not be found
+npm error A complete log of this run can be found in: a.log" >&2; exit 1;; esac`,
 		"python3": `[ "$5" = mcp-server-time ] && echo "mcp-server-time (0.6.2)" && echo "Available versions: 0.6.2, 0.6.1"`,
 		"npx":     "", "uvx": "", "docker": "",
 	} {

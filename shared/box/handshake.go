@@ -86,7 +86,7 @@ func (h *handshake) start() {
 		}
 		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec); it runs", method, limit)
 		stderr, stdout := p.output.tails()
-		f.words = cmp.Or(proc.LastLine(stderr), marked(proc.LastLine(stdout)))
+		f.words = cmp.Or(proc.LastWords(stderr), marked(proc.LastWords(stdout)))
 		if f.words == "" {
 			f.message += ", and has said nothing"
 		} else {

@@ -95,7 +95,7 @@ func (p *process) excuse(r *request, f *fault) {
 	}
 	if now.kept > r.before.kept {
 		_, stdout := p.output.tails()
-		f.words = marked(proc.LastLine(stdout))
+		f.words = marked(proc.LastWords(stdout))
 	}
 	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
 }

@@ -106,7 +106,7 @@ func (p *process) obituary() *fault {
 	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
 	f.data.OutOfMemory = starved
-	f.words = cmp.Or(proc.LastLine(f.data.Stderr), marked(proc.LastLine(f.data.Stdout)))
+	f.words = cmp.Or(proc.LastWords(f.data.Stderr), marked(proc.LastWords(f.data.Stdout)))
 	if !p.greeted {
 		f.after = scriptsNotRun(p.output.unrun)
 		if f.data.NoiseLines > 0 {

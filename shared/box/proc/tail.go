@@ -74,8 +74,3 @@ func (t *Tail) Last(hide *redact.Redactor) string {
 	}
 	return text
 }
-
-// LastLine returns the last line of a tail, for an error message.
-func LastLine(tail string) string {
-	return strings.TrimSpace(tail[strings.LastIndexByte(tail, '\n')+1:])
-}

@@ -1,0 +1,81 @@
+package proc
+
+import (
+	"regexp"
+	"strings"
+)
+
+// maxTelling is how many of the last lines [LastWords] looks at, without those that say
+// nothing.
+const maxTelling = 20
+
+var (
+	// idle lines stand behind the reason of a failure, and never say it: advice, and what
+	// Node prints of the stack and the members of an error.
+	idle = regexp.MustCompile("^\\s*at |^\\s*\\.\\.\\. \\d+ lines matching|^Node\\.js v\\d|^\\s+\\[?\\w+\\]?: .*[,{\\[]$|^\\s+(errno|code|syscall|address|port|path|url): |" +
+		"triggerUncaughtException\\(|^\\(Use `node |^note: run with `RUST_BACKTRACE|^(Run|See) '.* --help'|npm notice|A complete log of this run|For further information visit")
+	// frame lines are those of a traceback of Python.
+	frame = regexp.MustCompile(`^[\s|]*File ".*", line \d+`)
+	// telling words stand in most lines that say the reason.
+	telling = regexp.MustCompile(`(?i)error|fatal|exception|cannot|could not|failed|not found|no matching|panic:`)
+	// Before the search for telling words, spoken removes names and the prefix of npm. A
+	// path may hold any word, and npm calls each of its lines an error.
+	spoken = regexp.MustCompile(`^npm (error|ERR!)( code)?|\S*/\S*`)
+	letter = regexp.MustCompile(`\pL`)
+)
+
+// LastWords returns the line of a tail that says most about the end of a program, for an
+// error message: the last line that speaks of an error, otherwise the last one that says
+// something.
+func LastWords(tail string) string {
+	all := strings.Split(strings.TrimSpace(tail), "\n")
+	lines := said(all)
+	lines = lines[max(0, len(lines)-maxTelling):]
+	for i := len(lines) - 1; i >= 0; i-- {
+		if lines[i].telling {
+			return lines[i].text
+		}
+	}
+	if len(lines) > 0 {
+		return lines[len(lines)-1].text
+	}
+	return strings.TrimSpace(all[len(all)-1])
+}
+
+// saidLine is a line of an output. telling means that it speaks of an error.
+type saidLine struct {
+	text    string
+	telling bool
+}
+
+// said returns the lines that say something.
+func said(all []string) (lines []saidLine) {
+	traced := false // the line before was in a traceback of Python
+	for i, line := range all {
+		text := strings.Trim(line, " \t\r|")
+		switch {
+		case frame.MatchString(line):
+			traced = true
+			continue
+		case traced && frame.MatchString(all[i-1]) && indent(line) > indent(all[i-1]):
+			continue // the code at a frame
+		case !letter.MatchString(line):
+			continue
+		case strings.HasPrefix(text, "[cause]: "):
+			// Node names the cause below an error, such as "fetch failed".
+			if n := len(lines) - 1; n >= 0 && !strings.Contains(lines[n].text, " (cause: ") {
+				lines[n].text += " (cause: " + strings.TrimSuffix(strings.TrimPrefix(text, "[cause]: "), " {") + ")"
+			}
+			continue
+		case idle.MatchString(line):
+			continue
+		}
+		// The line behind a traceback is the exception, whatever its name is.
+		lines = append(lines, saidLine{text, traced || telling.MatchString(spoken.ReplaceAllString(text, ""))})
+		traced = false
+	}
+	return lines
+}
+
+// indent returns the length of the space and the bars before a line.
+func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " \t|")) }

@@ -1,0 +1,124 @@
+package proc
+
+import "testing"
+
+func TestLastWordsAreTheLineThatSaysTheReason(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ tail, want string }{
+		"nothing":           {"", ""},
+		"one line":          {"out of cheese", "out of cheese"},
+		"no telling word":   {"first line\nsecond line", "second line"},
+		"no letters at all": {"{\n}", "}"},
+		"an error before the usage": {
+			"Error: the token is missing\nUsage: server [options]\n  --token  your token", "Error: the token is missing",
+		},
+		"docker without a daemon": {
+			"docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?\n\nRun 'docker run --help' for more information",
+			"docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+		},
+		"an older docker": {
+			"docker: Error response from daemon: pull access denied for nope.\nSee 'docker run --help'.",
+			"docker: Error response from daemon: pull access denied for nope.",
+		},
+		"node without a module": {`node:internal/modules/cjs/loader:1210
+  throw err;
+  ^
+
+Error: Cannot find module 'nope'
+Require stack:
+- /srv/[eval]
+    at Module._resolveFilename (node:internal/modules/cjs/loader:1207:15)
+    at Module._load (node:internal/modules/cjs/loader:1038:27) {
+  code: 'MODULE_NOT_FOUND',
+  requireStack: [ '/srv/[eval]' ]
+}
+
+Node.js v20.20.2`, "Error: Cannot find module 'nope'"},
+		"node with a mistake": {`file:///srv/a.mjs:2
+
+
+SyntaxError: Unexpected end of input
+    at compileSourceTextModule (node:internal/modules/esm/utils:346:16)
+    at async ModuleJob._link (node:internal/modules/esm/module_job:148:19)
+
+Node.js v20.20.2`, "SyntaxError: Unexpected end of input"},
+		"node throws a string": {"node:internal/process/esm_loader:40\n      internalBinding('errors').triggerUncaughtException(\n                                ^\nno settings\n(Use `node --trace-uncaught ...` to show where the exception was thrown)\n\nNode.js v20.20.2",
+			"no settings"},
+		"mcp-remote": {`[15989] Using transport strategy: http-first
+[15989] Connection error: TypeError: fetch failed
+    at fetch (/srv/node_modules/undici/index.js:155:10) {
+  [cause]: Error: connect ECONNREFUSED 127.0.0.1:3333
+      at TCPConnectWrap.afterConnect [as oncomplete] (node:net:1611:16) {
+    errno: -111,
+    code: 'ECONNREFUSED',
+    syscall: 'connect',
+    address: '127.0.0.1',
+    port: 3333
+  }
+}
+[15989] Fatal error: TypeError: fetch failed
+    at fetch (/srv/node_modules/undici/index.js:155:10) {
+  [cause]: Error: connect ECONNREFUSED 127.0.0.1:3333
+      at TCPConnectWrap.afterConnect [as oncomplete] (node:net:1611:16) {
+    errno: -111,
+    code: 'ECONNREFUSED',
+    syscall: 'connect',
+    address: '127.0.0.1',
+    port: 3333
+  }
+}`, "[15989] Fatal error: TypeError: fetch failed (cause: Error: connect ECONNREFUSED 127.0.0.1:3333)"},
+		"python without a module": {`Traceback (most recent call last):
+  File "/srv/errors.py", line 1, in <module>
+    import nope
+ModuleNotFoundError: No module named 'nope'`, "ModuleNotFoundError: No module named 'nope'"},
+		"an exception without a telling name": {`Traceback (most recent call last):
+  File "/srv/main.py", line 9, in <module>
+    raise Refused("the upload failed")
+          ^^^^^^^
+main.Refused: no key`, "main.Refused: no key"},
+		"pydantic": {`Traceback (most recent call last):
+  File "/srv/main.py", line 9, in <module>
+    Settings()
+pydantic_core._pydantic_core.ValidationError: 1 validation error for Settings
+api_key
+  Field required [type=missing, input_value={}, input_type=dict]
+    For further information visit https://errors.pydantic.dev/2.11/v/missing`, "pydantic_core._pydantic_core.ValidationError: 1 validation error for Settings"},
+		"a group of exceptions": {`  + Exception Group Traceback (most recent call last):
+  |   File "/srv/main.py", line 6, in <module>
+  |     raise me from None
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/srv/main.py", line 5, in h
+    |     raise ConnectionError("no route")
+    | ConnectionError: no route
+    +------------------------------------`, "ConnectionError: no route"},
+		"python -m": {"/usr/bin/python3: No module named nope", "/usr/bin/python3: No module named nope"},
+		"npm without a package": {`npm error code E404
+npm error 404 Not Found - GET https://registry.npmjs.org/@nope%2fnope
+npm error 404
+npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it.
+npm error 404
+npm error 404 Note that you can also install from a
+npm error 404 tarball, folder, http url, or git url.
+npm error A complete log of this run can be found in: /home/ann/.npm/_logs/2026-11-27T06_36_57_152Z-debug-0.log`,
+			"npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it."},
+		"npm without a version": {`npm error code ETARGET
+npm error notarget No matching version found for is-odd@99.
+npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.
+npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log`, "npm error notarget No matching version found for is-odd@99."},
+		"npx without a program": {"npm error could not determine executable to run\nnpm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log",
+			"npm error could not determine executable to run"},
+		"npm with news": {"npm error could not determine executable to run\nnpm notice\nnpm notice New major version of npm available! 10.8.2 -> 11.6.2",
+			"npm error could not determine executable to run"},
+		"uv": {`error: No solution found when resolving tool dependencies
+  cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.`,
+			"cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable."},
+		"bash": {"bash: line 1: nosuch: command not found", "bash: line 1: nosuch: command not found"},
+		"go":   {"panic: no settings\n\ngoroutine 1 [running]:\nmain.main()\n\t/srv/main.go:4 +0x25\nexit status 2", "panic: no settings"},
+	} {
+		if got := LastWords(c.tail); got != c.want {
+			t.Errorf("%s: the last words are %q, want %q", name, got, c.want)
+		}
+	}
+}
