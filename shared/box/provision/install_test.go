@@ -554,6 +554,10 @@ func TestTailHoldsTheLastCharacters(t *testing.T) {
 		{strings.Repeat("a", 499) + "ä", strings.Repeat("a", 499) + "ä"},
 		{strings.Repeat("a", 500) + "ä", strings.Repeat("a", 499) + "ä"},
 		{strings.Repeat("ä", 100_000), strings.Repeat("ä", 500)},
+		{"npm error code E404\n" + strings.Repeat("a", 498), strings.Repeat("a", 498)},
+		{"npm error code E404\n" + strings.Repeat("a", 499) + "\n", strings.Repeat("a", 499)},
+		{"npm error code E404\n" + strings.Repeat("a", 500), strings.Repeat("a", 500)},
+		{strings.Repeat("a", 600) + "\nthe reason", "the reason"},
 	} {
 		var w tail
 		for i := 0; i < len(c.in); i += 777 {

@@ -120,11 +120,16 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// text returns the last lines that fit. Of a longer line it returns the end.
 func (t *tail) text() string {
 	text := strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(string(t.data), "")))
+	whole := true // text begins with a line
 	for n := utf8.RuneCountInString(text); n > maxSaid; n-- {
-		_, size := utf8.DecodeRuneInString(text)
-		text = text[size:]
+		r, size := utf8.DecodeRuneInString(text)
+		text, whole = text[size:], r == '\n'
+	}
+	if _, rest, more := strings.Cut(text, "\n"); more && !whole {
+		return strings.TrimSpace(rest)
 	}
 	return text
 }
