@@ -68,6 +68,8 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
 		{"mistyped key", server(`"comand": "npx"`), `f:2:7: server "x": unknown key "comand": did you mean "command"?`},
 		{"mistyped key of ours", server(`"command": "npx", "x-dormouse": {"idleSeconds": 5}`), `f:2:40: server "x": x-dormouse: unknown key "idleSeconds": did you mean "idle_seconds"?`},
+		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under tools: did you mean deny?`},
+		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under tools: there are allow, deny, descriptions`},
 		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
 		{"cwd a number", server(`"command": "npx", "cwd": 1`), `f:2:32: server "x": cwd must be a string, not a number`},
 		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},
