@@ -175,21 +175,22 @@ func each(servers []string, admit func(server string) error) (still []string, er
 	return still, refused
 }
 
+// notGood and the other errors about keys are for the operator, who makes keys.
 func notGood() error {
-	return session.Errorf(session.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one")
+	return session.Errorf(session.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one").ForOperator()
 }
 
 // bearer returns the token of the Authorization header (RFC 6750 §2.1).
 func bearer(headers []string) (string, error) {
 	if len(headers) == 0 {
-		return "", session.Errorf(session.Unauthenticated, "the request is not authenticated; send an API key as Authorization: Bearer KEY")
+		return "", session.Errorf(session.Unauthenticated, "the request is not authenticated; send an API key as Authorization: Bearer KEY").ForOperator()
 	}
 	if len(headers) > 1 {
 		return "", session.Errorf(session.Invalid, "the request has %d Authorization headers; send one", len(headers))
 	}
 	scheme, token, _ := strings.Cut(headers[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return "", session.Errorf(session.Unauthenticated, "the Authorization header is not understood; send Authorization: Bearer KEY")
+		return "", session.Errorf(session.Unauthenticated, "the Authorization header is not understood; send Authorization: Bearer KEY").ForOperator()
 	}
 	return strings.TrimSpace(token), nil
 }

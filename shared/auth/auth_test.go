@@ -146,6 +146,9 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 			if cost := r.cost(); session.CodeOf(err) != test.code || !cmp.Equal(who, session.Identity{}) || cost != [2]int{test.reads, 0} {
 				t.Errorf("%s: %v, %v; %d reads and writes", name, who, err, cost)
 			}
+			if keys := test.code != session.Invalid; session.IsForOperator(err) != keys {
+				t.Errorf("%s: the error is for the operator: %v, want %v", name, !keys, keys)
+			}
 			if err != nil && strings.Contains(err.Error(), good[12:]) {
 				t.Errorf("%s: the error shows a key: %v", name, err)
 			}

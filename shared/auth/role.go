@@ -42,6 +42,13 @@ func toCall(server string) purpose { return purpose{ToCall, server} }
 
 // allow returns nil, or why a key is not good for the purpose: Forbidden.
 func (p purpose) allow(k session.Key) error {
+	if err := p.lacks(k); err != nil {
+		return err.ForOperator()
+	}
+	return nil
+}
+
+func (p purpose) lacks(k session.Key) *session.Error {
 	switch {
 	case !Has(k.Role, p.right) && p.right == ToCall:
 		return session.Errorf(session.Forbidden, "this API key is for looking only; use one of role user or operator to call servers")

@@ -3,11 +3,14 @@ package front_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // calledLine is what the log line of a request says of a call.
@@ -119,6 +122,20 @@ func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 		if a := w.do(q); a.status != 403 || !strings.Contains(a.body, why) {
 			t.Errorf("answered %d %s", a.status, a.body)
 		}
+		if got, _ := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
+			t.Errorf("logged %s", w.logged)
+		}
+	})
+}
+
+// The operator reads in the terminal that a client has no good key.
+func TestLogLineOfARefusedKeySaysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const why = "this API key is unknown; send a valid key"
+		w.opts.Auth = principal(func(*http.Request) (string, error) {
+			return "", session.Errorf(session.Unauthenticated, why).ForOperator()
+		})
+		w.do(request("POST", "/quiet/mcp", initialize))
 		if got, _ := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
 			t.Errorf("logged %s", w.logged)
 		}

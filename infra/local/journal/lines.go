@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -372,14 +373,15 @@ func (l *Lines) repeated(reason string) bool {
 	if time.Since(l.refused[reason]) < time.Minute {
 		return true
 	}
+	maps.DeleteFunc(l.refused, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
 	if len(l.refused) >= maxReasons {
-		clear(l.refused)
+		return true // a caller that makes up names must not fill the screen
 	}
 	l.refused[reason] = time.Now()
 	return false
 }
 
-// maxReasons limits the reasons that repeated remembers.
+// maxReasons limits the reasons that are told in a minute.
 const maxReasons = 100
 
 // later keeps a call until a line reports its end. That line may have come already.

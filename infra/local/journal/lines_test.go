@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -142,6 +143,25 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.Function(line)
 		wantEvents(t, r.events(), want)
+	})
+}
+
+func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTold(false)
+		tell := func() int {
+			for i := range 3 * maxReasons {
+				r.Function(fmt.Sprintf(`{"msg":"request","refused":true,"why":"this API key is not for server %d"}`, i))
+			}
+			return len(r.events())
+		}
+		if n := tell(); n != maxReasons {
+			t.Errorf("%d are told", n)
+		}
+		time.Sleep(time.Minute)
+		if n := tell(); n != maxReasons {
+			t.Errorf("a minute later %d are told", n)
+		}
 	})
 }
 
