@@ -280,6 +280,22 @@ func TestTwentyServersStartWithAtMostThirtyLines(t *testing.T) {
 	}
 }
 
+func TestReasonsAreCutOnlyOnAScreen(t *testing.T) {
+	why := strings.Repeat("a long reason ", 10) + "with an end"
+	for form, whole := range map[display.Form]bool{display.Screen: false, display.Lines: false, display.Records: true} {
+		var s display.Start
+		for i := range 20 {
+			s.Servers = append(s.Servers, display.Server{Name: fmt.Sprintf("server-%d", i), Why: why})
+		}
+		open(t, display.Options{Form: form}, 80, func(p *page) {
+			p.Start(s)
+			if got := p.lines(); strings.Contains(got, why+"\n") != whole {
+				t.Errorf("form %d prints:\n%s", form, got)
+			}
+		})
+	}
+}
+
 func TestKeysShowMoreAndClients(t *testing.T) {
 	open(t, display.Options{Form: display.Screen}, 80, func(p *page) {
 		p.Start(start())

@@ -123,7 +123,11 @@ func (t *Terminal) names(s Start) {
 			t.say("  and more that are not served: dormouse check")
 			break
 		}
-		t.say("%s", cut("  "+pad(server.Name, t.name)+"  not served: "+server.Why, t.opts.Width()))
+		line := "  " + pad(server.Name, t.name) + "  not served: " + server.Why
+		if t.opts.Form != Records { // a file has no width, and whoever reads it needs the whole reason
+			line = cut(line, t.opts.Width())
+		}
+		t.say("%s", line)
 	}
 }
 
