@@ -46,9 +46,9 @@ func one(t *testing.T, file string, env map[string]string) catalog.Server {
 }
 
 func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
-	got := one(t, `{"mcpServers": {"x": {"command": "npx"}}}`, nil)
+	got := one(t, `{"mcpServers": {"x": {"command": "program"}}}`, nil)
 	want := catalog.Server{
-		Name: "x", Command: "npx", Record: true,
+		Name: "x", Command: "program", Record: true,
 		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute, AnswerTimeout: 6 * time.Hour,
 		Box: catalog.Box{Scope: catalog.ScopeSession},
 	}

@@ -473,6 +473,7 @@ func (r *serverReader) checkProgram(n node) {
 		r.fail(n.at, "%s: command begins or ends with a space: remove it", r.what)
 		return
 	case len(words) < 2 || r.exists(command):
+		r.checkPackage(n)
 		return
 	}
 	option := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })

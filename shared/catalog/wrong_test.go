@@ -60,6 +60,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"command a list", server(`"command": ["npx", "foo"]`), `f:2:18: server "x": command must be a string, not an array`},
 		{"command begins with a space", server(`"command": " npx"`), `f:2:18: server "x": command begins or ends with a space: remove it`},
 		{"command of an empty variable", server(`"command": "${NONE:-}"`), `f:2:18: server "x": command is empty once its variables are put in`},
+		{"npx without a package", server(`"command": "npx", "args": ["-y", "--yes"]`), `f:2:18: server "x": npx needs the name of a package: "args": ["-y", "PACKAGE"]`},
 		{"args a string", server(`"command": "npx", "args": "-y foo"`), `f:2:33: server "x": args must be an array, not a string`},
 		{"args of numbers", server(`"command": "npx", "args": ["-p", 80]`), `f:2:40: server "x": args[1] must be a string, not a number`},
 		{"env a list", server(`"command": "npx", "env": ["A=b"]`), `f:2:32: server "x": env must be an object, not an array`},

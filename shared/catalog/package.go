@@ -1,0 +1,52 @@
+package catalog
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// runner is a program that starts a package.
+type runner struct {
+	command []string // with the first arguments
+	args    string   // how its arguments begin, for a message
+}
+
+func runners() []runner {
+	return []runner{
+		{[]string{"npx"}, `"-y", `},
+		{[]string{"npm", "exec"}, `"exec", "-y", "--", `},
+		{[]string{"npm", "x"}, `"x", "-y", "--", `},
+		{[]string{"bunx"}, ""},
+		{[]string{"uvx"}, ""},
+		{[]string{"uv", "tool", "run"}, `"tool", "run", `},
+		{[]string{"pipx", "run"}, `"run", `},
+	}
+}
+
+// checkPackage refuses a command that starts a package and names none. Such a program waits
+// for a line to execute, so the start would end only with its time. Another argument than an
+// option may be the package or the value of an option; checkPackage does not tell them apart.
+func (r *serverReader) checkPackage(n node) {
+	command := r.server.Command
+	if strings.Contains(command, "/") && !filepath.IsAbs(command) {
+		return // a program of the folder
+	}
+	line := append([]string{filepath.Base(command)}, r.server.Args...)
+	for _, of := range runners() {
+		k := len(of.command)
+		if len(line) < k || !slices.Equal(line[:k], of.command) || slices.ContainsFunc(line[k:], names) {
+			continue
+		}
+		r.fail(n.at, `%s: %s needs the name of a package: "args": [%s"PACKAGE"]`, r.what, strings.Join(of.command, " "), of.args)
+	}
+}
+
+// names reports whether an argument may name a package or a command.
+func names(arg string) bool {
+	if !strings.HasPrefix(arg, "-") {
+		return arg != ""
+	}
+	option, _, joined := strings.Cut(arg, "=")
+	return joined && slices.Contains([]string{"-p", "--package", "-c", "--call", "--from", "--spec"}, option)
+}
