@@ -78,8 +78,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client for place, calls do with it, and closes it. within limits the time
-// for all of this; 0 sets no limit.
+// use opens a client for place, passes it to do, and closes it. All of this may take the
+// time within, or any time if within is 0.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
 }, within time.Duration, do func(context.Context, *client) error,

@@ -40,8 +40,8 @@ func onLambda(more ...string) []string {
 	return append(append(sleepy(), "--boxes", "lambda"), more...)
 }
 
-// lifetimes is the variable with how long
-// TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults calls.
+// lifetimes names the environment variable with the duration of
+// TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults, such as 10m.
 const lifetimes = "DORMOUSE_TEST_LIFETIMES"
 
 // A box lives for 20 seconds at most. In the second half of that time it begins no call,

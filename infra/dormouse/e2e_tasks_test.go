@@ -30,7 +30,7 @@ type taskState struct {
 	Result                     json.RawMessage
 }
 
-// until polls a task, as often as the task says, until it has a status.
+// until polls a task until it is in status. The task says how long to wait between polls.
 func (c *client) until(id, status string) taskState {
 	c.t.Helper()
 	for begun := time.Now(); ; {

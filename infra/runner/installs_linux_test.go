@@ -21,7 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// hosted is the host's end of a box's kept installs, without a relay between.
+// hosted stores the installs of a box as the host does, without a relay.
 type hosted struct {
 	bucket *bucket.Bucket
 	box    session.BoxID

@@ -100,8 +100,8 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	return wire.NewRequest(text(id), in.Method, params), nil
 }
 
-// Retry returns a request in the form in which it is sent again when there are answers. It
-// has the server's state, but not the answers to earlier questions.
+// Retry returns the request that is sent again with new answers, which the caller adds. It
+// has the server's state, but no answers to earlier questions.
 func Retry(raw []byte, state json.RawMessage) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil {

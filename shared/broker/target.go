@@ -89,7 +89,8 @@ func (b *targets) toolRules(g session.Grant) []string {
 	return b.settings.ToolRules(g.Server, claims)
 }
 
-// claimsOf returns the claims of a grant that the rules read.
+// claimsOf decodes the claims of a grant, which rules for tools read. ok is false if they
+// are no JSON object.
 func claimsOf(g session.Grant) (claims map[string]any, ok bool) {
 	claims = map[string]any{}
 	return claims, len(g.Claims) == 0 || json.Unmarshal(g.Claims, &claims) == nil

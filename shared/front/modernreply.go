@@ -32,7 +32,7 @@ func newReply(x *exchange, req bridge.Request) *reply {
 var (
 	// errGone: the client has closed the response.
 	errGone = fmt.Errorf("the client has closed the response: %w", context.Canceled)
-	// errOver: the call has ended, and the log no longer has its result.
+	// errOver: the client came back for the result of a call after it was deleted.
 	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call has ended and its result is deleted; send the request again"}
 	// errForgotten: the log no longer has the questions, so the client cannot be asked
 	// again.
@@ -47,8 +47,8 @@ var (
 func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
-		// This function may leave the call if it does not execute it. Otherwise the call
-		// would end with the function.
+		// This function may leave the call only if a box executes it. A call that this
+		// function executes would end with it.
 		mayLeave := !r.task.IsZero() && !call.Held()
 		if mayLeave {
 			until = earlier(until, r.task)

@@ -404,9 +404,8 @@ func (o *one) view(member string) *seen {
 	return &seen{View: group.View{Member: member, Plain: o.group.Plain}, place: func(id string) string { return member + placeMark + id }}
 }
 
-// tell passes a notification that names no member to the members with which the group's
-// session has opened sessions. The other members have no session that the notification
-// could concern.
+// tell handles a notification that names no member. It passes the notification to each
+// member with which the group's session has opened a session. It cannot concern the others.
 func (o *one) tell(m wire.Message) error {
 	x := o.x
 	g, err := o.groupSession()

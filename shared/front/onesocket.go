@@ -12,12 +12,12 @@ import (
 )
 
 // A client connects to a group over WebSocket with ?group=NAME. The session of the group and
-// those with its members all name the connection. So a member's answer is pushed to it by the
-// function that writes the answer to the log, as on the member's own path. That function
-// changes the names in it. Dormouse answers in place what concerns all members.
+// those with its members all name the connection. So the function that writes a member's
+// answer to the log also pushes it, as on the member's own path, and gives the tools in it
+// their names in the group. Dormouse itself answers requests that concern all members.
 //
-// A connection keeps what the client has asked for, and the members that it could use when it
-// connected. Each message confirms that the client may still use them.
+// A connection keeps the query of its address, and the members that its client could use when
+// it connected. At each message Dormouse checks that the client may still use them.
 
 // allServers is the name of the group at /mcp in the address of a connection.
 const allServers = "all"

@@ -92,9 +92,9 @@ type InlineTracker interface {
 	// Held reports whether the request is still executed here.
 	Held() bool
 	// Watch is [session.Log.Wait] for a request that this function executes. It returns
-	// what the log has by now, or an empty page at until. ok is false if only the store
-	// knows the events after after: the request has ended or halted, or another function
-	// ended it.
+	// the events behind the index after, or an empty page at the time until. ok is false
+	// if only the store has those events: the request has ended or halted, or another
+	// function ended it.
 	Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error)
 }
 

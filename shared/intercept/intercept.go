@@ -99,7 +99,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result runs the function around a call that has a result.
+// result has the interceptor of s run do, a call with a result.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error

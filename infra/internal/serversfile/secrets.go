@@ -94,8 +94,8 @@ func (k keeper) parts(name, value string, secret func(part string) bool) (string
 	})
 }
 
-// args moves the secrets of a command line. Their variables begin with the name of the
-// server.
+// args moves the secrets of a command line to variables, whose names begin with that of
+// the server.
 func (k keeper) args(args []string) error {
 	own := func(option string) string {
 		name := regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(k.server+"_"+strings.Trim(option, "-"), "_")

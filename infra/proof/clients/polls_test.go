@@ -143,9 +143,9 @@ func TestStandaloneStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 	}
 }
 
-// scale divides two hours and every other time: the retry of 1 s is 2 ms, the hold of 25 s
-// is 50 ms, two hours are 14.4 s. Two times are not scaled: the second in which the first
-// response may be JSON, and what a client and a machine need for one poll.
+// scale divides all durations: the retry of 1 s is 2 ms, the hold of 25 s is 50 ms, and two
+// hours are 14.4 s. It does not divide the 1 s during which the first response may be JSON,
+// nor the time that a client and a machine need for one poll.
 const scale = 500
 
 func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {

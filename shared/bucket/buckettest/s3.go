@@ -146,8 +146,8 @@ func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 }
 
 // Check checks the signature of a request with this body. It returns nil if header or
-// URL are signed with KeyID, Secret and Token, for S3 in Region, for a time that
-// includes at.
+// URL are signed with KeyID, Secret and Token, for S3 in Region, and if the signature is
+// valid at the time at.
 func Check(r *http.Request, body []byte, at time.Time) error {
 	query := r.URL.Query()
 	if !query.Has("X-Amz-Signature") {

@@ -415,10 +415,10 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended pushes an end that a function has written in place of the box (generation 0). An
-// earlier attempt may have failed between the log and the push. The session's record says
-// which events were pushed already. The relay function pushes the ends that a runner has
-// sent.
+// ended pushes the last event of a request if a function has logged it in place of the box
+// (generation 0). An earlier attempt may have logged the event and failed to push it. The
+// session's record says which events were pushed. The relay function pushes the last events
+// that runners send.
 func (t *tender) ended(ctx context.Context, tail session.Tail) error {
 	if tail.Gen != 0 {
 		return nil

@@ -248,8 +248,8 @@ func (x boxes) doDue(ctx context.Context, id session.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded removes the mark of a request that has ended, because the function that
-// should have removed it died.
+// sweepEnded deletes the item of a request that has ended. The function that should have
+// deleted it died.
 func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
