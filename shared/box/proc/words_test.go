@@ -42,8 +42,10 @@ SyntaxError: Unexpected end of input
     at async ModuleJob._link (node:internal/modules/esm/module_job:148:19)
 
 Node.js v20.20.2`, "SyntaxError: Unexpected end of input"},
-		"node throws a string": {"node:internal/process/esm_loader:40\n      internalBinding('errors').triggerUncaughtException(\n                                ^\nno settings\n(Use `node --trace-uncaught ...` to show where the exception was thrown)\n\nNode.js v20.20.2",
-			"no settings"},
+		"node throws a string": {
+			"node:internal/process/esm_loader:40\n      internalBinding('errors').triggerUncaughtException(\n                                ^\nno settings\n(Use `node --trace-uncaught ...` to show where the exception was thrown)\n\nNode.js v20.20.2",
+			"no settings",
+		},
 		"mcp-remote": {`[15989] Using transport strategy: http-first
 [15989] Connection error: TypeError: fetch failed
     at fetch (/srv/node_modules/undici/index.js:155:10) {
@@ -94,7 +96,8 @@ api_key
     | ConnectionError: no route
     +------------------------------------`, "ConnectionError: no route"},
 		"python -m": {"/usr/bin/python3: No module named nope", "/usr/bin/python3: No module named nope"},
-		"npm without a package": {`npm error code E404
+		"npm without a package": {
+			`npm error code E404
 npm error 404 Not Found - GET https://registry.npmjs.org/@nope%2fnope
 npm error 404
 npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it.
@@ -102,18 +105,25 @@ npm error 404
 npm error 404 Note that you can also install from a
 npm error 404 tarball, folder, http url, or git url.
 npm error A complete log of this run can be found in: /home/ann/.npm/_logs/2026-11-27T06_36_57_152Z-debug-0.log`,
-			"npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it."},
+			"npm error 404  The requested resource '@nope/nope@*' could not be found or you do not have permission to access it.",
+		},
 		"npm without a version": {`npm error code ETARGET
 npm error notarget No matching version found for is-odd@99.
 npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.
 npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log`, "npm error notarget No matching version found for is-odd@99."},
-		"npx without a program": {"npm error could not determine executable to run\nnpm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log",
-			"npm error could not determine executable to run"},
-		"npm with news": {"npm error could not determine executable to run\nnpm notice\nnpm notice New major version of npm available! 10.8.2 -> 11.6.2",
-			"npm error could not determine executable to run"},
-		"uv": {`error: No solution found when resolving tool dependencies
+		"npx without a program": {
+			"npm error could not determine executable to run\nnpm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log",
+			"npm error could not determine executable to run",
+		},
+		"npm with news": {
+			"npm error could not determine executable to run\nnpm notice\nnpm notice New major version of npm available! 10.8.2 -> 11.6.2",
+			"npm error could not determine executable to run",
+		},
+		"uv": {
+			`error: No solution found when resolving tool dependencies
   cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.`,
-			"cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable."},
+			"cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.",
+		},
 		"bash": {"bash: line 1: nosuch: command not found", "bash: line 1: nosuch: command not found"},
 		"go":   {"panic: no settings\n\ngoroutine 1 [running]:\nmain.main()\n\t/srv/main.go:4 +0x25\nexit status 2", "panic: no settings"},
 	} {
