@@ -37,11 +37,12 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	if err != nil {
 		return err
 	}
-	hash, written := sha256.Sum256(data), time.Now()
-	expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
+	hash := sha256.Sum256(data)
 	var n news
 	var repeated error
 	for {
+		written := time.Now()
+		expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
 		changed, err := s.write(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
 			len(data), written.UnixMicro(), expires, hash[:], data, b.Retry.Milliseconds())
 		if err != nil {

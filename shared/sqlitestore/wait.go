@@ -44,8 +44,8 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		}
 		now := time.Now()
 		over := woken || !now.Before(until)
-		version, err := s.foreign(ctx) // before the read, which may find more
-		if err == nil && (woken || version != seen || !now.Before(unread)) {
+		version, known, err := s.lately(ctx, seen) // before the read, which may find more
+		if err == nil && (woken || !known || version != seen || !now.Before(unread)) {
 			unread = until
 			var p session.Page
 			p, err = s.Read(ctx, id, stream, after, session.MaxWait)
@@ -62,6 +62,23 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		seen, look = version, now.Add(pace(now.Sub(begun)))
 	}
 }
+
+// lately is foreign for a Wait that has seen a version. It waits only patience for the
+// connection that writes, because a disk may hold up a write for seconds. Then known is
+// false, and the version is seen.
+func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	version, err = s.foreign(soon)
+	if err != nil && soon.Err() != nil && ctx.Err() == nil {
+		return seen, false, nil
+	}
+	return version, err == nil, err
+}
+
+// patience is how long a Wait may end late, and so may get the writes of other processes,
+// because of a write that the disk holds up.
+const patience = 20 * time.Millisecond
 
 // infant is the age of a stream at which Wait polls for the first time. Other
 // processes need longer than this to answer a request.
@@ -190,7 +207,9 @@ func (w *waiters) untouched(stream streamKey) bool {
 // wake hands n to every waiter of a stream.
 func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
 	key := streamKey{id, stream}
-	w.place(key).Store(time.Now().UnixMilli())
+	now, place := time.Now().UnixMilli(), w.place(key)
+	for was := place.Load(); was < now && !place.CompareAndSwap(was, now); was = place.Load() {
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range w.by[key] {

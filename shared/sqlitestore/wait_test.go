@@ -245,3 +245,61 @@ func TestCloseEndsThoseWhoWait(t *testing.T) {
 		same(t, "time", o.took, time.Duration(0))
 	})
 }
+
+// heldUp runs a test with a store whose writing connection is in use until release, as by a
+// write that a slow disk holds up.
+func heldUp(t *testing.T, test func(t *testing.T, s, other *Store, release func())) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "store.db")
+	synctest.Test(t, func(t *testing.T) {
+		s, other := open(t, path), open(t, path)
+		defer func() { _, _ = s.Close(), other.Close() }()
+		s.writer.turn <- struct{}{}
+		test(t, s, other, func() { <-s.writer.turn })
+	})
+}
+
+func TestAWaitEndsInTimeWhileTheDiskHoldsUpAWrite(t *testing.T) {
+	heldUp(t, func(t *testing.T, s, _ *Store, release func()) {
+		defer release()
+		begun := time.Now()
+		p, err := s.Wait(t.Context(), "s1", "r1", 0, begun.Add(100*time.Millisecond))
+		same(t, "events and error", []any{indexes(p), err}, []any{[]session.Index(nil), nil})
+		if took := time.Since(begun); took > 100*time.Millisecond+2*patience {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestAWaitFindsWhatOtherProcessesWriteWhileTheDiskHoldsUpAWrite(t *testing.T) {
+	heldUp(t, func(t *testing.T, s, other *Store, release func()) {
+		defer release()
+		put(t, other, batch("r1", 1, `1`))
+		begun := time.Now()
+		p, err := s.Wait(t.Context(), "s1", "r1", 0, far())
+		same(t, "events and error", []any{indexes(p), err}, []any{[]session.Index{1}, nil})
+		if took := time.Since(begun); took > 2*patience {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// A later batch may expire while an earlier one waits to be written. Then its index is free.
+func TestAnAppendEndsIfALaterBatchExpiresMeanwhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, path)
+		defer func() { _ = s.Close() }()
+		later := batch("r1", 5, `5`)
+		later.Expires = time.Now().Add(time.Second)
+		put(t, s, later)
+		s.writer.turn <- struct{}{} // as a write that the disk holds up
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- s.Append(ctx, batch("r1", 1, `1`)) }()
+		<-time.After(2 * time.Second)
+		<-s.writer.turn
+		same(t, "error", <-done, error(nil))
+	})
+}
