@@ -68,6 +68,9 @@ func (c *callCommand) Run(t *terminal) error {
 // served asks the user for them.
 func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.Server, error) {
 	s, err := to.server(ctx, c.Server)
+	if isCode(err, forbidden) && c.remote() {
+		return api.Server{Name: c.Server}, nil // this key may only call servers, which is all that follows
+	}
 	if err != nil || s.Path != "" {
 		return s, err
 	}

@@ -218,6 +218,9 @@ type refusal struct{ code, message string }
 
 func (r refusal) Error() string { return r.message }
 
+// forbidden is the code of a refusal because of the role of a key.
+const forbidden = "forbidden"
+
 // isCode reports whether an error is a refusal with a code of the API.
 func isCode(err error, code string) bool {
 	var r refusal

@@ -119,6 +119,8 @@ func TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator(t *testing.T) {
 		{"viewer", "stop one", "needs an API key of role operator", 1},
 		{"viewer", "call one echo text=x", "for looking only, or for other servers", 1},
 		{"user", "list", "may only call servers", 1},
+		{"user", "tools one", "echo", 0},
+		{"user", "call one echo text=hello", "hello", 0},
 		{"stranger", "stop --all", "Nothing was running.", 0},
 		{"stranger", "end " + c.session[:12], "no session", 1},
 		{"operator", "stop one --now --json", "default/one", 0},
