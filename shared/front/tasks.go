@@ -31,9 +31,9 @@ type tasks struct {
 // errTask says that the call was accepted, and must become a task now.
 var errTask = errors.New("the call becomes a task")
 
-// soon is how long a call runs that becomes a task in any case. It becomes one after this
-// time. Within that time the client gets the result itself, or the questions that the
-// call asks first.
+// soon is how long a call runs before it becomes a task, if its tool supports tasks or its
+// server has [host.TasksAlways]. Within that time the client gets the result itself, or the
+// questions that the call asks.
 const soon = 250 * time.Millisecond
 
 // servesTasks reports whether calls of this server may become tasks.

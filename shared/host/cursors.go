@@ -89,8 +89,8 @@ func owe(s *session.Session, c session.Cursor) bool {
 	return true
 }
 
-// doubt reports whether it is sure that no function posts the batch without a lease. If it
-// is not sure, doubt adds an entry with the present time, and noted is true.
+// doubt reports in sure whether certainly no function posts the batch without a lease. If
+// s has nothing about the batch yet, doubt notes the present time in s, and noted is true.
 func doubt(s *session.Session, b session.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()

@@ -54,7 +54,8 @@ func (k items) schedule(ctx context.Context, it session.Item) error {
 // attempts is how often put and swap try a write while the store is unavailable.
 const attempts = 5
 
-// put stores an item. No other function can have put an item under this key.
+// put stores an item whose key is new. An item that is there already is that of an earlier
+// attempt whose answer was lost, so put then succeeds.
 func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
