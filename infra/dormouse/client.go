@@ -42,7 +42,8 @@ func (t target) open(ctx context.Context) (*client, error) {
 		if err != nil || u.Host == "" {
 			return nil, failure{exitUsage, fmt.Errorf("--url %q is no URL; want https://HOST", t.URL)}
 		}
-		return &client{http: http.DefaultClient, base: address(t.URL), key: t.Key, where: address(t.URL), up: true, end: func() {}}, nil
+		base := address(t.URL)
+		return &client{http: http.DefaultClient, base: base, key: t.Key, where: base, up: true, end: func() {}}, nil
 	}
 	transport, key, up, err := local.Control(ctx, t.folder())
 	if err != nil {

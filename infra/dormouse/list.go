@@ -122,13 +122,14 @@ func (c *toolsCommand) Run(t *terminal) error {
 func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	var list api.Tools
 	err := c.call(ctx, "GET", "servers/"+server+"/tools", nil, &list)
-	if !isCode(err, "not_found") && !isCode(err, forbidden) {
-		return list, err
-	}
-	if !isCode(err, forbidden) { // a key of role user may list the tools as any client does
+	switch {
+	case isCode(err, forbidden): // a key of role user may list the tools as any client does
+	case isCode(err, "not_found"):
 		if _, err := c.server(ctx, server); err != nil {
 			return list, err
 		}
+	default:
+		return list, err
 	}
 	s, err := c.connect(ctx, server)
 	if err != nil {

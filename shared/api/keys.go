@@ -108,7 +108,7 @@ func (x keyring) managed() (session.Key, error) {
 		return k, err
 	}
 	if err != nil || !x.manages(k) {
-		return k, session.Errorf(session.NotFound, "there is no key with this id; dormouse keys list shows the ids")
+		return k, auth.NoKey()
 	}
 	return k, nil
 }

@@ -163,9 +163,14 @@ func idOf(name string) string {
 // noKey explains that there is no such key; it returns other errors as they are.
 func noKey(err error) error {
 	if errors.Is(err, session.NotFound) {
-		return session.Errorf(session.NotFound, "there is no key with this id; dormouse keys list shows the ids").Because(err)
+		return NoKey().Because(err)
 	}
 	return err
+}
+
+// NoKey returns the error for an id that no key has: NotFound.
+func NoKey() *session.Error {
+	return session.Errorf(session.NotFound, "there is no key with this id; dormouse keys list shows the ids")
 }
 
 // List returns the keys of a tenant, or of all tenants for "", in order of id.

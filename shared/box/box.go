@@ -310,8 +310,8 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
+	why := b.interrupted("the box was shut down")
 	for _, g := range b.groups {
-		why := b.interrupted("the box was shut down")
 		if within > 0 {
 			g.drain(why, within)
 		} else {

@@ -180,7 +180,7 @@ func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever corrects the file need not run check a second time.
+// The author of a file sees all its mistakes in one run of check.
 func TestMistakesOfServersAreSaidBesideThoseOfTheFile(t *testing.T) {
 	_, _, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"command": "node", "arg": ["-v"]}},
 "x-dormouse": {"grups": {}}}`), "f", nil)

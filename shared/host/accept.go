@@ -106,10 +106,11 @@ func (h *core) initialized(ctx context.Context, c Caller, s session.Session, box
 func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box session.Box, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
+	used := false // the client has got the answer to its initialize
+	var err error
 	for _, m := range msgs {
 		switch {
 		case m.Kind == wire.Response:
-			var err error
 			if s, err = h.answered(ctx, s, box, m, c.Server.InPlace); err != nil {
 				return nil, err
 			}
@@ -117,28 +118,23 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 		case m.Kind == wire.Request && m.Method == wire.MethodInitialize:
 			return nil, session.Errorf(session.Invalid, "this session is initialized already; send initialize without a session id to open another")
 		case m.Method == wire.NotifyInitialized:
-			var err error
-			if s, err = h.ready(ctx, s); err != nil {
-				return nil, err
-			}
+			used = true
 			continue
 		case m.Kind == wire.Request:
+			used = true // some clients never send notifications/initialized
 			requests = append(requests, m.ID)
 		}
 		rest = append(rest, m)
 	}
-	if len(rest) == 0 {
-		return nil, nil
-	}
-	if s.State == session.Created && len(requests) > 0 {
-		// Some clients never send notifications/initialized.
-		var err error
+	if used {
 		if s, err = h.ready(ctx, s); err != nil {
 			return nil, err
 		}
 	}
-	s, err := h.remember(ctx, s, rest)
-	if err != nil {
+	if len(rest) == 0 {
+		return nil, nil
+	}
+	if s, err = h.remember(ctx, s, rest); err != nil {
 		return nil, err
 	}
 	a := session.Address{Requests: requests, Shown: shownTo(c, toolLists(rest)...)}
@@ -188,7 +184,8 @@ func joined(msgs []wire.Message, batch bool) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-// ready marks the session as initialized, which gives it its long life.
+// ready marks the session as initialized, which gives it its long life. It writes nothing
+// if the session is marked already.
 func (h *core) ready(ctx context.Context, s session.Session) (session.Session, error) {
 	return h.update(ctx, s, func(s *session.Session) bool {
 		if s.State != session.Created {

@@ -65,7 +65,7 @@ func (h Groups) Session(ctx context.Context, of Caller, id session.ID) (session.
 	if err == nil {
 		s, _, err = h.initialized(ctx, of, s, box)
 	}
-	if err != nil || s.State != session.Created {
+	if err != nil {
 		return s, err
 	}
 	return h.ready(ctx, s)
