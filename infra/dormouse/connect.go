@@ -150,7 +150,7 @@ func (c *client) openedBy(ctx context.Context, key string, names []string) ([]st
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(k api.Key) bool { return k.ID == keyID(key) })
+	i := slices.IndexFunc(all, func(k api.Key) bool { return k.ID == auth.KeyID(key) })
 	if i < 0 {
 		return names, nil
 	}

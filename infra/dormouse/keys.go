@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -309,7 +310,7 @@ type revokeKeyCommand struct {
 func (c *revokeKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
 		var k api.Key
-		if err := to.call(ctx, "DELETE", "keys/"+keyID(c.Key), nil, &k); err != nil {
+		if err := to.call(ctx, "DELETE", "keys/"+auth.KeyID(c.Key), nil, &k); err != nil {
 			return err
 		}
 		return c.show(t, k, func() error {
@@ -317,10 +318,4 @@ func (c *revokeKeyCommand) Run(t *terminal) error {
 			return err
 		})
 	})
-}
-
-// keyID returns the id in what a user gave for a key: the key, or its id.
-func keyID(key string) string {
-	id, _, _ := strings.Cut(strings.TrimPrefix(key, "dm_"), "_")
-	return id
 }

@@ -111,7 +111,7 @@ func Rotate(ctx context.Context, store session.Keys, name string, grace time.Dur
 	if grace < 0 {
 		return "", record, old, session.Errorf(session.Invalid, "the grace of %s is over already; use 0 or more", grace)
 	}
-	if old, err = store.Key(ctx, idOf(name)); err != nil {
+	if old, err = store.Key(ctx, KeyID(name)); err != nil {
 		return "", record, old, noKey(err)
 	}
 	if !old.Revoked.IsZero() {
@@ -140,7 +140,7 @@ func Rotate(ctx context.Context, store session.Keys, name string, grace time.Dur
 // is nothing to change.
 func change(ctx context.Context, store session.Keys, name string, edit func(*session.Key) bool) (session.Key, error) {
 	for {
-		k, err := store.Key(ctx, idOf(name))
+		k, err := store.Key(ctx, KeyID(name))
 		if err != nil {
 			return k, noKey(err)
 		}
@@ -154,8 +154,8 @@ func change(ctx context.Context, store session.Keys, name string, edit func(*ses
 	}
 }
 
-// idOf returns the id in a name of a key, which is the id or the whole key.
-func idOf(name string) string {
+// KeyID returns the id in a name of a key, which is the id or the whole key.
+func KeyID(name string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
 	return id
 }
