@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"math"
+	"runtime"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -78,6 +79,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		break
 	}
 	s.waiters.wake(b.Session, b.Stream, n)
+	runtime.Gosched() // the waiting call runs first, on this processor: to wake another one takes longer
 	s.bound(ctx, b, len(data))
 	s.tidy(ctx)
 	return repeated
