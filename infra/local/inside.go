@@ -177,7 +177,7 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.
 func (in *inside) atHome(o *front.Options) {
-	o.Admit = in.callers.admit
+	o.Admit, o.AnswerFirst = in.callers.admit, true
 	if in.m.cfg.Limits != LimitsAWS {
 		o.Limit = sockets.Home().Life
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -129,11 +130,18 @@ func earlier(a, b time.Time) time.Time {
 
 // json sends a complete answer in JSON.
 func (x *exchange) json(status int, body []byte) {
+	body = x.seen.message(body)
 	x.w.Header().Set("Content-Type", wire.MediaJSON)
+	if x.opts.AnswerFirst {
+		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
 	x.empty(status)
+	// A client that has gone misses its answer; nothing can be done about it.
 	if x.r.Method != http.MethodHead {
-		// A client that has gone misses its answer; nothing can be done about it.
-		_, _ = x.w.Write(x.seen.message(body))
+		_, _ = x.w.Write(body)
+	}
+	if x.opts.AnswerFirst {
+		_ = http.NewResponseController(x.w).Flush()
 	}
 }
 

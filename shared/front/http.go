@@ -54,6 +54,9 @@ type Options struct {
 	// tools/call has the tool and an outcome: done, failed, or open if the call goes on
 	// after the request. A later line with the same stream then has the outcome.
 	Log *slog.Logger
+	// AnswerFirst sends an answer before its log line is written. By default the server
+	// sends it when ServeHTTP returns.
+	AnswerFirst bool
 	// JSONWindow is how long a response may take and still be plain JSON; 1 s. A
 	// response that takes longer, or comes after other messages, is an event stream.
 	JSONWindow time.Duration

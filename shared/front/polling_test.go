@@ -2,6 +2,8 @@ package front_test
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -406,6 +408,28 @@ func TestSessionOutlivesADayOfSilence(t *testing.T) {
 		time.Sleep(6 * 24 * time.Hour)
 		if a := c.call("x"); a.status != 200 {
 			t.Errorf("got %d %s", a.status, a.body)
+		}
+	})
+}
+
+// heard calls a function for each line of a log.
+type heard func()
+
+func (h heard) Write(p []byte) (int, error) {
+	h()
+	return len(p), nil
+}
+
+func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		r := c.request("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		rec := &recorder{header: http.Header{}, ctx: r.Context()}
+		var sent []flush
+		w.opts.AnswerFirst, w.opts.Log = true, slog.New(slog.NewJSONHandler(heard(func() { sent = rec.flushed }), nil))
+		w.handler().ServeHTTP(rec, r)
+		if len(sent) != 1 || rec.sent.Get("Content-Length") != strconv.Itoa(len(sent[0].text)) {
+			t.Errorf("sent before the log line: %v, Content-Length %s", sent, rec.sent.Get("Content-Length"))
 		}
 	})
 }
