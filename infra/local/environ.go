@@ -77,9 +77,9 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[locksEnv] = path
 		}
 	}
-	// The runner needs one processor of the Go runtime, and a second one because the
-	// start of a process blocks one for a moment.
-	env["GOMAXPROCS"] = "2"
+	// The runner hands each message from goroutine to goroutine. With one processor of the
+	// Go runtime it wakes no other thread for that. See proc.Start for the start of processes.
+	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
 		env["DORMOUSE_SHOW_OUTPUT"] = "on"

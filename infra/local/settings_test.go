@@ -123,7 +123,7 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	want := map[string]string{
 		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
 		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
-		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "2",
+		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "1",
 	}
 	if diff := cmp.Diff(want, e.boxes("/data/logs", false)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

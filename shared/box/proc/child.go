@@ -80,7 +80,8 @@ func (e Exit) String() string {
 }
 
 // Start starts a process. Its error is the error of the operating system, or of
-// run.Start.
+// run.Start. If the Go runtime has only one processor, Start adds another one for the time
+// of the start.
 func Start(run Command, g Grace) (*Child, error) {
 	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
 	if run.Clear != nil {
@@ -98,7 +99,9 @@ func Start(run Command, g Grace) (*Child, error) {
 	if run.Start != nil {
 		start = func() error { return run.Start(c.cmd) }
 	}
+	release := spares.take()
 	err = start()
+	release()
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
 		c.clear()
