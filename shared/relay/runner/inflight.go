@@ -3,6 +3,7 @@ package runner
 import (
 	"encoding/json"
 	"maps"
+	"runtime"
 	"slices"
 	"time"
 
@@ -130,14 +131,15 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.outboxes.outbox(f.Session).ticket = f.Ticket
 	in.delivered++
 	in.worked = in.worked || !f.Looks
-	if f.Trace != "" {
-		in.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
-	}
 	message := Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
 		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Trace: f.Trace, Secrets: f.Secrets,
 	}
 	in.call(func() { in.Executor.Deliver(message) })
+	if f.Trace != "" {
+		runtime.Gosched() // the server gets the message before the log gets its line
+		in.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
+	}
 }
 
 // wait keeps a deliver that must not be executed before a welcome. After a bye it makes
