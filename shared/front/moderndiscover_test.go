@@ -10,24 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-func TestModernDiscover(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}},"logging":{}},`+
-			`"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"be <kind>"}`)
-		got := w.do(ask{server: "known", method: "server/discover", id: `"d1"`}.request())
-		want := `{"jsonrpc":"2.0","id":"d1","result":{"resultType":"complete",` +
-			`"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],` +
-			`"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"be <kind>","ttlMs":3600000,"cacheScope":"private",` +
-			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}}`
-		if got.body != want || got.status != 200 {
-			t.Errorf("got  %d %s\nwant %s", got.status, got.body, want)
-		}
-		if len(w.backend.got) > 0 {
-			t.Errorf("the server got %s", w.backend.got)
-		}
-	})
-}
-
 // handshake replaces the record of the server "known".
 func (w *world) handshake(t *testing.T, result string) {
 	t.Helper()

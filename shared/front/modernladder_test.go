@@ -96,17 +96,6 @@ func reword(r *http.Request, old, with string) {
 	setBody(r, strings.ReplaceAll(bodyOf(r), old, with))
 }
 
-func TestModernVersionsAreNamed(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		r := ask{method: "tools/list", headers: []string{"MCP-Protocol-Version", "2099-01-01"}}.request()
-		reword(r, "2026-07-28", "2099-01-01")
-		want := `"data":{"supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"2099-01-01"}`
-		if got := w.do(r); !strings.Contains(got.body, want) || !strings.Contains(got.body, `"id":7`) {
-			t.Errorf("got %s, want %s", got.body, want)
-		}
-	})
-}
-
 func TestModernHeaderValuesAreDecoded(t *testing.T) {
 	for name, header := range map[string]string{
 		"plain":   "echo",

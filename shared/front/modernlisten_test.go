@@ -53,8 +53,8 @@ func TestModernListenTellsWhatIsHonoured(t *testing.T) {
 				if diff := cmp.Diff([]string{acknowledged(tt.want), ended}, got.datas(t)); diff != "" {
 					t.Error(diff)
 				}
-				if got.flush[0].at != 0 {
-					t.Errorf("acknowledged after %s", got.flush[0].at)
+				if got.flush[0].at != 0 || got.took != time.Minute {
+					t.Errorf("acknowledged after %s, ended after %s", got.flush[0].at, got.took)
 				}
 				if len(w.backend.got) > 0 {
 					t.Errorf("the server got %s", w.backend.got)

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,6 +44,9 @@ func TestP1EveryStreamBeginsWithAnIDARetryAndEmptyData(t *testing.T) {
 		for name, a := range answers {
 			if e := a.events(t); !isPriming(e[0]) || !strings.HasPrefix(a.flush[0].text, "id: ") || !strings.Contains(a.flush[0].text, "\ndata: \n\n") {
 				t.Errorf("%s begins with %q", name, a.flush[0].text)
+			}
+			if strings.Contains(a.body, "event:") { // some clients fail on an event named ping
+				t.Errorf("%s has an event with a name: %s", name, a.body)
 			}
 		}
 	})
@@ -104,26 +106,6 @@ func TestP3PollInTroubleIsToldALongerRetry(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestP3TroubleLosesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
-		for i := range 3 {
-			c.push(strconv.Itoa(i))
-		}
-		a := c.get("")
-		if diff := cmp.Diff([]string{said("0"), said("1"), said("2")}, a.datas(t)); diff != "" {
-			t.Fatal(diff)
-		}
-		w.store.down("Load")
-		a = c.get(a.lastID(t))
-		w.store.down()
-		c.push("3")
-		if diff := cmp.Diff([]string{said("3")}, c.get(a.lastID(t)).datas(t)); diff != "" {
-			t.Error(diff)
-		}
-	})
 }
 
 func TestP4PollsOfAnHourLongCallAreFew(t *testing.T) {
@@ -212,73 +194,6 @@ func TestP7TheFirstEventIsFlushedAtOnce(t *testing.T) {
 	})
 }
 
-func TestCutCallGoesOnExactlyWhereTheClientWas(t *testing.T) {
-	// The client goes after 0, 1, ... 4 events of the stream.
-	want := []string{said("1"), said("2"), said("3"), `{"jsonrpc":"2.0","id":1,"result":{}}`}
-	for read := range len(want) + 1 {
-		t.Run(strconv.Itoa(read), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
-				c := w.open("quiet")
-				w.backend.tool("steps", func(r run) {
-					for i := range 3 {
-						time.Sleep(2 * time.Second)
-						r.say(strconv.Itoa(i + 1))
-					}
-					time.Sleep(2 * time.Second)
-					r.end(`{}`)
-				})
-				ctx, cancel := context.WithCancel(t.Context())
-				done := w.start(c.request("POST", callOf("steps")).WithContext(ctx))
-				time.Sleep(time.Duration(read)*2*time.Second + 1500*time.Millisecond)
-				cancel()
-				synctest.Wait()
-				first := <-done
-				time.Sleep(time.Second)
-				all := first.datas(t)
-				second := c.get(first.lastID(t))
-				all = append(all, second.datas(t)...)
-				if diff := cmp.Diff(want, all); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
-				if third := c.get(second.lastID(t)); len(third.datas(t)) != 0 || third.took != 0 {
-					t.Errorf("after the end: held for %s with %s", third.took, third.body)
-				}
-			})
-		})
-	}
-}
-
-func TestCompletedCallIsReplayedAgainAndAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
-		w.backend.tool("slow", func(r run) { time.Sleep(2 * time.Second); r.end(`{}`) })
-		a := c.call("slow")
-		from := a.events(t)[0].ID
-		time.Sleep(12 * time.Hour)
-		for range 3 {
-			again := c.get(from)
-			if diff := cmp.Diff(a.datas(t), again.datas(t)); diff != "" || again.took != 0 {
-				t.Errorf("took %s: %s", again.took, diff)
-			}
-		}
-	})
-}
-
-func TestForeignAndUnknownIDsReplayNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		mine, other := w.open("quiet"), w.open("quiet")
-		w.backend.tool("secret", func(r run) { r.say("secret"); r.end(`{}`) })
-		events := mine.call("secret").events(t)
-		w.backend.attend = session.NotFound
-		for _, id := range []string{events[0].ID, events[1].ID, "0/nosuchstream"} {
-			a := other.get(id)
-			if len(a.datas(t)) != 0 || a.took != 0 {
-				t.Errorf("%s: held for %s with %s", id, a.took, a.body)
-			}
-		}
-	})
-}
-
 func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("pushy")
@@ -296,67 +211,6 @@ func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 		c.push("after")
 		if diff := cmp.Diff([]string{said("after")}, c.get(a.lastID(t)).datas(t)); diff != "" {
 			t.Error(diff)
-		}
-	})
-}
-
-func TestOfManyListenersOneHears(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
-		primary := w.start(c.request("GET", ""))
-		synctest.Wait()
-		var shadows []<-chan *answer
-		for range 5 {
-			shadows = append(shadows, w.start(c.request("GET", "")))
-		}
-		time.Sleep(time.Second)
-		c.push("once")
-		if diff := cmp.Diff([]string{said("once")}, (<-primary).datas(t)); diff != "" {
-			t.Error(diff)
-		}
-		for _, s := range shadows {
-			if a := <-s; len(a.datas(t)) != 0 || !isPriming(a.events(t)[0]) || !strings.Contains(a.body, ": keep-alive\n\n") {
-				t.Errorf("a shadow heard %s", a.body)
-			}
-		}
-	})
-}
-
-func TestListenerThatWasCutComesBackToItsPlace(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
-		ctx, cancel := context.WithCancel(t.Context())
-		done := w.start(c.request("GET", "").WithContext(ctx))
-		time.Sleep(time.Second)
-		c.push("one")
-		synctest.Wait()
-		cancel()
-		first := <-done
-		c.push("two")
-		second := c.get(first.lastID(t))
-		if diff := cmp.Diff([]string{said("one"), said("two")}, append(first.datas(t), second.datas(t)...)); diff != "" {
-			t.Error(diff)
-		}
-		if second.flush[0].at != 0 {
-			t.Errorf("waited %s for its own lease", second.flush[0].at)
-		}
-	})
-}
-
-func TestShadowKeepsThePlaceItsClientTold(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
-		c.push("one")
-		c.push("two")
-		last := c.get("").lastID(t)
-		time.Sleep(time.Minute)
-		primary := w.start(c.request("GET", "", "Last-Event-ID", last))
-		synctest.Wait()
-		stale, _, _ := strings.Cut(last, ".")
-		shadow := c.get(stale)
-		<-primary
-		if id, err := session.ParseEventID(shadow.events(t)[0].ID); err != nil || id.Index != 2 {
-			t.Errorf("the shadow was given %v, %v", id, err)
 		}
 	})
 }
@@ -381,33 +235,6 @@ func TestLostEventsAreToldOnce(t *testing.T) {
 		}
 		if again := c.get(a.events(t)[0].ID); slices.ContainsFunc(again.datas(t), func(d string) bool { return strings.Contains(d, "lost") }) {
 			t.Errorf("told again: %s", again.body)
-		}
-	})
-}
-
-func TestListenerIsNotFoundOnceTheSessionEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
-		done := w.start(c.request("GET", ""))
-		time.Sleep(time.Second)
-		if a := w.do(c.request("DELETE", "")); a.status != 204 || a.body != "" {
-			t.Fatalf("got %d %s", a.status, a.body)
-		}
-		a := <-done
-		for _, method := range []string{"GET", "POST", "DELETE"} {
-			if b := w.do(c.request(method, callOf("x"), "Last-Event-ID", a.lastID(t))); b.status != 404 {
-				t.Errorf("%s: got %d %s", method, b.status, b.body)
-			}
-		}
-	})
-}
-
-func TestSessionOutlivesADayOfSilence(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
-		time.Sleep(6 * 24 * time.Hour)
-		if a := c.call("x"); a.status != 200 {
-			t.Errorf("got %d %s", a.status, a.body)
 		}
 	})
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
+// allVersions is what the endpoint says of the versions that it speaks.
+const allVersions = `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`
+
 // discovering is server/discover with the headers and the _meta that name a version.
 func discovering(header, meta string) saying {
 	return saying{
@@ -24,14 +27,14 @@ func discovering(header, meta string) saying {
 func TestDiscoverNeedsNoSession(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.opts.Sealer = newSealer(t)
-		s.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"Use with care"}`)
+		s.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"Use with <care>"}`)
 		named := discovering("2026-07-28", "2026-07-28")
 		nameless := named
 		nameless.params = strings.Replace(named.params, metaClient+",", "", 1)
 		for _, d := range []saying{named, nameless} {
 			a := d.on(t, s, "known")
-			want := `{"resultType":"complete","supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],` +
-				`"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Use with care","ttlMs":3600000,"cacheScope":"private",` +
+			want := `{"resultType":"complete","supportedVersions":` + allVersions +
+				`,"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Use with <care>","ttlMs":3600000,"cacheScope":"private",` +
 				`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}`
 			if diff := cmp.Diff(want, string(a.result(t))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -74,7 +77,7 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 		for _, tt := range tests {
 			a := tt.on(t, s, "known")
 			versions := wire.Lookup([]byte(a.body), "error", "data", "supported")
-			if told := strings.HasPrefix(string(versions), `["2026-07-28",`); told != (tt.code == wire.CodeUnsupportedVersion) {
+			if told := string(versions) == allVersions; told != (tt.code == wire.CodeUnsupportedVersion) {
 				t.Errorf("%s: versions %s", tt.name, versions)
 			}
 			if requested, _ := wire.String(wire.Lookup([]byte(a.body), "error", "data", "requested")); tt.code == wire.CodeUnsupportedVersion && requested != tt.version {

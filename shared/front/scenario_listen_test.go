@@ -54,8 +54,12 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 		time.Sleep(first.retry(t))
 		back := v.listen(first.lastID(t))
 		all := first.datas(t)
-		for _, c := range crowd[1:] {
-			all = append(all, c.end().datas(t)...)
+		for i, c := range crowd[1:] {
+			a := c.end()
+			if !strings.Contains(a.body, ": keep-alive\n\n") {
+				t.Errorf("shadow %d got no comment: %s", i+1, a.body)
+			}
+			all = append(all, a.datas(t)...)
 		}
 		v.push("and again")
 		all = append(all, back.end().datas(t)...)
@@ -213,19 +217,6 @@ func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 		}
 		for _, c := range crowd {
 			c.leave()
-		}
-	})
-}
-
-// a GET without a session, or with one that does not exist, cannot listen.
-func TestListenerNeedsASession(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
-		if a := s.do(v.request("GET", "", "Mcp-Session-Id", "")); a.status != http.StatusBadRequest {
-			t.Errorf("none: got %d %s", a.status, a.body)
-		}
-		if a := s.do(v.request("GET", "", "Mcp-Session-Id", string(session.NewID()))); a.status != http.StatusNotFound {
-			t.Errorf("unknown: got %d %s", a.status, a.body)
 		}
 	})
 }

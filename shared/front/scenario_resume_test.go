@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,25 +217,6 @@ func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
 	})
 }
 
-// C-15, R-4: a later process continues with the indexes of an earlier one. No process had
-// them in memory.
-func TestIndexesGoOnWhenNobodyRemembersThem(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
-		last := ""
-		for i := range 3 {
-			v.push(fmt.Sprint(i))
-			a := v.get(last)
-			last = a.lastID(t)
-			id, err := session.ParseEventID(last)
-			if err != nil || id.Index != session.Index(i+1) {
-				t.Errorf("id %s, %v; want index %d", last, err, i+1)
-			}
-			time.Sleep(12 * time.Hour)
-		}
-	})
-}
-
 // C-12, C-13, R-30 (and R8): a stream may not exist, not yet or no longer, or may belong
 // to another session. Its response is an event stream that ends at once, so that no client
 // asks in a loop or waits.
@@ -274,21 +254,6 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 		time.Sleep(25 * time.Hour)
 		if a := mine.get(id(expired)); a.status != http.StatusOK || len(a.datas(t)) != 0 || a.took != 0 {
 			t.Errorf("expired: held for %s with %s", a.took, a.body)
-		}
-	})
-}
-
-// R-27, C-2: every response begins with an event that has an id, a retry and empty data.
-// No event has a name, because clients fail on an event named ping.
-func TestNoEventHasAName(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("hang", func(run) {})
-		v := s.visit("pushy")
-		call := v.call("hang")
-		for _, a := range []*answer{call, v.get(call.lastID(t)), v.get("")} {
-			if !isPriming(a.events(t)[0]) || strings.Contains(a.body, "event:") {
-				t.Errorf("got %s", a.body)
-			}
 		}
 	})
 }

@@ -159,22 +159,6 @@ func TestEachBatchEndsWithItsOwnLastAnswer(t *testing.T) {
 	})
 }
 
-// C-76: a response that comes at once is plain JSON. If any message comes before it, it is
-// an event stream, so that no message is lost.
-func TestResponseThatComesAtOnceIsJSON(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("plain", func(r run) { r.end(`{"n":1}`) })
-		s.backend.tool("chatty", func(r run) { r.say("first"); r.end(`{"n":1}`) })
-		v := s.visit("quiet")
-		if a := v.call("plain"); a.header.Get("Content-Type") != "application/json" || a.body != resultOf(`{"n":1}`) {
-			t.Errorf("plain: got %s %s", a.header.Get("Content-Type"), a.body)
-		}
-		if diff := cmp.Diff([]string{said("first"), resultOf(`{"n":1}`)}, v.call("chatty").datas(t)); diff != "" {
-			t.Errorf("chatty (-want +got):\n%s", diff)
-		}
-	})
-}
-
 // A client can tell errors apart by the status, by the code, and by a text that says what
 // to do.
 func TestErrorsAreToldApart(t *testing.T) {

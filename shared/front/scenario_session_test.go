@@ -26,7 +26,7 @@ func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 		}
 		v.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 		for range 2 {
-			time.Sleep(3 * 24 * time.Hour)
+			time.Sleep(6 * 24 * time.Hour)
 			if a := v.call("x"); a.status != http.StatusOK {
 				t.Fatalf("got %d %s", a.status, a.body)
 			}

@@ -2,7 +2,6 @@ package front_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -44,19 +43,6 @@ func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 		listener.leave()
 		if diff := cmp.Diff([]string{"subscribe file:///a", "tools/list ", "unsubscribe file:///a"}, asked()); diff != "" {
 			t.Errorf("the server was asked (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// R-86: a listener that is held until its time is over ends with a result. The result
-// names the server and the subscription.
-func TestListenerWhoseTimeIsOverIsEndedWithAResult(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		listened(t, s)
-		s.opts.Limit = time.Minute
-		a := s.do(listening(`{"toolsListChanged":true}`).request())
-		if diff := cmp.Diff([]string{acknowledged(`{"toolsListChanged":true}`), ended}, a.datas(t)); diff != "" || a.took != time.Minute {
-			t.Errorf("after %s (-want +got):\n%s", a.took, diff)
 		}
 	})
 }

@@ -318,14 +318,6 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 	}
 }
 
-func TestSocketOfNoSessionIsToldSo(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		if reply := w.send("c9", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32001`) {
-			t.Errorf("got %s", reply)
-		}
-	})
-}
-
 func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		w.connect("c1", "server=s")
@@ -429,16 +421,6 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 		w.send("c2", wsCall("1", "x"))
 		if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{}}`}, w.take("c2")); diff != "" {
 			t.Error(diff)
-		}
-	})
-}
-
-func TestSocketSessionOfAnotherIsUnknown(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		id := w.open("c1")
-		status, _, body := w.connect("c2", "server=s&session="+string(id), "Authorization", "mallory")
-		if status != 404 || !strings.Contains(body, "no such session") {
-			t.Errorf("got %d %s", status, body)
 		}
 	})
 }

@@ -399,14 +399,3 @@ func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
 		back.accepted(callOf("echo"))
 	})
 }
-
-func TestSSESessionIsWorthNothingToStreamableHTTP(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c := w.openSSE("quiet", "").open()
-		a := w.do(request("POST", "/quiet/mcp", callOf("echo"), "Mcp-Session-Id", c.session, "MCP-Protocol-Version", wire.V20251125))
-		if a.status != http.StatusNotFound {
-			t.Errorf("got %d %s", a.status, a.body)
-		}
-		c.close()
-	})
-}
