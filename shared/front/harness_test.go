@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -107,7 +108,7 @@ func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 func (w *world) handler() *front.HTTP {
 	opts := w.opts
-	opts.Host = host.New(w.store, w.backend, w.limits)
+	opts.Host = host.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
 	return front.New(opts)
 }
 
@@ -444,8 +445,8 @@ func said(text string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
 }
 
-// faultyStore is a store that fails when a test wants it to: fail gets the name of each
-// method that is called.
+// faultyStore is a store that fails requests when a test wants it to: fail gets the name of
+// each method that a request calls.
 type faultyStore struct {
 	session.Store
 	mu   sync.Mutex
@@ -470,6 +471,14 @@ func (s *faultyStore) down(methods ...string) {
 	})
 }
 
+// around runs around each call of a request.
+func (s *faultyStore) around(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+	if err := s.check(c.Method); err != nil {
+		return err
+	}
+	return do(ctx)
+}
+
 func (s *faultyStore) check(method string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -477,32 +486,4 @@ func (s *faultyStore) check(method string) error {
 		return nil
 	}
 	return s.fail(method)
-}
-
-func (s *faultyStore) Create(ctx context.Context, r session.Session) error {
-	if err := s.check("Create"); err != nil {
-		return err
-	}
-	return s.Store.Create(ctx, r)
-}
-
-func (s *faultyStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
-	if err := s.check("Load"); err != nil {
-		return session.Session{}, session.Box{}, err
-	}
-	return s.Store.Load(ctx, id, box)
-}
-
-func (s *faultyStore) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
-	if err := s.check("Tail"); err != nil {
-		return session.Tail{}, err
-	}
-	return s.Store.Tail(ctx, id, stream)
-}
-
-func (s *faultyStore) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
-	if err := s.check("Wait"); err != nil {
-		return session.Page{}, err
-	}
-	return s.Store.Wait(ctx, id, stream, after, until)
 }

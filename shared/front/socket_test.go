@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -500,7 +501,9 @@ func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
 func TestSocketSaysNothingOfItsInsides(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		w.connect("c1", "server=s")
-		w.store = &faultyStore{Store: w.store, fail: func(string) error { panic("the disk is on fire") }}
+		w.store = intercept.New(w.store, func(context.Context, *intercept.Call, func(context.Context) error) error {
+			panic("the disk is on fire")
+		})
 		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32603`) || strings.Contains(reply, "fire") {
 			t.Errorf("got %s", reply)
 		}
