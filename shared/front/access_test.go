@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -141,9 +142,8 @@ func (v victim) headers(more ...string) []string {
 	return append([]string{"Mcp-Session-Id", v.session, "MCP-Protocol-Version", "2025-11-25"}, more...)
 }
 
-const modernCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"chat","arguments":{},"_meta":{` +
-	`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},` +
-	`"io.modelcontextprotocol/clientCapabilities":{}}}}`
+// modernChat is a call of the modern era.
+func modernChat() *http.Request { a := toolCall("chat"); a.server = "pushy"; return a.request() }
 
 // stolen returns the requests that a stranger can make who knows the ids of another
 // principal's session.
@@ -170,9 +170,7 @@ func (v victim) stolen() map[string]func() *http.Request {
 func anew() map[string]func() *http.Request {
 	return map[string]func() *http.Request{
 		"POST initialize": func() *http.Request { return request("POST", "/pushy/mcp", initialize) },
-		"POST modern": func() *http.Request {
-			return request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat")
-		},
+		"POST modern":     modernChat,
 		"SSE":             func() *http.Request { return request("GET", "/pushy/sse", "") },
 		"POST ticket":     func() *http.Request { return request("POST", "/pushy/ticket", "") },
 		"no such server":  func() *http.Request { return request("POST", "/nothing/mcp", initialize) },
@@ -184,9 +182,7 @@ func anew() map[string]func() *http.Request {
 func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		verbs := g.victim().stolen()
-		for name, verb := range anew() {
-			verbs[name] = verb
-		}
+		maps.Copy(verbs, anew())
 		for who, want := range map[string]struct {
 			status    int
 			challenge string
@@ -222,9 +218,7 @@ func TestOwnerIsServedOnEveryVerb(t *testing.T) {
 		for range 2 {
 			v := g.victim()
 			verbs := v.stolen()
-			for name, verb := range anew() {
-				verbs[name] = verb
-			}
+			maps.Copy(verbs, anew())
 			for name, verb := range verbs {
 				if name == "DELETE" {
 					continue
@@ -340,9 +334,7 @@ func TestWithoutTicketsThereIsNoneToGet(t *testing.T) {
 func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		verbs := g.victim().stolen()
-		for name, verb := range anew() {
-			verbs[name] = verb
-		}
+		maps.Copy(verbs, anew())
 		w := g.sockets()
 		secrets := map[string]string{"ticket": g.ticket("owner")}
 		for who, key := range g.keys {

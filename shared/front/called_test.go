@@ -18,17 +18,21 @@ type calledLine struct {
 	Principal, Client, Tool, Outcome, Why string
 }
 
-// lastLine returns the newest line of the log, and the stream in it.
-func (w *world) lastLine() (line calledLine, stream string) {
+// logLine is the log line of a request, as far as tests read it.
+type logLine struct {
+	calledLine
+	Stream, Trace string
+	Spent         int
+}
+
+// lastLine returns the newest line of the log.
+func (w *world) lastLine() (line logLine) {
 	w.t.Helper()
 	all := strings.Split(strings.TrimSpace(w.logged.String()), "\n")
-	var named struct{ Stream string }
-	for _, into := range []any{&line, &named} {
-		if err := json.Unmarshal([]byte(all[len(all)-1]), into); err != nil {
-			w.t.Fatal(err)
-		}
+	if err := json.Unmarshal([]byte(all[len(all)-1]), &line); err != nil {
+		w.t.Fatal(err)
 	}
-	return line, named.Stream
+	return line
 }
 
 func TestLogLineOfACallHasItsOutcome(t *testing.T) {
@@ -58,8 +62,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 				w.opts.ShowErrors = tt.show
 				w.backend.tool("look", tt.end)
 				w.open("quiet").call("look")
-				got, _ := w.lastLine()
-				if diff := cmp.Diff(calledLine{"ada", "t", "look", tt.outcome, tt.why}, got); diff != "" {
+				if diff := cmp.Diff(calledLine{"ada", "t", "look", tt.outcome, tt.why}, w.lastLine().calledLine); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -74,15 +77,15 @@ func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
 		c := w.open("quiet")
 		sent := c.call("look", "MCP-Protocol-Version", "2025-11-25")
-		begun, stream := w.lastLine()
-		if diff := cmp.Diff(calledLine{"ada", "t", "look", "open", ""}, begun); diff != "" || stream == "" {
-			t.Fatal(diff, stream)
+		begun := w.lastLine()
+		if diff := cmp.Diff(calledLine{"ada", "t", "look", "open", ""}, begun.calledLine); diff != "" || begun.Stream == "" {
+			t.Fatal(diff, begun)
 		}
 		w.backend.running.Wait()
 		c.get(sent.lastID(t))
-		ended, same := w.lastLine()
-		if diff := cmp.Diff(calledLine{Principal: "ada", Outcome: "failed", Why: "x"}, ended); diff != "" || same != stream {
-			t.Errorf("%s, stream %q of %q", diff, same, stream)
+		ended := w.lastLine()
+		if diff := cmp.Diff(calledLine{Principal: "ada", Outcome: "failed", Why: "x"}, ended.calledLine); diff != "" || ended.Stream != begun.Stream {
+			t.Errorf("%s, stream %q of %q", diff, ended.Stream, begun.Stream)
 		}
 	})
 }
@@ -90,8 +93,8 @@ func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("chat", func(r run) { r.end(`{"content":[],"isError":true}`) })
-		w.do(request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat"))
-		got, _ := w.lastLine()
+		w.do(modernChat())
+		got := w.lastLine()
 		if got.Tool != "chat" || got.Outcome != "failed" || got.Client == "" {
 			t.Errorf("%+v", got)
 		}
@@ -104,8 +107,8 @@ func TestLogLineOfACallWhoseClientLeavesSaysSo(t *testing.T) {
 		defer w.backend.running.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, leave)
-		w.do(request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat").WithContext(ctx))
-		got, _ := w.lastLine()
+		w.do(modernChat().WithContext(ctx))
+		got := w.lastLine()
 		want := "the connection was closed before the answer; the request may have been executed"
 		if got.Outcome != "failed" || got.Why != want {
 			t.Errorf("got %+v", got)
@@ -122,7 +125,7 @@ func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
 		if a := w.do(q); a.status != 403 || !strings.Contains(a.body, why) {
 			t.Errorf("answered %d %s", a.status, a.body)
 		}
-		if got, _ := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
+		if got := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
 			t.Errorf("logged %s", w.logged)
 		}
 	})
@@ -136,7 +139,7 @@ func TestLogLineOfARefusedKeySaysWhy(t *testing.T) {
 			return "", session.Errorf(session.Unauthenticated, why).ForOperator()
 		})
 		w.do(request("POST", "/quiet/mcp", initialize))
-		if got, _ := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
+		if got := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
 			t.Errorf("logged %s", w.logged)
 		}
 	})

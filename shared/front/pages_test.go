@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -127,23 +126,6 @@ func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
 	})
 }
 
-// knowing is an authenticator that admits every caller, with Props.
-type knowing struct{}
-
-func (knowing) Authenticate(*http.Request, string) (session.Identity, error) {
-	return session.Identity{Tenant: "tenant", Principal: "ada", Props: []byte(`{"plan":"pro"}`)}, nil
-}
-
-func (k knowing) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
-	return auth.EachServer(k, r, servers)
-}
-
-func (knowing) Confirm(context.Context, string, string) error { return nil }
-
-func (knowing) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
-	return servers, nil
-}
-
 // issued records the identity for which a ticket was issued.
 type issued struct{ who session.Identity }
 
@@ -158,7 +140,7 @@ func (i *issued) Redeem(context.Context, string, string) (session.Identity, erro
 
 func TestTicketHasWhatIsKnownOfItsOwner(t *testing.T) {
 	w, tickets := newWorld(t), &issued{}
-	w.opts.Auth, w.opts.Tickets = knowing{}, tickets
+	w.opts.Auth, w.opts.Tickets = letsIn{session.Identity{Tenant: "tenant", Principal: "ada", Props: []byte(`{"plan":"pro"}`)}, principal(nil)}, tickets
 	if a := w.do(request("POST", "/quiet/ticket", "")); a.status != 200 || string(tickets.who.Props) != `{"plan":"pro"}` {
 		t.Errorf("got %d and a ticket for %+v", a.status, tickets.who)
 	}
