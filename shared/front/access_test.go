@@ -143,7 +143,7 @@ func (v victim) headers(more ...string) []string {
 }
 
 // modernChat is a call of the modern era.
-func modernChat() *http.Request { a := toolCall("chat"); a.server = "pushy"; return a.request() }
+func modernChat() *http.Request { return toolCall("chat").at("pushy").request() }
 
 // stolen returns the requests that a stranger can make who knows the ids of another
 // principal's session.

@@ -262,19 +262,23 @@ func request(method, path, body string, headers ...string) *http.Request {
 // client is one session of a server, as its client sees it.
 type client struct {
 	w       *world
-	server  string
-	path    string // instead of that of the server
+	path    string
 	session string
 	version string
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-// open does the handshake.
+// open does the handshake with a server.
 func (w *world) open(server string) *client {
 	w.t.Helper()
-	a := w.do(request("POST", "/"+server+"/mcp", initialize))
-	c := &client{w: w, server: server, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+	return w.openAt("/" + server + "/mcp")
+}
+
+func (w *world) openAt(path string) *client {
+	w.t.Helper()
+	a := w.do(request("POST", path, initialize))
+	c := &client{w: w, path: path, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
 	if a.status != http.StatusOK || c.session == "" {
 		w.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
 	}
@@ -284,12 +288,28 @@ func (w *world) open(server string) *client {
 	return c
 }
 
-func (c *client) request(method, body string, headers ...string) *http.Request {
-	path := c.path
-	if path == "" {
-		path = "/" + c.server + "/mcp"
+// awake makes the box of a server awake.
+func (w *world) awake(server string) {
+	w.t.Helper()
+	if err := w.store.SaveBox(w.t.Context(), session.Box{ID: session.BoxFor("tenant", server), State: session.Awake, Gen: 1}); err != nil {
+		w.t.Fatal(err)
 	}
-	return request(method, path, body,
+}
+
+// counted returns what do costs in calls of the store, apart from their bytes.
+func (w *world) counted(do func()) sessiontest.Counts {
+	before := w.store.Store
+	defer func() { w.store.Store = before }()
+	counting := sessiontest.NewCounting(before)
+	w.store.Store = counting
+	do()
+	got := counting.Counts()
+	got.Bytes = 0
+	return got
+}
+
+func (c *client) request(method, body string, headers ...string) *http.Request {
+	return request(method, c.path, body,
 		append([]string{"Mcp-Session-Id", c.session, "MCP-Protocol-Version", c.version}, headers...)...)
 }
 

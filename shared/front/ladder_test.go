@@ -25,6 +25,14 @@ type attempt struct {
 	headers                  map[string]string
 }
 
+// attempted returns a request of a session, before anything is wrong with it.
+func attempted(session string) *attempt {
+	return &attempt{
+		method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{"Mcp-Session-Id": session},
+		body: `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`,
+	}
+}
+
 func (a *attempt) request() *http.Request {
 	r := request(a.method, a.path, a.body)
 	r.Host = a.host
@@ -85,10 +93,7 @@ func TestEachRungBeatsAllThatAreBelowIt(t *testing.T) {
 			t.Run(upper.name+" before "+lower.name, func(t *testing.T) {
 				w := newWorld(t)
 				w.opts.MaxBody = 1000
-				a := &attempt{
-					method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{"Mcp-Session-Id": "absent"},
-					body: `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`,
-				}
+				a := attempted("absent")
 				lower.breaks(a)
 				upper.breaks(a)
 				got := w.do(a.request())
@@ -108,10 +113,7 @@ func TestRefusedRequestNeverReachesTheServer(t *testing.T) {
 			w.opts.MaxBody = 1000
 			c := w.open("quiet")
 			before := len(w.backend.got)
-			a := &attempt{
-				method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{"Mcp-Session-Id": c.session},
-				body: `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`,
-			}
+			a := attempted(c.session)
 			r.breaks(a)
 			if got := w.do(a.request()); got.status != r.status {
 				t.Errorf("got %d %s, want %d", got.status, got.body, r.status)

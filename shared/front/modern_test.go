@@ -31,9 +31,7 @@ func modern(t *testing.T, test func(t *testing.T, w *world)) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.opts.Sealer = newSealer(t)
 		for _, server := range []string{"quiet", "pushy", "known"} {
-			if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", server), State: session.Awake, Gen: 1}); err != nil {
-				t.Fatal(err)
-			}
+			w.awake(server)
 		}
 		test(t, w)
 	})
@@ -73,6 +71,9 @@ func (a ask) request() *http.Request {
 	}
 	return request("POST", or(a.path, "/"+or(a.server, "quiet")+"/mcp"), body, append(headers, a.headers...)...)
 }
+
+// at is the same request at another server.
+func (a ask) at(server string) ask { a.server = server; return a }
 
 func toolCall(tool string) ask {
 	return ask{method: "tools/call", params: `"name":"` + tool + `","arguments":{}`}

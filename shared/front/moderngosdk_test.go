@@ -13,8 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // endpoint serves a world on loopback, each request by a handler that was made for it. It
@@ -50,9 +48,7 @@ func goWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.Sealer = newSealer(t)
 	w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"hello"}`)
-	if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "known"), State: session.Awake, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	w.awake("known")
 	w.backend.tool("tools/list", func(r run) {
 		r.end(`{"tools":[{"name":"ask","inputSchema":{"type":"object"}}]}`)
 	})

@@ -142,7 +142,7 @@ func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
 			t.Fatal(err)
 		}
-		c := &client{w: w, server: "quiet", session: string(id), version: wire.V20251125}
+		c := &client{w: w, path: "/quiet/mcp", session: string(id), version: wire.V20251125}
 		for name, got := range map[string]*answer{
 			"POST":    c.call("echo"),
 			"GET":     c.get(""),

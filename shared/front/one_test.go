@@ -71,21 +71,7 @@ func toolNames(t *testing.T, body string) (names []string) {
 // openGroup does the handshake at /mcp.
 func (w *world) openGroup() *client {
 	w.t.Helper()
-	c := w.openAt("/mcp")
-	return c
-}
-
-func (w *world) openAt(path string) *client {
-	w.t.Helper()
-	a := w.do(request("POST", path, initialize))
-	c := &client{w: w, path: path, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
-	if a.status != 200 || c.session == "" {
-		w.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
-	}
-	if a = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != 202 {
-		w.t.Fatalf("initialized was answered with %d %s", a.status, a.body)
-	}
-	return c
+	return w.openAt("/mcp")
 }
 
 func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
@@ -152,10 +138,8 @@ func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) 
 func TestListOfTwentyServersCostsTwoReads(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		counted := sessiontest.NewCounting(w.store.Store)
-		w.store.Store = counted
-		c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-		if got := counted.Counts(); got.Reads != 2 || got.Writes != 0 {
+		got := w.counted(func() { c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) })
+		if got.Reads != 2 || got.Writes != 0 {
 			t.Errorf("tools/list costs %+v", got)
 		}
 	})
@@ -185,16 +169,11 @@ func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 		own.call("tool3")
 		one.call("s3__tool3")
 		count := func(c *client, tool string) sessiontest.Counts {
-			before := w.store.Store
-			defer func() { w.store.Store = before }()
-			counted := sessiontest.NewCounting(before)
-			w.store.Store = counted
-			if a := c.call(tool); a.status != 200 {
-				t.Fatal(a.body)
-			}
-			got := counted.Counts()
-			got.Bytes = 0
-			return got
+			return w.counted(func() {
+				if a := c.call(tool); a.status != 200 {
+					t.Fatal(a.body)
+				}
+			})
 		}
 		if d := cmp.Diff(count(own, "tool3"), count(one, "s3__tool3")); d != "" {
 			t.Errorf("own path (-) and group (+):\n%s", d)
@@ -219,9 +198,7 @@ func TestQuestionThroughAGroupIsAnsweredAtItsServer(t *testing.T) {
 		if d := cmp.Diff(want, a.datas(t)); d != "" {
 			t.Error(d)
 		}
-		if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "s1"), State: session.Awake, Gen: 1}); err != nil {
-			t.Fatal(err)
-		}
+		w.awake("s1")
 		if a := c.post(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`); a.status != 202 {
 			t.Errorf("the answer got %d %s", a.status, a.body)
 		}

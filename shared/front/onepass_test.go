@@ -16,14 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// awake makes the box of a server awake.
-func (w *world) awake(server string) {
-	w.t.Helper()
-	if err := w.store.SaveBox(w.t.Context(), session.Box{ID: session.BoxFor("tenant", server), State: session.Awake, Gen: 1}); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // taken returns what the servers have got since its last call.
 func (w *world) taken() []string {
 	w.backend.mu.Lock()

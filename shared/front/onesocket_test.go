@@ -308,16 +308,11 @@ func TestCallThroughAGroupOverWebSocketCostsWhatItCostsOnTheOwnPath(t *testing.T
 			l := w.link(query)
 			w.backend.clients = l
 			l.open().say(callOf(tool))
-			before := w.store.Store
-			defer func() { w.store.Store = before }()
-			counted := sessiontest.NewCounting(before)
-			w.store.Store = counted
-			if got := l.say(callOf(tool)); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
-				t.Errorf("got %q", got)
-			}
-			got := counted.Counts()
-			got.Bytes = 0
-			return got
+			return w.counted(func() {
+				if got := l.say(callOf(tool)); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
+					t.Errorf("got %q", got)
+				}
+			})
 		}
 		if d := cmp.Diff(count(url.Values{"server": {"s3"}}, "tool3"), count(url.Values{"group": {"all"}}, "s3__tool3")); d != "" {
 			t.Errorf("own path (-) and group (+):\n%s", d)

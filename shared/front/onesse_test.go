@@ -201,14 +201,7 @@ func TestCallThroughAGroupOverSSECostsWhatItCostsOnTheOwnPath(t *testing.T) {
 		<-own.ended
 		<-one.ended
 		count := func(c *sseClient, tool string) sessiontest.Counts {
-			before := w.store.Store
-			defer func() { w.store.Store = before }()
-			counted := sessiontest.NewCounting(before)
-			w.store.Store = counted
-			c.accepted(callOf(tool))
-			got := counted.Counts()
-			got.Bytes = 0
-			return got
+			return w.counted(func() { c.accepted(callOf(tool)) })
 		}
 		if d := cmp.Diff(count(own, "tool3"), count(one, "s3__tool3")); d != "" {
 			t.Errorf("own path (-) and group (+):\n%s", d)

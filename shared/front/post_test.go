@@ -217,7 +217,7 @@ func TestSessionIsNothingToAnotherPrincipalOrServer(t *testing.T) {
 	for _, method := range []string{"POST", "GET", "DELETE"} {
 		stranger := w.do(c.request(method, callOf("x"), "Authorization", "Bearer mallory"))
 		elsewhere := *c
-		elsewhere.server = "pushy"
+		elsewhere.path = "/pushy/mcp"
 		other := w.do(elsewhere.request(method, callOf("x")))
 		if stranger.status != 404 || other.status != 404 || stranger.body != other.body {
 			t.Errorf("%s: got %d %s and %d %s", method, stranger.status, stranger.body, other.status, other.body)

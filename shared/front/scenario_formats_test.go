@@ -61,7 +61,7 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
 		s := stageAt(t, path)
-		v := visitor{&client{w: s.world, server: "pushy", session: id, version: "2025-11-25"}, s}
+		v := visitor{&client{w: s.world, path: "/pushy/mcp", session: id, version: "2025-11-25"}, s}
 		if diff := cmp.Diff([]string{resultOf(`{}`)}, v.get(half).datas(t)); diff != "" {
 			t.Errorf("the call (-want +got):\n%s", diff)
 		}

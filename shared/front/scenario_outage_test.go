@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // outage plays a test for each method of the store and each way to fail: the call does not
@@ -102,10 +100,7 @@ func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			outage(t, tt.methods, func(t *testing.T, s *stage, fail func()) {
 				v := s.greet("quiet")
-				box := session.Box{ID: session.BoxFor("tenant", "quiet"), State: session.Awake, Gen: 1}
-				if err := s.backend.store.SaveBox(t.Context(), box); err != nil {
-					t.Fatal(err)
-				}
+				s.awake("quiet")
 				fail()
 				refusedForNow(t, v.post(tt.body))
 				s.down()

@@ -38,10 +38,7 @@ func newHall(s *stage) *hall {
 	h := &hall{stage: s, posted: map[string][]string{}, gone: map[string]bool{}, asked: map[string]chan string{}}
 	s.answered = h.hear
 	for _, server := range []string{"quiet", "pushy"} {
-		box := session.Box{ID: session.BoxFor("tenant", server), State: session.Awake, Gen: 1}
-		if err := s.backend.store.SaveBox(s.t.Context(), box); err != nil {
-			s.t.Fatal(err)
-		}
+		s.awake(server)
 	}
 	h.tool(wire.MethodInitialize, func(v voice) {
 		v.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}}}`)
@@ -196,7 +193,7 @@ var transports = map[string]func(h *hall, server string, headers ...string) part
 	"Streamable HTTP": func(h *hall, server string, headers ...string) party {
 		a := h.do(request("POST", "/"+server+"/mcp", initialize, headers...))
 		p := &httpParty{h: h, headers: headers, client: &client{
-			w: h.world, server: server, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125,
+			w: h.world, path: "/" + server + "/mcp", session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125,
 		}}
 		if a.status != http.StatusOK || p.session == "" {
 			h.t.Fatalf("initialize was answered with %d %s", a.status, a.body)

@@ -19,10 +19,7 @@ import (
 func TestEveryRefusalIsAnErrorOfJSONRPC(t *testing.T) {
 	requests := map[string]*http.Request{}
 	for _, r := range ladder() {
-		a := &attempt{
-			method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{sessionIs: "absent"},
-			body: `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`,
-		}
+		a := attempted("absent")
 		r.breaks(a)
 		requests[r.name] = a.request()
 	}

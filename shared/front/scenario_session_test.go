@@ -20,7 +20,7 @@ func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		const params = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"x":9007199254740993},"clientInfo":{"name":"ann","version":"7"}}`
 		a := s.do(request("POST", "/quiet/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
-		v := visitor{&client{w: s.world, server: "quiet", session: a.header.Get("Mcp-Session-Id"), version: "2025-11-25"}, s}
+		v := visitor{&client{w: s.world, path: "/quiet/mcp", session: a.header.Get("Mcp-Session-Id"), version: "2025-11-25"}, s}
 		if got := string(v.record().Init); got != params {
 			t.Errorf("kept %s", got)
 		}

@@ -273,7 +273,7 @@ func (s *stage) greet(server string) visitor {
 	if a.status != http.StatusOK || id == "" {
 		s.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
 	}
-	return visitor{&client{w: s.world, server: server, session: id, version: "2025-11-25"}, s}
+	return visitor{&client{w: s.world, path: "/" + server + "/mcp", session: id, version: "2025-11-25"}, s}
 }
 
 func (v visitor) post(body string, headers ...string) *answer {

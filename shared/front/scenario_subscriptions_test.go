@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -14,10 +13,7 @@ import (
 func listened(t *testing.T, s *stage) func() []string {
 	t.Helper()
 	s.handshake(t, listenable)
-	box := session.Box{ID: session.BoxFor("tenant", "known"), State: session.Awake, Gen: 1}
-	if err := s.backend.store.SaveBox(t.Context(), box); err != nil {
-		t.Fatal(err)
-	}
+	s.awake("known")
 	return subscriptions(s.world)
 }
 

@@ -37,7 +37,7 @@ func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 				if got := string(s.delivered[0].Raw); got != body {
 					t.Errorf("the server got %s", got)
 				}
-				v := visitor{&client{w: s.world, server: "quiet", session: a.header.Get(sessionIs), version: tt.message}, s}
+				v := visitor{&client{w: s.world, path: "/quiet/mcp", session: a.header.Get(sessionIs), version: tt.message}, s}
 				v.post(wsInitialized)
 				if a := v.call("x"); a.status != http.StatusOK {
 					t.Errorf("a call got %d %s", a.status, a.body)
@@ -194,7 +194,7 @@ func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
 func TestMetadataIsAskedOfTheModernEraOnly(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("quiet")
-		unknown := visitor{&client{w: s.world, server: "quiet", session: string(session.NewID()), version: "2025-11-25"}, s}
+		unknown := visitor{&client{w: s.world, path: "/quiet/mcp", session: string(session.NewID()), version: "2025-11-25"}, s}
 		want := func(when string, a *answer, status int, code wire.Code) {
 			t.Helper()
 			if got := wire.Lookup([]byte(a.body), "error", "code"); a.status != status || code != 0 && string(got) != strconv.Itoa(int(code)) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -24,6 +23,9 @@ const (
 
 // tasking is a call of a client that knows tasks.
 func tasking(tool string) ask { a := toolCall(tool); a.caps = taskCaps; return a }
+
+// taskAsking is a call of a client that knows tasks and can be asked.
+func taskAsking(tool string) ask { a := toolCall(tool); a.caps = taskAskCaps; return a }
 
 // task is a task as its client sees it.
 type task struct {
@@ -333,9 +335,7 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			r.end(`{"content":[]}`)
 		})
-		a := tasking("asks")
-		a.caps = taskAskCaps
-		made := w.becomes(a)
+		made := w.becomes(taskAsking("asks"))
 		if got := w.get(made); got.Status != "working" {
 			t.Errorf("before it asks: %+v", got)
 		}
@@ -372,8 +372,7 @@ func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			r.asks("q-2", elicit)
 		})
-		a := tasking("asks")
-		a.caps = taskAskCaps
+		a := taskAsking("asks")
 		asked := w.do(a.request()).required(t)
 		made := w.becomes(a.retry(asked, `{"q-1":`+accept+`}`))
 		if got := w.get(made); got.Status != "working" {
@@ -546,12 +545,9 @@ func TestTaskBudget(t *testing.T) {
 			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
-		a := tasking("asks")
-		a.caps = taskAskCaps
+		a := taskAsking("asks")
 		w.after("slow", 2*time.Second)
 		w.becomes(tasking("slow"))
-		counting := sessiontest.NewCounting(w.store.Store)
-		w.store.Store = counting
 		var made task
 		for _, step := range []struct {
 			name          string
@@ -566,9 +562,7 @@ func TestTaskBudget(t *testing.T) {
 			{"cancelled", func() { w.acked(made.of("tasks/cancel", "")) }, 1, 0},
 			{"of somebody else", func() { w.do(task{TaskID: "t"}.of("tasks/get", "").request()) }, 0, 0},
 		} {
-			counting.Reset()
-			step.do()
-			if n := counting.Counts(); n.Reads != step.reads || n.Writes != step.writes {
+			if n := w.counted(step.do); n.Reads != step.reads || n.Writes != step.writes {
 				t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", step.name, n.Reads, n.Writes, n.Calls, step.reads, step.writes)
 			}
 		}

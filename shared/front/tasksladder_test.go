@@ -52,20 +52,17 @@ func TestTaskIsNobodyElses(t *testing.T) {
 		w.after("slow", 10*time.Second)
 		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 		made := w.becomes(tasking("slow"))
-		a := tasking("asks")
-		a.caps = taskAskCaps
+		a := taskAsking("asks")
 		state := w.do(a.request()).required(t).State
 		other := made.of("tasks/get", "")
 		other.headers = append(other.headers, "Authorization", "eve")
-		elsewhere := made.of("tasks/get", "")
-		elsewhere.server = "pushy"
 		tampered := []byte(made.TaskID)
 		if tampered[40] = 'A'; made.TaskID[40] == 'A' {
 			tampered[40] = 'B'
 		}
 		for name, a := range map[string]ask{
 			"of another principal":     other,
-			"at another server":        elsewhere,
+			"at another server":        made.of("tasks/get", "").at("pushy"),
 			"tampered with":            task{TaskID: string(tampered)}.of("tasks/get", ""),
 			"cut":                      task{TaskID: made.TaskID[:len(made.TaskID)-1]}.of("tasks/get", ""),
 			"a request state":          task{TaskID: state}.of("tasks/get", ""),
@@ -87,9 +84,7 @@ func TestTaskIsNobodyElses(t *testing.T) {
 func TestTaskUpdateIsRead(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q-1", elicit) })
-		a := tasking("asks")
-		a.caps = taskAskCaps
-		made := w.becomes(a)
+		made := w.becomes(taskAsking("asks"))
 		time.Sleep(2 * time.Second)
 		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
 			if got := w.do(made.of("tasks/update", responses).request()); got.status != 400 || !strings.Contains(got.body, `"code":-32602`) {

@@ -22,14 +22,10 @@ func TestTaskIsListenedTo(t *testing.T) {
 			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
-		a := tasking("asks")
-		a.server, a.caps = "known", taskAskCaps
-		made := w.becomes(a)
+		made := w.becomes(taskAsking("asks").at("known"))
 		listens := w.start(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
 		time.Sleep(10 * time.Second)
-		update := made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)
-		update.server = "known"
-		w.acked(update)
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`).at("known"))
 		got := <-listens
 		datas := got.datas(t)
 		if len(datas) != 4 || datas[0] != acknowledged(`{"taskIds":["`+made.TaskID+`"]}`) {
@@ -51,9 +47,7 @@ func TestTaskIsListenedTo(t *testing.T) {
 func TestTaskThatHasEndedIsToldAtOnce(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", 2*time.Second)
-		a := tasking("slow")
-		a.server = "known"
-		made := w.becomes(a)
+		made := w.becomes(tasking("slow").at("known"))
 		time.Sleep(5 * time.Second)
 		got := w.do(hearsOf(`["`+made.TaskID+`"]`, "").request())
 		if datas := got.datas(t); len(datas) != 3 || !strings.Contains(datas[1], `"status":"completed"`) || got.took != 0 {
@@ -67,9 +61,7 @@ func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
 		w.handshake(t, listenable)
 		w.opts.Limit = time.Minute
 		w.after("slow", 5*time.Second)
-		a := tasking("slow")
-		a.server = "known"
-		made := w.becomes(a)
+		made := w.becomes(tasking("slow").at("known"))
 		listens := w.start(hearsOf(`["`+made.TaskID+`"]`, `,"toolsListChanged":true`).request())
 		time.Sleep(10 * time.Second)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
@@ -95,9 +87,7 @@ func TestTaskIsNotListenedToByWhoDoesNotKnowTasks(t *testing.T) {
 func TestTaskTroubleOfTheStoreIsNoEmptySubscription(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", 5*time.Second)
-		a := tasking("slow")
-		a.server = "known"
-		made := w.becomes(a)
+		made := w.becomes(tasking("slow").at("known"))
 		w.store.down("Load")
 		if got := w.do(hearsOf(`["`+made.TaskID+`"]`, "").request()); got.status != 503 {
 			t.Errorf("got %d %s", got.status, got.body)
@@ -108,9 +98,7 @@ func TestTaskTroubleOfTheStoreIsNoEmptySubscription(t *testing.T) {
 func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
-		a := tasking("slow")
-		a.server = "known"
-		made := w.becomes(a)
+		made := w.becomes(tasking("slow").at("known"))
 		ctx, gone := context.WithCancel(t.Context())
 		listens := w.start(hearsOf(`["`+made.TaskID+`"]`, "").request().WithContext(ctx))
 		time.Sleep(20 * time.Second)

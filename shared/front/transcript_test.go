@@ -65,9 +65,7 @@ var _ = flag.Bool("update", false, "write what was answered into the transcripts
 func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
 	storyTools(w)
 	// The box is awake, so answers to its questions reach it.
-	if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "quiet"), State: session.Awake, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	w.awake("quiet")
 	w.opts.Sealer = newSealer(t)
 	names := &aliases{words: map[string]string{}, count: map[string]int{}}
 	var told []txtar.File
