@@ -104,7 +104,7 @@ func TestServerClosesTheStandaloneStream(t *testing.T) {
 		again := v.listen(primary.lastID(t))
 		settle()
 		common.say("two")
-		if diff := cmp.Diff([]string{said("two")}, again.seen().datas(t)); diff != "" {
+		if diff := cmp.Diff([]string{said("two")}, again.seen().datas(t)); diff != "" || again.isOver() {
 			t.Errorf("the primary again (-want +got):\n%s", diff)
 		}
 	})

@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // asking is a backend that notes the answers it gets.
@@ -29,10 +28,7 @@ func TestTheFirstAnswerToAQuestionIsTheOneTheBoxHears(t *testing.T) {
 	_, store, id := listening(t)
 	var got []string
 	h := host.New(store, asking{got: &got}, host.Limits{})
-	awake := session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1, Conn: "c"}
-	if err := store.SaveBox(t.Context(), awake); err != nil {
-		t.Fatal(err)
-	}
+	awake(t, store)
 	for _, raw := range []string{`{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}`, `{"jsonrpc":"2.0","id":"q-1","result":{"a":2}}`} {
 		answer(t, h, id, raw)
 	}
@@ -46,16 +42,10 @@ func TestAnAnswerWhosePutWasNotConfirmedReachesTheBoxWhenItIsSentAgain(t *testin
 	faulty := sessiontest.NewFaulty(memory, 1, sessiontest.Faults{})
 	var got []string
 	h := host.New(faulty, asking{got: &got}, host.Limits{})
-	if err := memory.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	awake(t, memory)
 	raw := `{"jsonrpc":"2.0","id":"q-1","result":{}}`
 	faulty.Set("PutAnswer", sessiontest.Faults{Unanswered: 1})
-	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.Accept(t.Context(), someone, id, []wire.Message{m}, false); session.CodeOf(err) != session.Unavailable {
+	if _, err := accept(t, h, id, raw); session.CodeOf(err) != session.Unavailable {
 		t.Fatalf("got %v, want unavailable", err)
 	}
 	faulty.Set("PutAnswer", sessiontest.Faults{})
@@ -78,9 +68,7 @@ func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
 
 func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	_, store, id := listening(t)
-	if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	awake(t, store)
 	counting := sessiontest.NewCounting(store)
 	h := host.New(counting, asking{got: new([]string)}, host.Limits{})
 	for _, other := range []string{
@@ -100,9 +88,7 @@ func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, store, id := listening(t)
 			box, stream := session.BoxFor("t", "s"), session.NewStreamID()
-			if err := store.SaveBox(t.Context(), session.Box{ID: box, State: session.Awake, Gen: 1}); err != nil {
-				t.Fatal(err)
-			}
+			awake(t, store)
 			now := time.Now()
 			if err := store.Append(t.Context(), session.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}); err != nil {
 				t.Fatal(err)
@@ -129,16 +115,10 @@ func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
 func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
-			t.Fatal(err)
-		}
+		awake(t, store)
 		h := host.New(store, asking{got: new([]string)}, host.Limits{})
 		large := func(i int) error {
-			m, err := wire.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"q-%d","result":{"x":"%s"}}`, i, strings.Repeat("x", 4<<20-100)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+			_, err := accept(t, h, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q-%d","result":{"x":"%s"}}`, i, strings.Repeat("x", 4<<20-100)))
 			return err
 		}
 		for i := range 16 {
@@ -149,14 +129,7 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 		if err := large(17); session.CodeOf(err) != session.TooLarge {
 			t.Errorf("over 64 MiB: %v", err)
 		}
-		s, _, err := store.Load(t.Context(), id, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Expires = time.Now().Add(72 * time.Hour)
-		if err := store.Save(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		change(t, store, id, func(s *session.Session) { s.Expires = time.Now().Add(72 * time.Hour) })
 		time.Sleep(session.EventAge + time.Second)
 		if err := large(18); err != nil {
 			t.Errorf("a day later: %v", err)
@@ -166,12 +139,8 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 
 func answer(t *testing.T, h *host.Host, id session.ID, raw string) {
 	t.Helper()
-	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
 	begun := time.Now()
-	call, err := h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+	call, err := accept(t, h, id, raw)
 	if err != nil || call != nil {
 		t.Fatalf("after %s: call %v, %v; want nothing to wait for", time.Since(begun), call, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 func TestErrorsAreToldApart(t *testing.T) {
@@ -51,11 +50,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 		{"a nonce that is none", listen(id, "1.ü/r"), session.Invalid, nil, "nonce"},
 		{"a stream that is none", listen(id, "1/R"), session.Invalid, nil, "stream"},
 		{"initialize again", func() error {
-			m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-			if err != nil {
-				return err
-			}
-			_, err = h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+			_, err := accept(t, h, id, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 			return err
 		}, session.Invalid, nil, ""},
 		{"no store", func() error {

@@ -55,40 +55,26 @@ func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 	}
 }
 
-func TestAnInitializeWithAnIDThatIsTooLongOpensNoSession(t *testing.T) {
-	store := sessiontest.NewMemory()
-	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 16<<10) + `","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-	if err != nil {
-		t.Fatal(err)
+func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
+	initialize := func(id, params int) string {
+		return `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", id) + `","method":"initialize","params":{"protocolVersion":"2025-11-25","x":"` + strings.Repeat("x", params) + `"}}`
 	}
-	_, _, err = host.New(store, nobody{}, host.Limits{}).Initialize(t.Context(), someone, "", m)
-	if session.CodeOf(err) != session.TooLarge {
-		t.Errorf("got %v, want too_large", err)
-	}
-	if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 {
-		t.Errorf("left %v, %v", list, err)
-	}
-}
-
-func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
-	store := sessiontest.NewMemory()
-	h := host.New(store, nobody{}, host.Limits{})
-	open := func(n int) session.Code {
-		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","x":"` + strings.Repeat("x", n) + `"}}`))
-		if err != nil {
-			t.Fatal(err)
+	for name, tt := range map[string]struct {
+		raw  string
+		want session.Code
+	}{
+		"an id that is too long": {initialize(16<<10, 1), session.TooLarge},
+		"too many parameters":    {initialize(1, 64<<10), session.TooLarge},
+		"fewer parameters":       {initialize(1, 60<<10), ""},
+	} {
+		store := sessiontest.NewMemory()
+		_, _, err := host.New(store, nobody{}, host.Limits{}).Initialize(t.Context(), someone, "", parsed(t, tt.raw))
+		if got := session.CodeOf(err); got != tt.want {
+			t.Errorf("%s: got %q (%v), want %q", name, got, err, tt.want)
 		}
-		_, _, err = h.Initialize(t.Context(), someone, "", m)
-		return session.CodeOf(err)
-	}
-	if got := open(64 << 10); got != session.TooLarge {
-		t.Errorf("got %q, want too_large", got)
-	}
-	if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 {
-		t.Errorf("left %v, %v", list, err)
-	}
-	if got := open(60 << 10); got != "" {
-		t.Errorf("shorter ones were refused: %s", got)
+		if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 != (tt.want == "") {
+			t.Errorf("%s: left %v, %v", name, list, err)
+		}
 	}
 }
 
@@ -97,11 +83,7 @@ func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {
-		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := h.Accept(t.Context(), someone, id, []wire.Message{m}, false); err != nil {
+		if _, err := accept(t, h, id, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,11 +92,7 @@ func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	for i := range 20 {
 		send("resources/subscribe", fmt.Sprintf(`{"uri":"file:///%d%s"}`, i, strings.Repeat("x", 10<<10)))
 	}
-	s, _, err := store.Load(t.Context(), id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	size := 0
+	s, size := record(t, store, id), 0
 	for _, uri := range s.Subscribed {
 		size += len(uri)
 	}

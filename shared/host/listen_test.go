@@ -9,6 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // nobody is a backend that does nothing.
@@ -25,6 +26,30 @@ func (nobody) Answer(context.Context, session.Answer, session.Box) error { retur
 func (nobody) End(context.Context, session.Session, session.Box) error   { return nil }
 
 var someone = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
+
+// parsed returns a client's message.
+func parsed(t *testing.T, raw string) wire.Message {
+	t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// accept has a host take a message of the client someone.
+func accept(t *testing.T, h *host.Host, id session.ID, raw string) (*host.Call, error) {
+	t.Helper()
+	return h.Accept(t.Context(), someone, id, []wire.Message{parsed(t, raw)}, false)
+}
+
+// awake makes the box of the server s awake.
+func awake(t *testing.T, store session.Store) {
+	t.Helper()
+	if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // listening returns a session with three events on its standalone stream.
 func listening(t *testing.T) (*host.Host, *sessiontest.Memory, session.ID) {
@@ -97,22 +122,6 @@ func TestAListenerGetsWhatNobodyHasReported(t *testing.T) {
 	})
 }
 
-func TestOfTwoListenersOneGetsTheEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		results := make(chan string, 2)
-		for range 2 {
-			go func() { got, _ := get(t, h, id, "", 20*time.Second); results <- got }()
-			synctest.Wait()
-		}
-		time.Sleep(5 * time.Second)
-		push(t, store, id, 4, "4")
-		if a, b := <-results, <-results; a+b != "1234" {
-			t.Errorf("got %q and %q, want 1234 and nothing", a, b)
-		}
-	})
-}
-
 func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, store, id := listening(t)
@@ -125,48 +134,6 @@ func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T
 		push(t, store, id, 4, "4")
 		if got, _ := get(t, h, id, standby, time.Second); got != "4" {
 			t.Errorf("got %q, want the new event only", got)
-		}
-	})
-}
-
-func TestAClientThatWasCutOffComesBackToItsOwnLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		_, cursor := get(t, h, id, "", time.Second) // cut after a second of 25
-		push(t, store, id, 4, "4")
-		begun := time.Now()
-		call, err := h.Resume(t.Context(), someone, id, cursor)
-		if err != nil {
-			t.Fatal(err)
-		}
-		events, err := call.Next(t.Context(), begun.Add(time.Minute))
-		if err != nil || len(events) != 1 || time.Since(begun) > time.Second {
-			t.Errorf("after %s: %d events, %v; want one at once", time.Since(begun), len(events), err)
-		}
-	})
-}
-
-func TestThePaceOfAnIdleListenerFalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, _, id := listening(t)
-		_, cursor := get(t, h, id, "", time.Second)
-		var retries, holds []time.Duration
-		for range 8 {
-			time.Sleep(2 * time.Minute)
-			call, err := h.Resume(t.Context(), someone, id, cursor)
-			if err != nil {
-				t.Fatal(err)
-			}
-			retries, holds = append(retries, call.Retry()), append(holds, call.Hold())
-			cursor = call.Cursor().String()
-		}
-		for i := 1; i < len(retries); i++ {
-			if retries[i] < retries[i-1] || holds[i] > holds[i-1] {
-				t.Fatalf("retry %v, hold %v: not falling", retries, holds)
-			}
-		}
-		if retries[7] != time.Minute || holds[7] > time.Second {
-			t.Errorf("after eight empty polls: retry %s, hold %s", retries[7], holds[7])
 		}
 	})
 }

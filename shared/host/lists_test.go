@@ -33,11 +33,7 @@ func newLister(t *testing.T) *lister {
 // legacy opens a session of a client with these capabilities.
 func (l *lister) legacy(t *testing.T, c host.Caller, capabilities string) session.ID {
 	t.Helper()
-	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize,
-		json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}}`)
 	s, _, err := l.Initialize(t.Context(), c, "", m)
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +45,8 @@ func (l *lister) legacy(t *testing.T, c host.Caller, capabilities string) sessio
 // delivery that the box gets.
 func (l *lister) ask(t *testing.T, c host.Caller, id session.ID, raw string) (string, *host.Delivery) {
 	t.Helper()
-	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
 	before := len(*l.deliveries)
-	call, err := l.Accept(t.Context(), c, id, []wire.Message{m}, false)
+	call, err := l.Accept(t.Context(), c, id, []wire.Message{parsed(t, raw)}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,8 +190,8 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	if diff := cmp.Diff([]string{`{"n":1}`, `{"n":2}`, `{"n":3}`}, g.arrived("c1")); diff != "" {
 		t.Error(diff)
 	}
-	if s, _, err := store.Load(t.Context(), s.ID, ""); err != nil || s.Owes() {
-		t.Errorf("still owed: %+v, %v", s.Pushed, err)
+	if s := record(t, store, s.ID); s.Owes() {
+		t.Errorf("still owed: %+v", s.Pushed)
 	}
 }
 
@@ -309,7 +309,8 @@ type pushWorld struct {
 	mu      sync.Mutex
 	rng     *rand.Rand
 	g       *gateway
-	store   session.Store
+	memory  *sessiontest.Memory
+	store   session.Store // memory, which takes its time and may fail
 	host    *host.Host
 	id      session.ID
 	current string // the connection that requests come over
@@ -318,9 +319,13 @@ type pushWorld struct {
 }
 
 func newPushWorld(t *testing.T, seed uint64) *pushWorld {
-	w := &pushWorld{t: t, rng: rand.New(rand.NewPCG(seed, 1)), g: newGateway()}
+	w := &pushWorld{t: t, rng: rand.New(rand.NewPCG(seed, 1)), g: newGateway(), memory: sessiontest.NewMemory()}
 	w.g.chance, w.g.pause, w.g.faults = w.chance, func() { w.nap(20 * time.Millisecond) }, seed%2 == 1
-	w.store = slowStore{sessiontest.NewMemory(), w}
+	faults := sessiontest.Faults{Slow: 1, Delay: 10 * time.Millisecond}
+	if w.g.faults {
+		faults.Lost, faults.Unanswered = 0.03, 0.03
+	}
+	w.store = sessiontest.NewFaulty(w.memory, seed, faults)
 	w.host = wsHost(w.store, w.g)
 	return w
 }
@@ -463,7 +468,7 @@ func (w *pushWorld) seen(stream session.StreamID) []int {
 }
 
 func (w *pushWorld) check(stream session.StreamID) {
-	tail, err := w.store.(slowStore).Memory.Tail(w.t.Context(), w.id, stream)
+	tail, err := w.memory.Tail(w.t.Context(), w.id, stream)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -490,49 +495,4 @@ func firsts(all []int) []int {
 		}
 	}
 	return out
-}
-
-// slowStore is a store that takes its time. In half of the worlds it also fails at times.
-type slowStore struct {
-	*sessiontest.Memory
-	w *pushWorld
-}
-
-func (s slowStore) do(f func() error) error {
-	s.w.nap(10 * time.Millisecond)
-	if s.w.g.faults && s.w.chance(3) {
-		return session.Errorf(session.Unavailable, "simulated: not stored")
-	}
-	err := f()
-	if s.w.g.faults && s.w.chance(3) {
-		return session.Errorf(session.Unavailable, "simulated: the answer was lost")
-	}
-	return err
-}
-
-func (s slowStore) Load(ctx context.Context, id session.ID, box session.BoxID) (rec session.Session, b session.Box, err error) {
-	err = s.do(func() error { rec, b, err = s.Memory.Load(ctx, id, box); return err })
-	return rec, b, err
-}
-
-func (s slowStore) Save(ctx context.Context, rec session.Session) error {
-	return s.do(func() error { return s.Memory.Save(ctx, rec) })
-}
-
-func (s slowStore) Append(ctx context.Context, b session.Batch) error {
-	return s.do(func() error { return s.Memory.Append(ctx, b) })
-}
-
-func (s slowStore) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (p session.Page, err error) {
-	err = s.do(func() error { p, err = s.Memory.Read(ctx, id, stream, after, limit); return err })
-	return p, err
-}
-
-func (s slowStore) Connection(ctx context.Context, id string) (c session.Connection, err error) {
-	err = s.do(func() error { c, err = s.Memory.Connection(ctx, id); return err })
-	return c, err
-}
-
-func (s slowStore) PutConnection(ctx context.Context, c session.Connection) error {
-	return s.do(func() error { return s.Memory.PutConnection(ctx, c) })
 }

@@ -17,12 +17,6 @@ func (forgetful) Read(ctx context.Context, _ session.ID, _ session.StreamID, _ s
 	return session.Page{}, ctx.Err()
 }
 
-// hearing stands for clients whose connections take every post.
-type hearing struct{}
-
-func (hearing) Post(context.Context, string, []byte) error { return nil }
-func (hearing) Close(context.Context, string) error        { return nil }
-
 func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	counting := sessiontest.NewCounting(sessiontest.NewMemory())
 	expires := time.Now().Add(time.Hour)
@@ -35,7 +29,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	out := host.Outlet{Store: forgetful{counting}, Clients: hearing{}}
+	out := host.Outlet{Store: forgetful{counting}, Clients: newGateway("old", "new")}
 	stream := session.NewStreamID()
 	err := out.End(ctx, session.Address{Session: s.ID, Stream: stream, Conn: "old"}, session.Batch{
 		Session: s.ID, Stream: stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: expires,
@@ -44,11 +38,6 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 		t.Errorf("%v, after the record was written %d times", err, n)
 	}
 }
-
-// gone stands for clients whose connections have all ended.
-type gone struct{ hearing }
-
-func (gone) Post(context.Context, string, []byte) error { return session.Closed }
 
 func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	store := sessiontest.NewMemory()
@@ -61,7 +50,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	if err := store.Create(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	out := host.Outlet{Store: store, Clients: gone{}}
+	out := host.Outlet{Store: store, Clients: newGateway()}
 	newest := session.NewStreamID()
 	if _, err := out.Send(t.Context(), host.Posting{
 		To:    session.Address{Session: s.ID, Stream: newest, Conn: "gone"},
@@ -69,10 +58,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := store.Load(t.Context(), s.ID, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := record(t, store, s.ID)
 	first, last := got.Pushed[0], got.Pushed[len(got.Pushed)-1]
 	if len(got.Pushed) != 1025 || first.Stream != session.Standalone || last.Stream != newest {
 		t.Errorf("%d entries, the first of %q, the last of %q, want that of %q", len(got.Pushed), first.Stream, last.Stream, newest)

@@ -15,15 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-func conns(t *testing.T, store session.Store, id session.ID) []string {
-	t.Helper()
-	s, _, err := store.Load(t.Context(), id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Conns
-}
-
 func TestConnectOpensASessionThatWaitsForInitialize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := sessiontest.NewMemory()
@@ -59,7 +50,7 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
-	if diff := cmp.Diff([]string{"c1"}, conns(t, store, s.ID)); diff != "" {
+	if diff := cmp.Diff([]string{"c1"}, record(t, store, s.ID).Conns); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -71,7 +62,7 @@ func TestConnectKeepsEightConnections(t *testing.T) {
 	for n := 2; n <= 10; n++ {
 		connect(t, h, fmt.Sprintf("c%d", n), s.ID)
 	}
-	got := conns(t, store, s.ID)
+	got := record(t, store, s.ID).Conns
 	if len(got) != 8 || got[0] != "c3" || got[7] != "c10" {
 		t.Errorf("connections %v", got)
 	}
@@ -140,7 +131,7 @@ func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"c2"}, conns(t, store, s.ID)); diff != "" {
+	if diff := cmp.Diff([]string{"c2"}, record(t, store, s.ID).Conns); diff != "" {
 		t.Error(diff)
 	}
 	if _, err := h.Connection(t.Context(), "c1"); !errors.Is(err, session.NotFound) {
@@ -153,11 +144,8 @@ func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
 	h := wsHost(store, newGateway())
 	s := connect(t, h, "c1", "")
 	initialize := func(name string) error {
-		m, err := wire.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":%q}}}`, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _, err = h.Initialize(t.Context(), wsCaller("c1"), s.ID, m)
+		m := parsed(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":%q}}}`, name))
+		_, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m)
 		return err
 	}
 	for range 2 { // the answer to the first was lost
@@ -168,9 +156,8 @@ func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
 	if err := initialize("b"); !errors.Is(err, session.Invalid) {
 		t.Errorf("another initialize: %v", err)
 	}
-	got, _, err := store.Load(t.Context(), s.ID, "")
-	if err != nil || got.State != session.Created || got.Version != wire.V20250618 {
-		t.Errorf("state %s, version %s, %v", got.State, got.Version, err)
+	if got := record(t, store, s.ID); got.State != session.Created || got.Version != wire.V20250618 {
+		t.Errorf("state %s, version %s", got.State, got.Version)
 	}
 }
 
@@ -183,16 +170,12 @@ func TestAnSSESessionGoesOnWithoutInitialize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	if _, err := h.Accept(t.Context(), c, s.ID, []wire.Message{m}, false); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := store.Load(t.Context(), s.ID, "")
-	if err != nil || got.State != session.Ready || got.Version != wire.V20241105 || len(got.Init) == 0 {
-		t.Errorf("state %s, version %s, init %s, %v", got.State, got.Version, got.Init, err)
+	if got := record(t, store, s.ID); got.State != session.Ready || got.Version != wire.V20241105 || len(got.Init) == 0 {
+		t.Errorf("state %s, version %s, init %s", got.State, got.Version, got.Init)
 	}
 }
 
@@ -210,10 +193,7 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := connect(t, h, "c1", "")
-			m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 			if _, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m); err != nil {
 				t.Fatal(err)
 			}
@@ -225,9 +205,8 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, _, err := store.Load(t.Context(), s.ID, "")
-			if err != nil || got.State != c.state || got.Quit != c.quit || got.Pushes != c.pushes {
-				t.Errorf("state %s, quit %q, pushes %v, %v", got.State, got.Quit, got.Pushes, err)
+			if got := record(t, store, s.ID); got.State != c.state || got.Quit != c.quit || got.Pushes != c.pushes {
+				t.Errorf("state %s, quit %q, pushes %v", got.State, got.Quit, got.Pushes)
 			}
 		})
 	}

@@ -241,34 +241,6 @@ func pauseAt(t *testing.T, store session.Store, id session.ID, index session.Ind
 	}
 }
 
-func TestAServerClosesTheStandaloneStreamAndSendsTheStandbysAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, id := listening(t)
-		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
-		primary, standby := open(t, h, id, ""), open(t, h, id, "")
-		next(t, primary, time.Second)
-		pauseAt(t, store, id, 4, "4", 7*time.Second)
-		push(t, store, id, 5, "5")
-		same(t, "what comes before the pause", next(t, primary, time.Second), "4")
-		retry, closed := primary.Close()
-		same(t, "Close", []any{retry, closed, primary.Done(), primary.Retry()}, []any{7 * time.Second, true, false, 7 * time.Second})
-		same(t, "places", len(record(t, store, id).Standby), 0)
-		next(t, standby, keepAlive)
-		if _, closed := standby.Close(); !closed {
-			t.Error("the standby is still there")
-		}
-		time.Sleep(retry)
-		again, err := h.Resume(t.Context(), someone, id, primary.Cursor().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, "what comes after the pause", next(t, again, time.Second), "5")
-		if _, closed := again.Close(); closed {
-			t.Error("it is closed again")
-		}
-	})
-}
-
 func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, store, id := listening(t)

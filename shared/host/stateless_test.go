@@ -52,11 +52,7 @@ func send(t *testing.T, h *host.Host, c host.Caller, client host.Client) (*host.
 
 func pinned(t *testing.T, store session.Store, c host.Caller) session.Session {
 	t.Helper()
-	s, _, err := store.Load(t.Context(), host.PinnedID(c), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return record(t, store, host.PinnedID(c))
 }
 
 func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
@@ -129,10 +125,7 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 	wg.Wait()
 	streams := map[session.StreamID]bool{}
 	for _, d := range *b.deliveries {
-		m, err := wire.Parse(d.Raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := parsed(t, string(d.Raw))
 		if id, _ := wire.String(m.ID); d.Session != host.PinnedID(modernCaller) || id != string(d.Stream) {
 			t.Errorf("session %s, stream %s, request %s", d.Session, d.Stream, m.ID)
 		}
@@ -190,16 +183,13 @@ func TestSessionFollowsTheServersConfiguration(t *testing.T) {
 	}
 	for _, digest := range []string{"d1", "d2", "d2", "d1"} {
 		c.Server.Digest = digest
-		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 		if _, err := h.Accept(t.Context(), c, "s1", []wire.Message{m}, false); err != nil {
 			t.Fatal(err)
 		}
 		d := (*took.deliveries)[len(*took.deliveries)-1]
-		if s, _, err := store.Load(t.Context(), "s1", ""); err != nil || s.Digest != digest || d.Digest != session.RecordFor("t", digest) {
-			t.Errorf("digest %s, record %s, %v; want %s", s.Digest, d.Digest, err, digest)
+		if s := record(t, store, "s1"); s.Digest != digest || d.Digest != session.RecordFor("t", digest) {
+			t.Errorf("digest %s, record %s; want %s", s.Digest, d.Digest, digest)
 		}
 	}
 	if diff := cmp.Diff([]bool{false, true, false, true}, took.moved()); diff != "" {
@@ -274,10 +264,7 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	awake := session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}
-	if err := store.SaveBox(t.Context(), awake); err != nil {
-		t.Fatal(err)
-	}
+	awake(t, store)
 	for left := 1; left >= 0; left-- {
 		if err := h.Unsubscribe(t.Context(), modernCaller, []string{"a"}); err != nil {
 			t.Fatal(err)

@@ -16,11 +16,7 @@ func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
 	h := host.New(counting, asking{got: &got}, host.Limits{})
 	stream := session.NewStreamID()
 	question := session.QuestionID(stream, 1, 1)
-	s, _, err := store.Load(t.Context(), id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	item := session.Item{Box: session.BoxFor(s.Tenant, s.Server), ID: stream, Address: session.Address{Session: id}}.
+	item := session.Item{Box: session.BoxFor("t", "s"), ID: stream, Address: session.Address{Session: id}}.
 		Suspend([]session.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
 	if _, err := store.PutItem(t.Context(), item); err != nil {
 		t.Fatal(err)

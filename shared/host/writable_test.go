@@ -8,7 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // unwritable is a store that reports whether its disk is full.
@@ -24,36 +23,22 @@ func (u *unwritable) Writable(context.Context) error {
 	return nil
 }
 
-// delivered counts the messages that reach a box.
-type delivered struct {
-	nobody
-	n int
-}
-
-func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.Tracker, error) {
-	d.n++
-	return nil, nil
-}
-
 // TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Host sends a message for an awake box
 // without a write before it. Without the check, a full disk would show only when the
 // answer comes.
 func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	_, memory, id := listening(t)
-	disk, backend := &unwritable{Store: memory}, &delivered{}
+	disk, backend := &unwritable{Store: memory}, newTook()
 	counts := sessiontest.NewCounting(disk)
 	h := host.New(counts, backend, host.Limits{})
 	send := func(message string) error {
-		m, err := wire.Parse([]byte(message))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+		_, err := accept(t, h, id, message)
 		return err
 	}
+	delivered := func() int { return len(*backend.deliveries) }
 	const call, notification = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`
-	if err := send(call); err != nil || backend.n != 1 {
-		t.Fatalf("error %v, %d messages reached the box; want one", err, backend.n)
+	if err := send(call); err != nil || delivered() != 1 {
+		t.Fatalf("error %v, %d messages reached the box; want one", err, delivered())
 	}
 	disk.full = true
 	counts.Reset()
@@ -61,14 +46,14 @@ func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	if session.CodeOf(err) != session.Unavailable || !strings.HasPrefix(err.Error(), "the request was not executed: the disk is full; free space") {
 		t.Errorf("got %v", err)
 	}
-	if got := counts.Counts(); backend.n != 1 || got.Reads != 1 || got.Writes != 0 {
-		t.Errorf("%d messages reached the box, with %+v; want one, and a read", backend.n, got)
+	if got := counts.Counts(); delivered() != 1 || got.Reads != 1 || got.Writes != 0 {
+		t.Errorf("%d messages reached the box, with %+v; want one, and a read", delivered(), got)
 	}
-	if err := send(notification); err != nil || backend.n != 2 {
-		t.Errorf("a notification, which has no answer: %v, %d messages", err, backend.n)
+	if err := send(notification); err != nil || delivered() != 2 {
+		t.Errorf("a notification, which has no answer: %v, %d messages", err, delivered())
 	}
 	disk.full = false
-	if err := send(call); err != nil || backend.n != 3 {
-		t.Errorf("with room again: %v, %d messages", err, backend.n)
+	if err := send(call); err != nil || delivered() != 3 {
+		t.Errorf("with room again: %v, %d messages", err, delivered())
 	}
 }
