@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -85,18 +84,7 @@ func boxPromises() []promise {
 
 func boxRace(t *testing.T, k *kit) {
 	const writers, each = 8, 10
-	handles := []session.Store{k.Store, k.other(t)}
-	var wg sync.WaitGroup
-	errs := make([]error, writers)
-	for i := range writers {
-		wg.Go(func() {
-			for n := 0; n < each && errs[i] == nil; n++ {
-				errs[i] = wake(t.Context(), handles[i%2])
-			}
-		})
-	}
-	wg.Wait()
-	noError(t, "updates", errors.Join(errs...))
+	together(t, k, writers, each, func(s session.Store, _, _ int) error { return wake(t.Context(), s) })
 	got, err := k.Box(t.Context(), "b")
 	noError(t, "Box", err)
 	same(t, "Box", got, session.Box{ID: "b", Rev: writers * each, Gen: writers * each})

@@ -12,17 +12,6 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 	Store(t, Harness{Open: func(*testing.T) session.Store { return NewMemory() }})
 }
 
-func TestMemoryWaitsDurablyInABubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := NewMemory()
-		begun := time.Now()
-		page, err := m.Wait(t.Context(), "s", session.Standalone, 0, begun.Add(time.Hour))
-		if waited := time.Since(begun); err != nil || len(page.Events) != 0 || waited != time.Hour {
-			t.Fatalf("Wait returned %d events after %s, error %v; want none after an hour", len(page.Events), waited, err)
-		}
-	})
-}
-
 func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()

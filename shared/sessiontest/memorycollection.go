@@ -21,8 +21,8 @@ type collection[T any] struct {
 type fields struct {
 	id      string
 	rev     *int64
-	tenant  string
-	expires time.Time
+	tenant  *string
+	expires *time.Time
 }
 
 func newCollection[T any](what string, clone func(T) T, of func(*T) fields) *collection[T] {
@@ -33,7 +33,7 @@ func (c *collection[T]) create(m *Memory, v T) error {
 	now := m.lock()
 	defer m.mu.Unlock()
 	f := c.fields(&v)
-	if old, ok := c.rows[f.id]; ok && alive(c.fields(&old).expires, now) {
+	if old, ok := c.rows[f.id]; ok && alive(*c.fields(&old).expires, now) {
 		return session.Errorf(session.Conflict, "%s %s is there already", c.what, f.id)
 	}
 	*f.rev = 1
@@ -44,7 +44,7 @@ func (c *collection[T]) create(m *Memory, v T) error {
 // find returns a record that has not expired. The caller holds the lock.
 func (c *collection[T]) find(id string, now time.Time) (T, error) {
 	v, ok := c.rows[id]
-	if !ok || !alive(c.fields(&v).expires, now) {
+	if !ok || !alive(*c.fields(&v).expires, now) {
 		var none T
 		return none, session.Errorf(session.NotFound, "there is no %s %s", c.what, id)
 	}
@@ -83,7 +83,7 @@ func (c *collection[T]) list(m *Memory, tenant, after string, limit int) (out []
 	for _, id := range slices.Sorted(maps.Keys(c.rows)) {
 		v := c.rows[id]
 		f := c.fields(&v)
-		if len(out) < limit && id > after && alive(f.expires, now) && (tenant == "" || f.tenant == tenant) {
+		if len(out) < limit && id > after && alive(*f.expires, now) && (tenant == "" || *f.tenant == tenant) {
 			out = append(out, c.clone(v))
 		}
 	}

@@ -25,8 +25,10 @@ func (m *Memory) ListGrants(_ context.Context, tenant, after string, limit int) 
 }
 
 func grantsCollection() *collection[session.Grant] {
-	return newCollection("grant", cloneGrant, func(v *session.Grant) fields { return fields{v.ID, &v.Rev, v.Tenant, v.Expires} })
+	return newCollection("grant", cloneGrant, grantFields)
 }
+
+func grantFields(v *session.Grant) fields { return fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }
 
 func cloneGrant(g session.Grant) session.Grant {
 	g.Scopes, g.Props, g.Claims = slices.Clone(g.Scopes), bytes.Clone(g.Props), bytes.Clone(g.Claims)

@@ -25,8 +25,10 @@ func (m *Memory) ListKeys(_ context.Context, tenant, after string, limit int) ([
 }
 
 func keysCollection() *collection[session.Key] {
-	return newCollection("key", cloneKey, func(v *session.Key) fields { return fields{v.ID, &v.Rev, v.Tenant, v.Expires} })
+	return newCollection("key", cloneKey, keyFields)
 }
+
+func keyFields(v *session.Key) fields { return fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }
 
 // PutEntryTicket implements session.Keys.
 func (m *Memory) PutEntryTicket(_ context.Context, t session.EntryTicket) error {

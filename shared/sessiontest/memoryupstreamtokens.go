@@ -27,5 +27,9 @@ func (m *Memory) ListUpstreamTokens(_ context.Context, tenant, after string, lim
 }
 
 func upstreamTokensCollection() *collection[session.UpstreamToken] {
-	return newCollection("upstream token", func(v session.UpstreamToken) session.UpstreamToken { return v }, func(v *session.UpstreamToken) fields { return fields{v.ID, &v.Rev, v.Tenant, v.Expires} })
+	return newCollection("upstream token", func(v session.UpstreamToken) session.UpstreamToken { return v }, upstreamTokenFields)
+}
+
+func upstreamTokenFields(v *session.UpstreamToken) fields {
+	return fields{v.ID, &v.Rev, &v.Tenant, &v.Expires}
 }

@@ -226,25 +226,32 @@ func saveConflict(t *testing.T, k *kit) {
 func saveRace(t *testing.T, k *kit) {
 	const writers, each = 8, 10
 	noError(t, "Create", k.Create(t.Context(), plain("s1", "acme")))
-	handles := []session.Store{k.Store, k.other(t)}
-	var wg sync.WaitGroup
-	errs := make([]error, writers)
-	for i := range writers {
-		wg.Go(func() {
-			for n := range each {
-				if errs[i] = subscribe(t.Context(), handles[i%2], fmt.Sprintf("%d/%d", i, n)); errs[i] != nil {
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	noError(t, "updates", errors.Join(errs...))
+	together(t, k, writers, each, func(s session.Store, i, n int) error {
+		return subscribe(t.Context(), s, fmt.Sprintf("%d/%d", i, n))
+	})
 	got, _, err := k.Load(t.Context(), "s1", "b")
 	noError(t, "Load", err)
 	same(t, "Rev", got.Rev, int64(1+writers*each))
 	slices.Sort(got.Subscribed)
 	same(t, "updates that are there", len(slices.Compact(got.Subscribed)), writers*each)
+}
+
+// together runs writers at once, half of them through another handle. Each makes its updates
+// one after the other.
+func together(t *testing.T, k *kit, writers, each int, update func(s session.Store, i, n int) error) {
+	t.Helper()
+	handles := []session.Store{k.Store, k.other(t)}
+	var wg sync.WaitGroup
+	errs := make([]error, writers)
+	for i := range writers {
+		wg.Go(func() {
+			for n := 0; n < each && errs[i] == nil; n++ {
+				errs[i] = update(handles[i%2], i, n)
+			}
+		})
+	}
+	wg.Wait()
+	noError(t, "updates", errors.Join(errs...))
 }
 
 // subscribe updates a session by compare-and-swap.

@@ -94,33 +94,22 @@ func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
 	same(t, "Counts after Reset", c.Counts(), Counts{})
 }
 
-func TestLostCallsDoNotReachTheStore(t *testing.T) {
-	inner := NewCounting(NewMemory())
-	f := NewFaulty(inner, 1, Faults{Lost: 1})
-	for name, do := range each(t.Context(), f) {
-		err := do()
-		wantCode(t, name, err, session.Unavailable)
-		if !errors.Is(err, Lost) {
-			t.Errorf("%s: error %v, want one because of %v", name, err, Lost)
+func TestUnansweredCallsReachTheStoreAndLostOnesDoNot(t *testing.T) {
+	for fault, faults := range map[Fault]Faults{Lost: {Lost: 1}, Unanswered: {Unanswered: 1}} {
+		inner := NewCounting(NewMemory())
+		f := NewFaulty(inner, 1, faults)
+		calls := each(t.Context(), f)
+		for name, do := range calls {
+			err := do()
+			wantCode(t, name, err, session.Unavailable)
+			if !errors.Is(err, fault) {
+				t.Errorf("%s: error %v, want one because of %v", name, err, fault)
+			}
 		}
+		reached := map[Fault]int{Lost: 0, Unanswered: len(calls)}
+		same(t, "calls that reached the store", len(inner.Counts().Calls), reached[fault])
+		same(t, "Done", f.Done(fault), len(calls))
 	}
-	same(t, "calls that reached the store", len(inner.Counts().Calls), 0)
-	same(t, "Done", f.Done(Lost), len(each(t.Context(), f)))
-}
-
-func TestUnansweredCallsReachTheStore(t *testing.T) {
-	inner := NewCounting(NewMemory())
-	f := NewFaulty(inner, 1, Faults{Unanswered: 1})
-	calls := each(t.Context(), f)
-	for name, do := range calls {
-		err := do()
-		wantCode(t, name, err, session.Unavailable)
-		if !errors.Is(err, Unanswered) {
-			t.Errorf("%s: error %v, want one because of %v", name, err, Unanswered)
-		}
-	}
-	same(t, "calls that reached the store", len(inner.Counts().Calls), len(calls))
-	same(t, "Done", f.Done(Unanswered), len(calls))
 }
 
 func TestUnansweredLoadReturnsNothing(t *testing.T) {
