@@ -769,8 +769,7 @@ func TestStreamThatIsStillHeldThereIsResumedALittleLater(t *testing.T) {
 	}))
 	p := newPerson()
 	s := p.joins(w, "2025-11-25", false)
-	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
-	if got := text(t, r, err); !strings.HasPrefix(got, "ada") || refused.Load() < 3 {
+	if got := call(t, s, "ask"); !strings.HasPrefix(got, "ada") || refused.Load() < 3 {
 		t.Errorf("got %q after %d requests", got, refused.Load())
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
@@ -25,8 +23,7 @@ func TestAddressesThatAreNotPublicAreNotReached(t *testing.T) {
 		"[64:ff9b::7f00:1]", "[64:ff9b:1::808:808]", "[2002:7f00:1::]", "[2001:db8::1]", "198.18.0.1", "224.0.0.1", "255.255.255.255",
 	} {
 		w.server.URL = "http://" + host + ":" + far.Port() + "/mcp"
-		c := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-		_, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+		err := w.refusal()
 		// A name such as 2130706433 may also be one that no resolver knows.
 		if err == nil || !strings.Contains(err.Error(), "is not public") && !strings.Contains(err.Error(), "no such host") && !strings.Contains(err.Error(), "lookup") {
 			t.Errorf("%s: %v", host, err)
@@ -44,8 +41,7 @@ func TestRedirectToAnotherOriginIsNotFollowed(t *testing.T) {
 	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		w := newWorld(t, sessiontest.NewMemory(), http.RedirectHandler(trap.URL, status))
 		w.server.Headers = map[string]string{"X-Key": "hunter2-hunter2"}
-		c := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-		_, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+		err := w.refusal()
 		if err == nil || !strings.Contains(err.Error(), "redirects to another origin") {
 			t.Errorf("%d: %v", status, err)
 		}
@@ -67,8 +63,7 @@ func TestEndpointOfHTTPAndSSEIsOfTheSameOrigin(t *testing.T) {
 		_, _ = rw.Write([]byte("event: endpoint\ndata: http://169.254.169.254/latest\n\n"))
 	}))
 	w.server.Transport = "sse"
-	c := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	_, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	err := w.refusal()
 	if err == nil || !strings.Contains(err.Error(), "redirects to another origin") {
 		t.Error(err)
 	}
@@ -82,8 +77,7 @@ func TestSecretsOfHeadersAreInNoError(t *testing.T) {
 	}))
 	w.server.Headers = map[string]string{"Authorization": "Bearer hunter2-hunter2"}
 	w.server.URL += "?key=pencil-pencil"
-	c := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	_, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	err := w.refusal()
 	if err == nil || !strings.Contains(err.Error(), "HTTP 401") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "pencil-") {
 		t.Error(err)
 	}

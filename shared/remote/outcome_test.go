@@ -64,21 +64,18 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 				up := &faulty{Handler: streamable(), fault: fault}
 				w := newWorld(t, store, up)
 				c := plain(w)
-				r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-				if got := text(t, r, err); got != "1" {
+				if got := call(t, c, "count"); got != "1" {
 					t.Errorf("before: %s", got)
 				}
 				up.n.Store(1)
-				r, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-				if got := text(t, r, err); got != "1" { // of a new session
+				if got := call(t, c, "count"); got != "1" { // of a new session
 					t.Errorf("after: %s", got)
 				}
-				r, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-				if got := text(t, r, err); got != "2" || up.seen.Load() != 4 {
+				if got := call(t, c, "count"); got != "2" || up.seen.Load() != 4 {
 					t.Errorf("then: %s, after %d calls", got, up.seen.Load())
 				}
 				up.n.Store(2)
-				_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
 				if err == nil || !strings.Contains(err.Error(), "HTTP "+name) || up.seen.Load() != 6 {
 					t.Errorf("a server that knows no session: %v, after %d calls", err, up.seen.Load())
 				}
@@ -142,8 +139,7 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 			if n := up.seen.Load(); n != 1 {
 				t.Errorf("%d calls arrived", n)
 			}
-			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-			if got := text(t, r, err); got != "1" {
+			if got := call(t, c, "count"); got != "1" {
 				t.Errorf("the next call: %s", got)
 			}
 		})
@@ -184,8 +180,7 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 	w := newWorld(t, sessiontest.NewMemory(), up)
 	c := plain(w)
 	up.n.Store(2)
-	r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-	if got := text(t, r, err); got != "1" {
+	if got := call(t, c, "count"); got != "1" {
 		t.Errorf("got %s", got)
 	}
 	up.fault = func(w http.ResponseWriter, _ *http.Request) {
@@ -193,7 +188,7 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	up.n.Store(1)
-	_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+	_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
 	if err == nil || !strings.Contains(err.Error(), "try again in 3600 s") {
 		t.Error(err)
 	}

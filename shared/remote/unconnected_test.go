@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/dormouse-mcp/dormouse/shared/remote"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -28,7 +26,7 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t, sessiontest.NewMemory(), guarded(upstream))
 			w.server.Headers, w.server.Providers = map[string]string{"Authorization": "Bearer ${principal:far}"}, []string{"far"}
-			c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
+			c := plain(w)
 			tools, err := c.ListTools(t.Context(), nil)
 			if err != nil || len(tools.Tools) != 1 || tools.Tools[0].Name != remote.ConnectTool {
 				t.Errorf("without a token: %v, %v", tools, err)
@@ -48,8 +46,7 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 func TestServerThatRefusesTheOperatorOffersNothing(t *testing.T) {
 	w := newWorld(t, sessiontest.NewMemory(), guarded(upstreams()["2025-11-25"]))
 	w.server.Headers = map[string]string{"Authorization": "Bearer wrong"}
-	_, err := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url}, nil)
-	if err == nil {
+	if w.refusal() == nil {
 		t.Error("initialize was answered")
 	}
 }

@@ -117,8 +117,7 @@ func TestServersOfEveryVersionAreReached(t *testing.T) {
 				}
 				keeps := !strings.HasPrefix(version, "2024") && !strings.HasPrefix(version, "2026")
 				for i, want := range []string{"1", "2"} {
-					r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
-					if got := text(t, r, err); keeps && got != want {
+					if got := call(t, c, "count"); keeps && got != want {
 						t.Errorf("call %d: %q, want %q: the session at the upstream was lost", i, got, want)
 					}
 				}
@@ -153,8 +152,7 @@ func TestServerAsksItsClientOverEveryTransport(t *testing.T) {
 				},
 			})
 			c := w.connect(client)
-			r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
-			if got := text(t, r, err); got != "my name, my city" {
+			if got := call(t, c, "ask"); got != "my name, my city" {
 				t.Errorf("got %q", got)
 			}
 		})

@@ -1,7 +1,6 @@
 package remote_test
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +24,7 @@ import (
 // world is everything that outlives a message: the store, the upstream, and the endpoint of
 // clients, whose handlers are made anew for each request.
 type world struct {
+	auth.Open
 	t       *testing.T
 	store   session.Store
 	server  remote.Server
@@ -100,12 +100,6 @@ func (w *world) Members(r *http.Request, _ string, servers []string) (map[string
 	return auth.EachServer(w, r, servers)
 }
 
-func (w *world) Confirm(context.Context, string, string) error { return nil }
-
-func (w *world) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
-	return servers, nil
-}
-
 // connect connects a client of go-sdk to the endpoint.
 func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
 	w.t.Helper()
@@ -115,4 +109,11 @@ func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
 	}
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// refusal returns why a client of go-sdk cannot connect to the endpoint.
+func (w *world) refusal() error {
+	_, err := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil).
+		Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	return err
 }

@@ -322,8 +322,6 @@ func a55ARefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
 }
 
 func TestATokenIsRenewedAMinuteBeforeItsEnd(t *testing.T) {
-	s := newSite(t, nil)
-	s.connect("ada")
 	for until, want := range map[time.Duration]string{61 * time.Second: "gho_access1", 59 * time.Second: "gho_access2"} {
 		s := newSite(t, nil)
 		s.connect("ada")
