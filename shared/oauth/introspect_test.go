@@ -1,7 +1,6 @@
 package oauth_test
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"testing"
@@ -10,11 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
-
-func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
-	t.Helper()
-	return context.WithCancel(t.Context())
-}
 
 // asking returns a server that asks its issuer about tokens.
 func (i *issuer) asking(t *testing.T) *oauth.ResourceServer {

@@ -216,11 +216,16 @@ func (i *issuer) server(t *testing.T, change func(*oauth.Settings)) *oauth.Resou
 	if change != nil {
 		change(&s)
 	}
-	sealer, err := session.NewSealer("token", make([]byte, 32))
-	if err != nil {
+	return newServer(t, oauth.Config{Settings: s, Servers: []string{"one", "two"}, Client: &http.Client{Transport: i, CheckRedirect: oauth.SameHost}})
+}
+
+func newServer(t *testing.T, c oauth.Config) *oauth.ResourceServer {
+	t.Helper()
+	var err error
+	if c.Sealer, err = session.NewSealer("token", make([]byte, 32)); err != nil {
 		t.Fatal(err)
 	}
-	r, err := oauth.New(oauth.Config{Settings: s, Servers: []string{"one", "two"}, Sealer: sealer, Client: &http.Client{Transport: i, CheckRedirect: oauth.SameHost}})
+	r, err := oauth.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

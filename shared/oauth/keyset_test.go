@@ -2,6 +2,7 @@ package oauth_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -123,7 +124,7 @@ func TestFetchOutlivesItsCaller(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(500 * time.Millisecond); return false } })
 		s, token := i.server(t, nil), signed(t, claims(nil), nil)
-		ctx, cancel := contextOf(t)
+		ctx, cancel := context.WithCancel(t.Context())
 		var both sync.WaitGroup
 		both.Go(func() { _, _ = s.Verify(ctx, token, "one") })
 		synctest.Wait()
@@ -148,34 +149,27 @@ func TestKeySetsAreBounded(t *testing.T) {
 		for n := range many {
 			many[n] = "{}"
 		}
+		text := func(document string) func(http.ResponseWriter) {
+			return func(w http.ResponseWriter) { _, _ = io.WriteString(w, document) }
+		}
+		redirect := func(to string) func(http.ResponseWriter) {
+			return func(w http.ResponseWriter) {
+				w.Header().Set("Location", to)
+				w.WriteHeader(302)
+			}
+		}
 		for name, answer := range map[string]func(w http.ResponseWriter){
-			"10 MB": func(w http.ResponseWriter) {
-				_, _ = io.WriteString(w, `{"keys":[],"more":"`)
-				for range 10 << 10 {
-					_, _ = io.WriteString(w, strings.Repeat("x", 1<<10))
-				}
-			},
-			"10,000 keys": func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"keys":[`+strings.Join(many, ",")+`]}`) },
-			"a slow drip": func(w http.ResponseWriter) { time.Sleep(time.Hour) },
-			"another host": func(w http.ResponseWriter) {
-				w.Header().Set("Location", "https://169.254.169.254/keys")
-				w.WriteHeader(302)
-			},
-			"another scheme": func(w http.ResponseWriter) {
-				w.Header().Set("Location", "http://login.example/keys")
-				w.WriteHeader(302)
-			},
-			"round and round": func(w http.ResponseWriter) {
-				w.Header().Set("Location", "https://login.example/keys")
-				w.WriteHeader(302)
-			},
-			"not found":     func(w http.ResponseWriter) { w.WriteHeader(404) },
-			"no JSON":       func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>") },
-			"another shape": func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"keys":"none"}`) },
-			"no keys":       func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"keys":[]}`) },
-			"symmetric keys": func(w http.ResponseWriter) {
-				_, _ = io.WriteString(w, `{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`)
-			},
+			"10 MB":           text(`{"keys":[],"more":"` + strings.Repeat("x", 10<<20)),
+			"10,000 keys":     text(`{"keys":[` + strings.Join(many, ",") + `]}`),
+			"a slow drip":     func(http.ResponseWriter) { time.Sleep(time.Hour) },
+			"another host":    redirect("https://169.254.169.254/keys"),
+			"another scheme":  redirect("http://login.example/keys"),
+			"round and round": redirect("https://login.example/keys"),
+			"not found":       func(w http.ResponseWriter) { w.WriteHeader(404) },
+			"no JSON":         text("<html>"),
+			"another shape":   text(`{"keys":"none"}`),
+			"no keys":         text(`{"keys":[]}`),
+			"symmetric keys":  text(`{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`),
 			"keys to encrypt by": func(w http.ResponseWriter) {
 				k := public("rsa", signers().rsa)
 				k["use"] = "enc"
@@ -213,15 +207,8 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		e := &endless{}
-		sealer, err := session.NewSealer("token", make([]byte, 32))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := oauth.New(oauth.Config{Settings: oauth.Settings{PublicURL: publicURL, Issuer: issuerURL}, Sealer: sealer, Client: &http.Client{Transport: e}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = verify(s, signed(t, claims(nil), nil))
+		s := newServer(t, oauth.Config{Settings: oauth.Settings{PublicURL: publicURL, Issuer: issuerURL}, Client: &http.Client{Transport: e}})
+		_, err := verify(s, signed(t, claims(nil), nil))
 		wantCode(t, "endless", err, session.Unavailable)
 		if e.read > 300<<10 {
 			t.Errorf("%d bytes were read", e.read)
@@ -231,14 +218,12 @@ func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
 
 func TestMetadataIsFoundWhereIssuersHaveIt(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
-		var asked []string
-		i.set(func() { i.answer = func(w http.ResponseWriter) bool { w.WriteHeader(404); return true } })
+		i.set(func() { i.answer = down(404) })
 		s := i.server(t, nil)
 		_, err := verify(s, signed(t, claims(nil), nil))
 		wantCode(t, "nowhere", err, session.Unavailable)
-		asked = i.asked
 		want := "/.well-known/oauth-authorization-server/realms/one /.well-known/openid-configuration/realms/one /realms/one/.well-known/openid-configuration"
-		if got := strings.Join(asked, " "); got != want {
+		if got := strings.Join(i.asked, " "); got != want {
 			t.Errorf("it was asked for\n%s, want\n%s", got, want)
 		}
 	})

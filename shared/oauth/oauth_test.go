@@ -525,17 +525,10 @@ func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
 func TestTokenIsInNoErrorAndNoLogLine(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		var log bytes.Buffer
-		sealer, err := session.NewSealer("token", make([]byte, 32))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := oauth.New(oauth.Config{
-			Settings: oauth.Settings{PublicURL: publicURL, Issuer: issuerURL}, Servers: []string{"one"}, Sealer: sealer,
+		s := newServer(t, oauth.Config{
+			Settings: oauth.Settings{PublicURL: publicURL, Issuer: issuerURL}, Servers: []string{"one"},
 			Client: &http.Client{Transport: i}, Log: slog.New(slog.NewJSONHandler(&log, nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		i.set(func() { i.answer = down(500) })
 		for _, token := range []string{signed(t, claims(nil), nil), signed(t, claims(map[string]any{"sub": "SECRET", "iss": "SECRET", "aud": "SECRET"}), map[string]any{"kid": "SECRET"}), "SECRET", "SECRET.SECRET.SECRET"} {
 			_, err := verify(s, token)
