@@ -2,19 +2,14 @@ package endpoints_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -132,26 +127,11 @@ func (s *site) stream(server, token string) (say func(body string), next func() 
 }
 
 func (s *site) overSocket(token string) transport {
-	socket, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
-	if err != nil {
-		s.t.Fatal(err)
+	status, say := s.dial("server=files", token)
+	if status != http.StatusOK {
+		s.t.Fatal(status)
 	}
-	conn := "c" + token[len(token)-8:]
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/?server=files", nil)
-	r.Header.Set("Authorization", "Bearer "+token)
-	if status, _, body := socket.Connect(s.t.Context(), conn, r); status != http.StatusOK {
-		s.t.Fatal(status, string(body))
-	}
-	say := func(text string) string {
-		s.posted.Take()
-		got, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return socket.Message(ctx, conn, []byte(text)), nil })
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return string(got) + s.posted.Take()
-	}
-	say(initialize)
-	say(initialized)
+	say(initialize, initialized)
 	return transport{func() string { return say(listTools) }, func(tool string) (int, string) { return 0, say(call(tool)) }}
 }
 

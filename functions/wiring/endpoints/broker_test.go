@@ -21,10 +21,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/front"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
@@ -160,7 +156,7 @@ func goSDKSignsInCallsAndStepsUp(t *testing.T, open storetest.Open) {
 // brokered signs ada in and returns an access token of the site's own, with scopes.
 func (s *site) brokered(address, scope string) (client, access, refresh string) {
 	s.t.Helper()
-	var doc, got map[string]any
+	var doc map[string]any
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/register", strings.NewReader(`{"redirect_uris":["http://127.0.0.1/done"]}`))
 	w := httptest.NewRecorder()
 	s.handler().ServeHTTP(w, r)
@@ -178,13 +174,9 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 		s.t.Fatal(err)
 	}
 	form := url.Values{"grant_type": {"authorization_code"}, "client_id": {client}, "code": {back.Query().Get("code")}, "redirect_uri": {"http://127.0.0.1/done"}, "code_verifier": {verifier}}
-	res, err := http.PostForm(s.url+"/token", form) //nolint:noctx // a test
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	if err := json.NewDecoder(res.Body).Decode(&got); err != nil || res.StatusCode != http.StatusOK {
-		s.t.Fatal(res.Status, got, err)
+	status, got := s.post("/token", form)
+	if status != http.StatusOK {
+		s.t.Fatal(status, got)
 	}
 	return client, got["access_token"].(string), got["refresh_token"].(string)
 }
@@ -245,37 +237,15 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 		}
 		return got.Ticket
 	}
-	socket := func() *front.Socket {
-		t.Helper()
-		k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
-	connect := func(conn, ticket string) int {
-		t.Helper()
-		status, _, _ := socket().Connect(t.Context(), conn, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/?server=who&ticket="+ticket, nil))
-		return status
-	}
-	answered := func(conn string) bool {
-		t.Helper()
-		s.posted.Take()
-		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return socket().Message(ctx, conn, []byte(initialize)), nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(string(reply)+s.posted.Take(), `"result"`)
-	}
+	connect := func(conn, ticket string) int { t.Helper(); return s.connect(conn, "server=who&ticket="+ticket) }
+	answered := func(conn string) bool { t.Helper(); return strings.Contains(s.say(conn, initialize), `"result"`) }
 	first, second, unused := ticket(), ticket(), ticket()
 	if connect("c1", first) != http.StatusOK || connect("c2", second) != http.StatusOK || !answered("c1") {
 		t.Fatal("a ticket of a grant that is good opens no connection")
 	}
-	res, err := http.PostForm(s.url+"/revoke", url.Values{"token": {token}, "client_id": {client}}) //nolint:noctx // the test ends it
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatal(res, err)
+	if status, _ := s.post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != http.StatusOK {
+		t.Fatal(status)
 	}
-	_ = res.Body.Close()
 	if status := connect("c3", unused); status != http.StatusUnauthorized {
 		t.Errorf("a ticket of before: %d", status)
 	}
@@ -345,23 +315,17 @@ func aCallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T, s *site) {
 		}
 	}
 	// WebSocket.
-	socket, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
-	if err != nil {
-		t.Fatal(err)
+	status, talk := s.dial("server=who", token)
+	if status != http.StatusOK {
+		t.Fatal(status)
 	}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/?server=who", nil)
-	r.Header.Set("Authorization", "Bearer "+token)
-	if status, _, body := socket.Connect(t.Context(), "c1", r); status != http.StatusOK {
-		t.Fatal(status, string(body))
-	}
-	socket.Message(t.Context(), "c1", []byte(initialize))
-	socket.Message(t.Context(), "c1", []byte(initialized))
-	check("WebSocket", string(socket.Message(t.Context(), "c1", []byte(call("me")))))
-	answers := string(socket.Message(t.Context(), "c1", []byte(two)))
+	talk(initialize, initialized)
+	check("WebSocket", talk(call("me")))
+	answers := talk(two)
 	if check("WebSocket, a batch", answers); !strings.Contains(answers, `"id":2`) || !strings.Contains(answers, `"id":"b"`) || answers[0] != '[' {
 		t.Errorf("a batch over a WebSocket: %s", answers)
 	}
-	if reply := string(socket.Message(t.Context(), "c1", []byte(`{"jsonrpc":"2.0","id":4,"method":"ping"}`))); strings.Contains(reply, "error") {
+	if reply := talk(`{"jsonrpc":"2.0","id":4,"method":"ping"}`); strings.Contains(reply, "error") {
 		t.Error("the connection does not go on:", reply)
 	}
 }

@@ -29,6 +29,20 @@ func oneTools() []string {
 	return []string{"counter__add", "files__read", "files__write_note", "who__me"}
 }
 
+// toolsOf returns the names of the tools that a client lists, sorted.
+func toolsOf(t *testing.T, c *mcp.ClientSession) (names []string) {
+	t.Helper()
+	list, err := c.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range list.Tools {
+		names = append(names, tool.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // With the address of all servers, go-sdk's client signs in by itself, and has the servers
 // and tools of its user. New handlers serve each request.
 func TestGoSDKSignsInAtTheAddressOfAllServers(t *testing.T) { onEach(t, signsInAtAll) }
@@ -41,17 +55,8 @@ func signsInAtAll(t *testing.T, s *site) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	list, err := c.ListTools(t.Context(), nil)
-	if err != nil || logins != 1 {
-		t.Fatal(err, logins)
-	}
-	var names []string
-	for _, tool := range list.Tools {
-		names = append(names, tool.Name)
-	}
-	slices.Sort(names)
-	if d := cmp.Diff(oneTools(), names); d != "" {
-		t.Error(d)
+	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" || logins != 1 {
+		t.Errorf("%d sign-ins; %s", logins, d)
 	}
 	if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "files__read"}); err != nil || res.Content[0].(*mcp.TextContent).Text != "read is done" {
 		t.Errorf("%+v, %v", res, err)
@@ -216,6 +221,18 @@ func groupCosts(t *testing.T, open storetest.Open) {
 	}
 }
 
+// post sends a form, and returns the members of the answer.
+func (s *site) post(path string, form url.Values) (status int, got map[string]any) {
+	s.t.Helper()
+	res, err := http.PostForm(s.url+path, form) //nolint:noctx // a test
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	_ = json.NewDecoder(res.Body).Decode(&got) // /revoke answers nothing
+	return res.StatusCode, got
+}
+
 // A grant for a group ends as one for a server does, and a program exchanges its key for a
 // token of a group.
 func TestGrantsAndKeysOfAGroup(t *testing.T) {
@@ -225,25 +242,14 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 	if tools, _ := s.oneCall("/g/dev/mcp", token); !slices.Equal(tools, []string{"files__read", "files__write_note", "who__me"}) {
 		t.Errorf("ada has %q", tools)
 	}
-	post := func(path string, form url.Values) (int, map[string]any) {
-		t.Helper()
-		res, err := http.PostForm(s.url+path, form) //nolint:noctx // a test
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = res.Body.Close() }()
-		var got map[string]any
-		_ = json.NewDecoder(res.Body).Decode(&got) // /revoke answers nothing
-		return res.StatusCode, got
-	}
-	status, next := post("/token", url.Values{"grant_type": {"refresh_token"}, "client_id": {client}, "refresh_token": {refresh}, "resource": {s.url + "/g/dev/mcp"}})
+	status, next := s.post("/token", url.Values{"grant_type": {"refresh_token"}, "client_id": {client}, "refresh_token": {refresh}, "resource": {s.url + "/g/dev/mcp"}})
 	if status != 200 {
 		t.Fatal(status, next)
 	}
 	if tools, _ := s.oneCall("/g/dev/mcp", next["access_token"].(string)); len(tools) != 3 {
 		t.Errorf("after a refresh ada has %q", tools)
 	}
-	if status, _ := post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != 200 {
+	if status, _ := s.post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != 200 {
 		t.Fatal(status)
 	}
 	for _, token := range []string{token, next["access_token"].(string)} {
@@ -255,7 +261,7 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, got := post("/token", url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/g/dev/mcp"}})
+	status, got := s.post("/token", url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/g/dev/mcp"}})
 	if status != 200 {
 		t.Fatal(status, got)
 	}
@@ -343,16 +349,7 @@ func allOverSSE(t *testing.T, s *site) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	list, err := c.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, tool := range list.Tools {
-		names = append(names, tool.Name)
-	}
-	slices.Sort(names)
-	if d := cmp.Diff(oneTools(), names); d != "" {
+	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" {
 		t.Error(d)
 	}
 	for tool, want := range map[string]string{"files__read": "read is done", "counter__add": "1", "who__me": "dev:ada of acme, "} {

@@ -2,7 +2,6 @@ package endpoints_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -18,34 +17,50 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// dial opens a WebSocket through a new function. say sends each message through another
-// new function, and returns the replies and the messages that were pushed.
-func (s *site) dial(query, token string) (status int, say func(messages ...string) string) {
+// socket returns a function for WebSockets that was just started.
+func (s *site) socket() *front.Socket {
 	s.t.Helper()
-	conn := "c" + session.NewNonce()
-	function := func() *front.Socket {
-		k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return k
+}
+
+// connect asks a new function for a connection; each header is "Name: value".
+func (s *site) connect(conn, query string, headers ...string) (status int) {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/?"+query, nil)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	status, _, _ = s.socket().Connect(s.t.Context(), conn, r)
+	return status
+}
+
+// say sends each message through another new function, and returns the replies and the messages
+// that were pushed.
+func (s *site) say(conn string, messages ...string) (said string) {
+	s.t.Helper()
+	s.posted.Take()
+	for _, message := range messages {
+		reply, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return s.socket().Message(ctx, conn, []byte(message)), nil })
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		return k
+		said += string(reply)
 	}
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/?"+query, nil)
-	name, value, _ := strings.Cut(bearer(token), ": ")
-	r.Header.Set(name, value)
-	status, _, _ = function().Connect(s.t.Context(), conn, r)
-	return status, func(messages ...string) string {
+	return said + s.posted.Take()
+}
+
+// dial opens a WebSocket.
+func (s *site) dial(query, token string) (status int, say func(messages ...string) string) {
+	s.t.Helper()
+	conn := "c" + session.NewNonce()
+	return s.connect(conn, query, bearer(token)), func(messages ...string) string {
 		s.t.Helper()
-		s.posted.Take()
-		var said string
-		for _, message := range messages {
-			reply, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return function().Message(ctx, conn, []byte(message)), nil })
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			said += string(reply)
-		}
-		return said + s.posted.Take()
+		return s.say(conn, messages...)
 	}
 }
 
@@ -99,9 +114,8 @@ func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
 			if client == "" {
 				return
 			}
-			res, err := http.PostForm(s.url+"/revoke", url.Values{"token": {token}, "client_id": {client}}) //nolint:noctx // a test
-			if err != nil || res.Body.Close() != nil || res.StatusCode != http.StatusOK {
-				t.Fatal(res, err)
+			if status, _ := s.post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != http.StatusOK {
+				t.Fatal(status)
 			}
 			if said := say(call("files__read")); !strings.Contains(said, "revoked") || strings.Contains(said, "is done") {
 				t.Errorf("after the end of the grant: %s", said)
@@ -119,19 +133,11 @@ func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/mcp"}}
-	res, err := http.PostForm(s.url+"/token", form) //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
+	status, got := s.post("/token", url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/mcp"}})
+	if status != http.StatusOK {
+		t.Fatal(status, got)
 	}
-	defer func() { _ = res.Body.Close() }()
-	var got struct {
-		Token string `json:"access_token"`
-	}
-	if err := json.NewDecoder(res.Body).Decode(&got); err != nil || got.Token == "" {
-		t.Fatal(res.Status, err)
-	}
-	for name, credential := range map[string]string{"a key": key, "its token": got.Token} {
+	for name, credential := range map[string]string{"a key": key, "its token": got["access_token"].(string)} {
 		status, say := s.dial("group=all", credential)
 		if status != http.StatusOK {
 			t.Fatalf("%s: the connection was refused with %d", name, status)

@@ -624,44 +624,23 @@ func ticketOfATokenOpensAWebSocket(t *testing.T, s *site) {
 	if err := json.Unmarshal([]byte(a.body), &got); err != nil || got.Seconds != 60 || got.Ticket == "" {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	connect := func(conn, query string, headers ...string) int {
-		r := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/?server=who"+query, nil)
-		for _, h := range headers {
-			name, value, _ := strings.Cut(h, ": ")
-			r.Header.Add(name, value)
-		}
-		status, _, _ := k.Connect(t.Context(), conn, r)
-		return status
-	}
-	if status := connect("c1", "&ticket="+got.Ticket); status != 200 {
+	if status := s.connect("c1", "server=who&ticket="+got.Ticket); status != 200 {
 		t.Fatalf("a ticket: %d", status)
 	}
-	if status := connect("c2", "&ticket="+got.Ticket); status != 401 {
+	if status := s.connect("c2", "server=who&ticket="+got.Ticket); status != 401 {
 		t.Errorf("the ticket again: %d", status)
 	}
-	if status := connect("c3", "", bearer(s.token("ada", "who"))); status != 200 {
+	if status := s.connect("c3", "server=who", bearer(s.token("ada", "who"))); status != 200 {
 		t.Errorf("a token in a header: %d", status)
 	}
-	if status := connect("c4", "&access_token="+s.token("ada", "who")); status != 401 {
+	if status := s.connect("c4", "server=who&access_token="+s.token("ada", "who")); status != 401 {
 		t.Errorf("a token in the query: %d", status)
 	}
-	if status := connect("c5", "", bearer(s.token("ada", "counter"))); status != 401 {
+	if status := s.connect("c5", "server=who", bearer(s.token("ada", "counter"))); status != 401 {
 		t.Errorf("a token of another server: %d", status)
 	}
 	// The claims come from the token with which the ticket was requested.
-	said := ""
-	for _, message := range []string{initialize, initialized, call("me")} {
-		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return k.Message(ctx, "c1", []byte(message)), nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-		said += string(reply)
-	}
-	if said += s.posted.String(); !strings.Contains(said, `corp:ada of acme, {\"groups\":[\"eng\"],\"scope\":\"mcp\"}`) {
+	if said := s.say("c1", initialize, initialized, call("me")); !strings.Contains(said, `corp:ada of acme, {\"groups\":[\"eng\"],\"scope\":\"mcp\"}`) {
 		t.Errorf("%s", said)
 	}
 	connection, err := s.store.Connection(t.Context(), "c1")
