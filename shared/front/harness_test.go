@@ -108,8 +108,13 @@ func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 func (w *world) handler() *front.HTTP {
 	opts := w.opts
-	opts.Host = host.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
+	opts.Host = w.newHost()
 	return front.New(opts)
+}
+
+// newHost returns a host of a function that has just started.
+func (w *world) newHost() *host.Host {
+	return host.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
 }
 
 // answer is a whole response, with the time of each flush.

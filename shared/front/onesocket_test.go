@@ -1,14 +1,12 @@
 package front_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,76 +20,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// link is the WebSocket API and one client of a group: what it sent, and what it got.
+// link is the WebSocket API and one client of a group.
 type link struct {
+	*api
 	w     *world
 	query url.Values
 	conn  string
-	conns int
+	conns []string    // that there have been
 	over  http.Header // of the request that asks for a connection
-
-	mu   sync.Mutex // of the fields below
-	got  []string
-	gone map[string]bool
 }
 
 func (w *world) link(query url.Values) *link {
-	return &link{w: w, query: query, gone: map[string]bool{}, over: http.Header{}}
-}
-
-// Post implements session.Clients.
-func (l *link) Post(_ context.Context, conn string, data []byte) error {
-	if l.isGone(conn) {
-		return session.Errorf(session.Closed, "simulated: gone")
-	}
-	l.gets(data)
-	return nil
-}
-
-func (l *link) gets(data []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.got = append(l.got, string(data))
-}
-
-func (l *link) isGone(conn string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.gone[conn]
-}
-
-func (l *link) loses(conn string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.gone[conn] = true
-}
-
-// Close implements session.Clients.
-func (l *link) Close(_ context.Context, conn string) error {
-	l.loses(conn)
-	return nil
+	return &link{api: newAPI(), w: w, query: query, over: http.Header{}}
 }
 
 // socket serves one event by a function that was made for it.
 func (l *link) socket(serve func(*front.Socket)) {
-	opts, owed := l.w.opts, []session.ID(nil)
-	opts.Host = host.New(l.w.store, l.w.backend, l.w.limits).WithClients(l)
-	k := front.NewSocket(front.SocketOptions{Options: opts, Push: func(_ context.Context, id session.ID) error {
-		owed = append(owed, id)
-		return nil
-	}})
-	serve(k)
-	for _, id := range owed {
-		if err := k.Push(l.w.t.Context(), id); err != nil {
-			l.w.t.Error(err)
-		}
-	}
+	l.w.t.Helper()
+	opts := l.w.opts
+	opts.Host = l.w.newHost().WithClients(l)
+	serveSocket(l.w.t, opts, serve)
 }
 
 func (l *link) connect() (status int) {
 	l.w.t.Helper()
-	l.conns++
-	l.conn = "c" + strconv.Itoa(l.conns)
+	l.conn = "c" + strconv.Itoa(len(l.conns)+1)
+	l.conns = append(l.conns, l.conn)
 	r := httptest.NewRequestWithContext(l.w.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+l.query.Encode(), nil)
 	r.Header = l.over
 	l.socket(func(k *front.Socket) { status, _, _ = k.Connect(l.w.t.Context(), l.conn, r) })
@@ -116,19 +70,19 @@ func (l *link) say(raw string) []string {
 	l.w.t.Helper()
 	l.socket(func(k *front.Socket) {
 		if reply := k.Message(l.w.t.Context(), l.conn, []byte(raw)); reply != nil {
-			l.gets(reply)
+			l.gets(l.conn, reply)
 		}
 	})
 	time.Sleep(time.Second)
 	return l.heard()
 }
 
-func (l *link) heard() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	got := l.got
-	l.got = nil
-	return got
+// heard returns what the client has got over its connections since the last call.
+func (l *link) heard() (all []string) {
+	for _, conn := range l.conns {
+		all = append(all, l.take(conn)...)
+	}
+	return all
 }
 
 // pushes sends a message of a server outside of requests.
@@ -281,7 +235,7 @@ func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 		}
 		second := l.conn
 		w.backend.tool("tool1", func(r run) {
-			l.loses(first)
+			_ = l.Close(r.ctx, first)
 			time.Sleep(10 * time.Second) // the connection has been up for a while
 			r.end(`{"content":[{"type":"resource_link","uri":"a:b","name":"a"}]}`)
 		})

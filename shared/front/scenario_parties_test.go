@@ -1,12 +1,10 @@
 package front_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"runtime"
 	"slices"
@@ -25,17 +23,16 @@ import (
 // a server's tools can ask their clients.
 type hall struct {
 	*stage
+	*api
 	batch sync.Mutex // one batch at a time, as a runner sends them for each session
 
-	mu     sync.Mutex
-	posted map[string][]string    // the messages that were posted to each connection, in order
-	gone   map[string]bool        // connections
-	asked  map[string]chan string // answers by session and question
-	conns  int                    // that there have been
+	mu    sync.Mutex
+	asked map[string]chan string // answers by session and question
+	conns int                    // that there have been
 }
 
 func newHall(s *stage) *hall {
-	h := &hall{stage: s, posted: map[string][]string{}, gone: map[string]bool{}, asked: map[string]chan string{}}
+	h := &hall{stage: s, api: newAPI(), asked: map[string]chan string{}}
 	s.answered = h.hear
 	for _, server := range []string{"quiet", "pushy"} {
 		s.awake(server)
@@ -46,41 +43,14 @@ func newHall(s *stage) *hall {
 	return h
 }
 
-// Post implements session.Clients.
-func (h *hall) Post(_ context.Context, conn string, data []byte) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.gone[conn] {
-		return session.Errorf(session.Closed, "simulated: gone")
-	}
-	h.posted[conn] = append(h.posted[conn], string(data))
-	return nil
-}
-
-// Close implements session.Clients.
-func (h *hall) Close(_ context.Context, conn string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.gone[conn] = true
-	return nil
-}
-
 // socket serves one event of the WebSocket API by a function that was made for it.
 func (h *hall) socket(serve func(*front.Socket)) {
+	h.t.Helper()
 	host, leave := h.host()
 	defer leave()
-	opts, owed := h.opts, []session.ID(nil)
+	opts := h.opts
 	opts.Host = host.WithClients(h)
-	k := front.NewSocket(front.SocketOptions{Options: opts, Push: func(_ context.Context, id session.ID) error {
-		owed = append(owed, id)
-		return nil
-	}})
-	serve(k)
-	for _, id := range owed {
-		if err := k.Push(h.t.Context(), id); err != nil {
-			h.t.Error(err)
-		}
-	}
+	serveSocket(h.t, opts, serve)
 }
 
 // connect asks for a connection.
@@ -89,10 +59,7 @@ func (h *hall) connect(query url.Values, headers ...string) (conn string, status
 	h.conns++
 	conn = fmt.Sprint("c", h.conns)
 	h.mu.Unlock()
-	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+query.Encode(), nil)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
+	r := request("GET", "/local?"+query.Encode(), "", headers...)
 	h.socket(func(k *front.Socket) { status, _, _ = k.Connect(h.t.Context(), conn, r) })
 	return conn, status
 }
@@ -418,11 +385,7 @@ func (p *wsParty) take(raw string) {
 
 func (p *wsParty) heard() []string {
 	settle()
-	p.h.mu.Lock()
-	posted := p.h.posted[p.conn]
-	delete(p.h.posted, p.conn)
-	p.h.mu.Unlock()
-	for _, raw := range posted {
+	for _, raw := range p.h.take(p.conn) {
 		p.take(raw)
 	}
 	all := p.told

@@ -3,8 +3,7 @@ package front_test
 import (
 	"context"
 	"encoding/json"
-	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,144 +14,119 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// sockets is the world of WebSocket clients: the API with its connections, and a server.
-// Each event is served by a function that was made for it.
-type sockets struct {
-	t       *testing.T
-	store   session.Store
-	tools   map[string]func(say func(raw string, final bool))
-	limits  host.Limits
-	record  bool // the server has a handshake record
-	adjust  func(*front.Options)
-	mu      sync.Mutex
-	got     map[string][]string // what was posted, by connection
-	gone    map[string]bool
-	pushes  []session.ID // who asked to be pushed to
-	handled []string     // what the server got
+// api is the WebSocket API of clients: its connections, and what was posted to them.
+type api struct {
+	mu   sync.Mutex
+	got  []posted // since the last take
+	gone map[string]bool
 }
 
-func newSockets(t *testing.T) *sockets {
-	w := &sockets{
-		t: t, store: sessiontest.NewMemory(), got: map[string][]string{}, gone: map[string]bool{},
-		tools: map[string]func(say func(string, bool)){},
+type posted struct{ conn, text string }
+
+func newAPI() *api { return &api{gone: map[string]bool{}} }
+
+// Post implements session.Clients.
+func (a *api) Post(_ context.Context, conn string, data []byte) error {
+	if a.isGone(conn) {
+		return session.Errorf(session.Closed, "simulated: gone")
 	}
-	if err := w.store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: session.RecordFor("tenant", "d"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
-	}); err != nil {
-		t.Fatal(err)
+	a.gets(conn, data)
+	return nil
+}
+
+// gets has the client of a connection get a message.
+func (a *api) gets(conn string, data []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.got = append(a.got, posted{conn, string(data)})
+}
+
+// Close implements session.Clients.
+func (a *api) Close(_ context.Context, conn string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone[conn] = true
+	return nil
+}
+
+func (a *api) isGone(conn string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gone[conn]
+}
+
+// take returns what the client of a connection has got since its last call, in order.
+func (a *api) take(conn string) (texts []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.got = slices.DeleteFunc(a.got, func(p posted) bool {
+		if p.conn == conn {
+			texts = append(texts, p.text)
+		}
+		return p.conn == conn
+	})
+	return texts
+}
+
+// newSocket returns a function for WebSockets that was just started. owed gets the sessions
+// for which it wants to be invoked again.
+func newSocket(opts front.Options, owed *[]session.ID) *front.Socket {
+	return front.NewSocket(front.SocketOptions{Options: opts, Push: func(_ context.Context, id session.ID) error {
+		*owed = append(*owed, id)
+		return nil
+	}})
+}
+
+// serveSocket serves one event of the API by a function that was made for it, and then the
+// pushes that this function asks for.
+func serveSocket(t *testing.T, opts front.Options, serve func(*front.Socket)) {
+	t.Helper()
+	var owed []session.ID
+	k := newSocket(opts, &owed)
+	serve(k)
+	for _, id := range owed {
+		if err := k.Push(t.Context(), id); err != nil {
+			t.Error(err)
+		}
 	}
-	return w
+}
+
+// sockets is a world of WebSocket clients. Each event is served by a function that was made
+// for it.
+type sockets struct {
+	*world
+	*api
+	adjust func(*front.Options) // of each new function
+	pushes []session.ID         // who asked to be pushed to
+}
+
+func newSockets(w *world) *sockets {
+	s := &sockets{world: w, api: newAPI(), adjust: func(*front.Options) {}}
+	w.backend.clients = s.api
+	return s
 }
 
 func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
-	synctest.Test(t, func(t *testing.T) { test(t, newSockets(t)) })
+	bubble(t, func(t *testing.T, w *world) { test(t, newSockets(w)) })
 }
 
 // function returns a function that was just started.
 func (w *sockets) function() *front.Socket {
-	o := front.SocketOptions{
-		Options: front.Options{
-			Servers: func(name string) (host.Server, bool) {
-				return host.Server{Name: name, Digest: "d", Record: w.record}, name == "s"
-			},
-			Unserved: func(name string) string {
-				if name == "weather" {
-					return "WEATHER_KEY is not set"
-				}
-				return ""
-			},
-			Host: host.New(w.store, w, w.limits).WithClients(w),
-			Auth: principal(func(r *http.Request) (string, error) {
-				if r.Header.Get("Authorization") == "nobody" {
-					return "", session.Unauthenticated
-				}
-				return "ada" + r.Header.Get("Authorization"), nil
-			}),
-		},
-		Push: func(_ context.Context, id session.ID) error { w.pushes = append(w.pushes, id); return nil },
-	}
-	if w.adjust != nil {
-		w.adjust(&o.Options)
-	}
-	return front.NewSocket(o)
+	opts := w.opts
+	opts.Host = w.newHost().WithClients(w.api)
+	w.adjust(&opts)
+	return newSocket(opts, &w.pushes)
 }
-
-func (w *sockets) Post(_ context.Context, conn string, data []byte) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.gone[conn] {
-		return session.Errorf(session.Closed, "simulated: gone")
-	}
-	w.got[conn] = append(w.got[conn], string(data))
-	return nil
-}
-
-func (w *sockets) Close(_ context.Context, conn string) error {
-	w.cut(conn)
-	return nil
-}
-
-func (w *sockets) cut(conn string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.gone[conn] = true
-}
-
-// Deliver implements host.Backend: an unknown tool answers {}.
-func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
-	w.mu.Lock()
-	w.handled = append(w.handled, string(d.Raw))
-	w.mu.Unlock()
-	if len(d.Requests) == 0 {
-		return nil, nil
-	}
-	ctx = context.WithoutCancel(ctx)
-	index := session.Index(0)
-	say := func(raw string, final bool) {
-		index++
-		err := host.Outlet{Store: w.store, Clients: w}.Append(ctx, d.Address, session.Batch{
-			Session: d.Session, Stream: d.Stream, First: index, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
-		})
-		if err != nil {
-			w.t.Error(err)
-		}
-	}
-	name, _ := wire.String(wire.Lookup(d.Raw, "params", "name"))
-	tool := w.tools[name]
-	if tool == nil {
-		result := `{}`
-		if m, _ := wire.String(wire.Lookup(d.Raw, "method")); m == wire.MethodInitialize {
-			result = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`
-		}
-		tool = func(say func(string, bool)) {
-			say(string(wire.ResultResponse(d.Requests[0], json.RawMessage(result))), true)
-		}
-	}
-	go tool(say)
-	return tender{}, nil
-}
-
-func (w *sockets) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
-	return tender{}, nil
-}
-func (w *sockets) Answer(context.Context, session.Answer, session.Box) error { return nil }
-func (w *sockets) End(context.Context, session.Session, session.Box) error   { return nil }
 
 // connect asks for a connection; headers are pairs.
 func (w *sockets) connect(conn, query string, headers ...string) (status int, protocol, body string) {
 	w.t.Helper()
-	r := httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+query, nil)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Add(headers[i], headers[i+1])
-	}
-	status, protocol, raw := w.function().Connect(w.t.Context(), conn, r)
+	status, protocol, raw := w.function().Connect(w.t.Context(), conn, request("GET", "/local?"+query, "", headers...))
 	return status, protocol, string(raw)
 }
 
@@ -163,15 +137,6 @@ func (w *sockets) send(conn, data string) string {
 	reply := w.function().Message(w.t.Context(), conn, []byte(data))
 	synctest.Wait()
 	return string(reply)
-}
-
-// take returns the messages that were pushed to a connection since its last call.
-func (w *sockets) take(conn string) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	got := w.got[conn]
-	delete(w.got, conn)
-	return got
 }
 
 const (
@@ -186,7 +151,7 @@ func wsCall(id, name string) string {
 // open opens a session over a connection, and returns its id.
 func (w *sockets) open(conn string) session.ID {
 	w.t.Helper()
-	if status, _, body := w.connect(conn, "server=s&event-ids=1"); status != 200 {
+	if status, _, body := w.connect(conn, "server=pushy&event-ids=1"); status != 200 {
 		w.t.Fatalf("connect: %d %s", status, body)
 	}
 	reply := w.send(conn, wsInitialize)
@@ -208,21 +173,21 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"all is well":           {"server=s", nil, 200, ""},
-		"mcp offered":           {"server=s", []string{"Sec-WebSocket-Protocol", "foo, mcp"}, 200, "mcp"},
-		"mcp not offered":       {"server=s", []string{"Sec-WebSocket-Protocol", "foo"}, 400, "offer mcp"},
-		"page from elsewhere":   {"server=s", []string{"Origin", "https://evil.example"}, 403, "Origin"},
-		"page from here":        {"server=s", []string{"Origin", "http://localhost"}, 200, ""},
-		"page of another port":  {"server=s", []string{"Origin", "http://localhost:3000"}, 403, "--allow-origin"},
+		"all is well":           {"server=pushy", nil, 200, ""},
+		"mcp offered":           {"server=pushy", []string{"Sec-WebSocket-Protocol", "foo, mcp"}, 200, "mcp"},
+		"mcp not offered":       {"server=pushy", []string{"Sec-WebSocket-Protocol", "foo"}, 400, "offer mcp"},
+		"page from elsewhere":   {"server=pushy", []string{"Origin", "https://evil.example"}, 403, "Origin"},
+		"page from here":        {"server=pushy", []string{"Origin", "http://localhost"}, 200, ""},
+		"page of another port":  {"server=pushy", []string{"Origin", "http://localhost:3000"}, 403, "--allow-origin"},
 		"no server":             {"", nil, 400, "?server=NAME"},
 		"unknown server":        {"server=other", nil, 404, "no such server"},
 		"not served":            {"server=weather", nil, 503, `server \"weather\" is not served: WEATHER_KEY is not set`},
-		"not served to nobody":  {"server=weather", []string{"Authorization", "nobody"}, 401, "not authenticated"},
-		"nobody":                {"server=s", []string{"Authorization", "nobody"}, 401, "not authenticated"},
-		"unknown session":       {"server=s&session=unknown", nil, 404, "no such session"},
-		"event id, no session":  {"server=s&last-event-id=1", nil, 400, "add session=ID"},
-		"malformed event id":    {"server=s&session=x&last-event-id=1/./", nil, 400, "malformed"},
-		"event id of no stream": {"server=s&session=x&last-event-id=1/abc", nil, 404, "no such session"},
+		"not served to nobody":  {"server=weather", []string{"Authorization", "Bearer nobody"}, 401, "not authenticated"},
+		"nobody":                {"server=pushy", []string{"Authorization", "Bearer nobody"}, 401, "not authenticated"},
+		"unknown session":       {"server=pushy&session=unknown", nil, 404, "no such session"},
+		"event id, no session":  {"server=pushy&last-event-id=1", nil, 400, "add session=ID"},
+		"malformed event id":    {"server=pushy&session=x&last-event-id=1/./", nil, 400, "malformed"},
+		"event id of no stream": {"server=pushy&session=x&last-event-id=1/abc", nil, 404, "no such session"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inSockets(t, func(t *testing.T, w *sockets) {
@@ -237,8 +202,7 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 
 func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.record = true
-		w.connect("c1", "server=s")
+		w.connect("c1", "server=known")
 		got := []string{w.send("c1", wsInitialize), w.send("c1", wsInitialized), w.send("c1", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)}
 		want := []string{
 			`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`,
@@ -246,7 +210,7 @@ func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
-		if len(w.take("c1")) != 0 || len(w.handled) != 0 {
+		if len(w.take("c1")) != 0 || len(w.backend.got) != 0 {
 			t.Error("something went further than the function")
 		}
 	})
@@ -254,8 +218,7 @@ func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 
 func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.record = true
-		if status, _, body := w.connect("c1", "server=s&event-ids=1"); status != 200 {
+		if status, _, body := w.connect("c1", "server=known&event-ids=1"); status != 200 {
 			t.Fatal(status, body)
 		}
 		w.send("c1", wsInitialize)
@@ -272,17 +235,17 @@ func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T)
 
 func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.connect("c1", "server=s")
+		w.connect("c1", "server=pushy")
 		w.send("c1", wsInitialize)
 		w.send("c1", wsInitialized)
 		if got := w.take("c1"); len(got) != 1 || !strings.Contains(got[0], `"protocolVersion":"2025-11-25"`) {
 			t.Fatalf("initialize was answered by %q", got)
 		}
-		w.tools["steps"] = func(say func(string, bool)) {
+		w.backend.tool("steps", func(r run) {
 			time.Sleep(time.Hour) // nothing of ours runs meanwhile
-			say(said("one"), false)
-			say(`{"jsonrpc":"2.0","id":7,"result":{}}`, true)
-		}
+			r.say("one")
+			r.end(`{}`)
+		})
 		begun := time.Now()
 		if reply := w.send("c1", wsCall("7", "steps")); reply != "" || time.Since(begun) > 2*time.Second {
 			t.Fatalf("after %s the reply was %s", time.Since(begun), reply)
@@ -321,7 +284,7 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 
 func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.connect("c1", "server=s")
+		w.connect("c1", "server=pushy")
 		replies := make(chan string, 2)
 		for _, m := range []string{wsCall("1", "x"), wsInitialized} {
 			go func() { replies <- string(w.function().Message(t.Context(), "c1", []byte(m))) }()
@@ -340,7 +303,7 @@ func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
 
 func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.connect("c1", "server=s")
+		w.connect("c1", "server=pushy")
 		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32600`) || !strings.Contains(reply, "send initialize first") {
 			t.Errorf("got %s", reply)
 		}
@@ -350,13 +313,13 @@ func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 func TestSocketResumesOnANewConnection(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		id := w.open("c1")
-		w.tools["steps"] = func(say func(string, bool)) {
+		w.backend.tool("steps", func(r run) {
 			for _, n := range []string{"one", "two", "three"} {
 				time.Sleep(time.Minute)
-				say(said(n), false)
+				r.say(n)
 			}
-			say(`{"jsonrpc":"2.0","id":7,"result":{}}`, true)
-		}
+			r.end(`{}`)
+		})
 		accepted := w.send("c1", wsCall("7", "steps"))
 		if request := wire.Lookup([]byte(accepted), "params", "requestId"); string(request) != "7" {
 			t.Fatalf("the reply was %s", accepted)
@@ -369,7 +332,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 		last, _ := wire.String(wire.Lookup([]byte(got[1]), "params", "eventId"))
 		time.Sleep(time.Minute) // "two" goes to a connection whose client is no longer there
 
-		status, _, body := w.connect("c2", "server=s&session="+string(id)+"&last-event-id="+last)
+		status, _, body := w.connect("c2", "server=pushy&session="+string(id)+"&last-event-id="+last)
 		if status != 200 || !w.gone["c1"] {
 			t.Fatalf("got %d %s, old connection closed: %v", status, body, w.gone["c1"])
 		}
@@ -390,12 +353,9 @@ func TestSocketResumesARequestOfWhichNothingHadArrived(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		id := w.open("c1")
 		proceed := make(chan struct{})
-		w.tools["late"] = func(say func(string, bool)) {
-			<-proceed
-			say(`{"jsonrpc":"2.0","id":7,"result":{}}`, true)
-		}
+		w.backend.tool("late", func(r run) { <-proceed; r.end(`{}`) })
 		last, _ := wire.String(wire.Lookup([]byte(w.send("c1", wsCall("7", "late"))), "params", "eventId"))
-		w.connect("c2", "server=s&session="+string(id)+"&last-event-id="+last)
+		w.connect("c2", "server=pushy&session="+string(id)+"&last-event-id="+last)
 		close(proceed)
 		synctest.Wait()
 		time.Sleep(time.Minute)
@@ -413,14 +373,14 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 			t.Errorf("over the old connection: %s", reply)
 		}
 		time.Sleep(6 * 24 * time.Hour)
-		if status, _, body := w.connect("c2", "server=s&session="+string(id)); status != 200 {
+		if status, _, body := w.connect("c2", "server=pushy&session="+string(id)); status != 200 {
 			t.Fatalf("got %d %s", status, body)
 		}
 		if len(w.pushes) != 0 {
 			t.Error("nothing is owed, but a push was asked for")
 		}
 		w.send("c2", wsCall("1", "x"))
-		if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{}}`}, w.take("c2")); diff != "" {
+		if diff := cmp.Diff([]string{called}, w.take("c2")); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -428,11 +388,9 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 
 func TestSocketSessionWhoseInitializeFailedIsNone(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.connect("c1", "server=s")
-		w.tools["fails"] = func(say func(string, bool)) {
-			say(`{"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"mcp_init: no"}}`, true)
-		}
-		w.send("c1", strings.Replace(wsInitialize, `"params":{`, `"params":{"name":"fails",`, 1))
+		w.connect("c1", "server=pushy")
+		w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"mcp_init: no"}`) })
+		w.send("c1", wsInitialize)
 		if got := w.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
 			t.Errorf("pushed %q", got)
 		}
@@ -456,8 +414,8 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 			}
 			return res.StatusCode, res.Headers, res.Body
 		}
-		status, headers, body := invoke(`{"headers":{"Host":"localhost","Sec-WebSocket-Protocol":"mcp"},"queryStringParameters":{"server":"s","event-ids":"1"},` +
-			`"multiValueQueryStringParameters":{"server":["s"],"event-ids":["1"]},"requestContext":{"routeKey":"$connect","connectionId":"c1"}}`)
+		status, headers, body := invoke(`{"headers":{"Host":"localhost","Sec-WebSocket-Protocol":"mcp"},"queryStringParameters":{"server":"pushy","event-ids":"1"},` +
+			`"multiValueQueryStringParameters":{"server":["pushy"],"event-ids":["1"]},"requestContext":{"routeKey":"$connect","connectionId":"c1"}}`)
 		if status != 200 || headers["Sec-WebSocket-Protocol"] != "mcp" || body != "" {
 			t.Errorf("connect: %d %v %s", status, headers, body)
 		}
@@ -485,8 +443,8 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		w.open("c1")
-		counting := sessiontest.NewCounting(w.store)
-		w.store = counting
+		counting := sessiontest.NewCounting(w.store.Store)
+		w.store.Store = counting
 		warm := w.function()
 		for _, reads := range []int{2, 1} { // the connection, and the session
 			counting.Reset()
@@ -500,10 +458,8 @@ func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
 
 func TestSocketSaysNothingOfItsInsides(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
-		w.connect("c1", "server=s")
-		w.store = intercept.New(w.store, func(context.Context, *intercept.Call, func(context.Context) error) error {
-			panic("the disk is on fire")
-		})
+		w.connect("c1", "server=pushy")
+		w.store.failing(func(string) error { panic("the disk is on fire") })
 		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32603`) || strings.Contains(reply, "fire") {
 			t.Errorf("got %s", reply)
 		}
