@@ -122,7 +122,7 @@ func (g *guarded) victim() victim {
 	}
 	_, stream, _ := strings.Cut(a.lastID(g.t), "/")
 	v.requested = "0/" + stream
-	run{g.t.Context(), g.count, session.ID(v.session), session.Standalone, nil, session.Address{}, nil}.say("secret")
+	run{ctx: g.t.Context(), store: g.count, session: session.ID(v.session)}.say("secret")
 	v.common = "0"
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
 	defer cancel()

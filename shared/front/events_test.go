@@ -40,10 +40,10 @@ func eventWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := run{t.Context(), w.store, eventSession, eventStream, []json.RawMessage{[]byte("1")}, session.Address{}, nil}
+	r := run{ctx: t.Context(), store: w.store, session: eventSession, stream: eventStream, requests: []json.RawMessage{[]byte("1")}}
 	r.say("working")
 	r.end(`{"content":[]}`)
-	run{t.Context(), w.store, eventSession, session.Standalone, nil, session.Address{}, nil}.say("news")
+	run{ctx: t.Context(), store: w.store, session: eventSession}.say("news")
 	return w
 }
 

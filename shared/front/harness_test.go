@@ -341,7 +341,7 @@ func (c *client) get(last string) *answer {
 // push appends to the standalone stream of the session.
 func (c *client) push(text string) {
 	c.w.t.Helper()
-	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Standalone, nil, session.Address{}, nil}.say(text)
+	run{ctx: c.w.t.Context(), store: c.w.backend.store, session: session.ID(c.session)}.say(text)
 }
 
 // backend is a server whose tools are Go functions. It stands for the relay, the box and
@@ -368,6 +368,7 @@ type run struct {
 	requests []json.RawMessage
 	address  session.Address
 	clients  session.Clients // nil: nothing is pushed
+	turn     sync.Locker     // held while a batch is written; nil: batches of a session may be written at once
 }
 
 func (b *backend) tool(name string, f func(run)) {
@@ -389,7 +390,7 @@ func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (
 		return nil, err
 	}
 	owed := tender{b.tend}
-	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients}
+	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients, nil}
 	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
 		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
 		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)
@@ -438,6 +439,10 @@ var seq atomic.Int64
 
 // append writes one event behind the last. The host may write to the stream meanwhile.
 func (r run) append(raw string, final bool) {
+	if r.turn != nil {
+		r.turn.Lock()
+		defer r.turn.Unlock()
+	}
 	err := error(session.Conflict)
 	for errors.Is(err, session.Conflict) {
 		var tail session.Tail
@@ -454,7 +459,7 @@ func (r run) append(raw string, final bool) {
 
 // say sends a notification; end sends the response to the first request.
 func (r run) say(text string) {
-	r.append(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"`+text+`"}}`, false)
+	r.append(said(text), false)
 }
 
 func (r run) end(result string) {

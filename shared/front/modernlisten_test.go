@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -26,7 +25,7 @@ func listening(filter string) ask {
 func (w *world) pushed(raw string) {
 	w.t.Helper()
 	id := host.PinnedID(host.Caller{Server: host.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
-	run{w.t.Context(), w.backend.store, id, session.Standalone, nil, session.Address{}, nil}.append(raw, false)
+	run{ctx: w.t.Context(), store: w.backend.store, session: id}.append(raw, false)
 }
 
 const stamp = `"_meta":{"io.modelcontextprotocol/subscriptionId":41}`

@@ -220,7 +220,7 @@ func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
 		c.call("s2__echo")
 		push := func(server, text string) {
 			of := host.MemberID(session.ID(c.session), server)
-			run{t.Context(), w.backend.store, of, session.Standalone, nil, session.Address{}, nil}.say(text)
+			run{ctx: t.Context(), store: w.backend.store, session: of}.say(text)
 		}
 		push("s0", "one")
 		push("s2", "two")

@@ -156,7 +156,7 @@ func (w *world) pushedBy(server, raw string) {
 	w.t.Helper()
 	s, _ := w.opts.Servers(server)
 	id := host.PinnedID(host.Caller{Server: s, Tenant: "tenant", Principal: "ada"})
-	run{w.t.Context(), w.backend.store, id, session.Standalone, nil, session.Address{}, nil}.append(raw, false)
+	run{ctx: w.t.Context(), store: w.backend.store, session: id}.append(raw, false)
 }
 
 // One subscription brings a client the changes of all servers, and the updates of a

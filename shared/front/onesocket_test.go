@@ -90,7 +90,7 @@ func (l *link) pushes(of session.ID, server, text string) {
 	l.w.t.Helper()
 	id := host.MemberID(of, server)
 	a := session.Address{Session: id, Stream: session.Standalone, Conn: l.conn, EventIDs: l.query.Get("event-ids") == "1", Through: &session.Through{Group: of, Server: server}}
-	run{l.w.t.Context(), l.w.backend.store, id, session.Standalone, nil, a, l}.say(text)
+	run{ctx: l.w.t.Context(), store: l.w.backend.store, session: id, address: a, clients: l}.say(text)
 }
 
 // messages returns the texts that are not notifications of event ids.

@@ -26,7 +26,7 @@ func (c *sseClient) ofMember(server string) session.ID {
 func (c *sseClient) pushes(server, text string) {
 	c.w.t.Helper()
 	a := session.Address{Session: c.ofMember(server), Stream: session.Standalone, LegacySSE: true}
-	run{c.w.t.Context(), c.w.backend.store, c.ofMember(server), session.Standalone, nil, a, nil}.say(text)
+	run{ctx: c.w.t.Context(), store: c.w.backend.store, session: c.ofMember(server), address: a}.say(text)
 	synctest.Wait()
 }
 

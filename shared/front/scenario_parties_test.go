@@ -73,27 +73,10 @@ type voice struct {
 
 // tool adds a tool to the servers.
 func (h *hall) tool(name string, f func(voice)) {
-	h.backend.tool(name, func(r run) { f(voice{r, h}) })
-}
-
-func (v voice) append(raw string, final bool) {
-	v.h.batch.Lock()
-	defer v.h.batch.Unlock()
-	tail, err := v.store.Tail(v.ctx, v.session, v.stream)
-	if err == nil {
-		err = host.Outlet{Store: v.store, Clients: v.h}.Append(v.ctx, v.address, session.Batch{
-			Session: v.session, Stream: v.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
-		})
-	}
-	if err != nil {
-		v.h.t.Error(err)
-	}
-}
-
-func (v voice) say(text string) { v.append(said(text), false) }
-
-func (v voice) end(result string) {
-	v.append(`{"jsonrpc":"2.0","id":`+string(v.requests[0])+`,"result":`+result+`}`, true)
+	h.backend.tool(name, func(r run) {
+		r.clients, r.turn = h, &h.batch
+		f(voice{r, h})
+	})
 }
 
 // aside returns a voice for messages outside of requests.

@@ -98,7 +98,7 @@ func storyTools(w *world) {
 	})
 	w.backend.tool("long", func(r run) { time.Sleep(time.Minute); r.end(result) })
 	w.backend.tool("install", func(r run) {
-		run{r.ctx, r.store, r.session, session.Standalone, nil, session.Address{}, nil}.append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
+		run{ctx: r.ctx, store: r.store, session: r.session}.append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
 		r.end(result)
 	})
 	w.backend.tool("both", func(r run) {
