@@ -202,11 +202,11 @@ func signal(t *testing.T, r rig) {
 
 func stop(t *testing.T, r rig) {
 	id := r.waits("a")
-	if err := r.Fleet.Stop(t.Context(), id, "idle, says ä"); err != nil {
+	if err := r.Fleet.Stop(t.Context(), id, "idle & says ä"); err != nil {
 		t.Fatal(err)
 	}
 	r.Ended(t, id)
-	if s := r.only(); s.State != fleet.Stopped || s.ExitCode != 0 || s.Signal != "" || s.Reason != "idle, says ä" {
+	if s := r.only(); s.State != fleet.Stopped || s.ExitCode != 0 || s.Signal != "" || s.Reason != "idle & says ä" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -215,7 +215,7 @@ func lateStop(t *testing.T, r rig) {
 	id := r.run("a", r.Exits3)
 	r.Ended(t, id)
 	before := r.only()
-	for _, id := range []string{"", "nobody", id} {
+	for _, id := range []string{"", "nobody", "a/b?c", id} {
 		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
 			t.Errorf("stop %q: %v", id, err)
 		}

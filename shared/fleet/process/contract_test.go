@@ -28,32 +28,43 @@ func (l *ledger) of(what, id string) chan fleet.Status {
 }
 
 func TestPoolKeepsTheContract(t *testing.T) {
-	fleettest.Run(t, func(t *testing.T) fleettest.Harness {
-		l := &ledger{chans: map[string]chan fleet.Status{}}
-		h := newHarness(t, func(c *Config) {
-			c.MaxTasks = fleettest.Room
-			c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
-			c.Output = func(s fleet.Status, _ string) {
-				select {
-				case l.of("line ", s.ID) <- s:
-				case <-time.After(20 * time.Second):
-				}
-			}
+	for name, reached := range map[string]func(*testing.T, *Pool) fleet.Fleet{
+		"itself":             func(_ *testing.T, p *Pool) fleet.Fleet { return p },
+		"through the client": func(t *testing.T, p *Pool) fleet.Fleet { return serve(t, p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fleettest.Run(t, func(t *testing.T) fleettest.Harness { return contract(t, reached) })
 		})
-		role := func(name string) map[string]string {
-			return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
-		}
-		return fleettest.Harness{
-			Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
-			Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
-			Kill: func(t *testing.T, id string) {
-				if err := syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-			},
-			Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+	}
+}
+
+// contract returns a pool, as reached gives it, for the tests of every fleet.
+func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleettest.Harness {
+	t.Helper()
+	l := &ledger{chans: map[string]chan fleet.Status{}}
+	h := newHarness(t, func(c *Config) {
+		c.MaxTasks = fleettest.Room
+		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
+		c.Output = func(s fleet.Status, _ string) {
+			select {
+			case l.of("line ", s.ID) <- s:
+			case <-time.After(20 * time.Second):
+			}
 		}
 	})
+	role := func(name string) map[string]string {
+		return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
+	}
+	return fleettest.Harness{
+		Fleet: reached(t, h.Pool), Waits: role("polite"), Exits3: role("exit3"),
+		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
+		Kill: func(t *testing.T, id string) {
+			if err := syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+	}
 }
 
 func pidOf(t *testing.T, p *Pool, id string) int {
