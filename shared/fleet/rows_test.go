@@ -2,10 +2,9 @@ package fleet_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // rows maps the acceptance rows about fast places for boxes to the tests that prove them.
@@ -57,26 +56,5 @@ func TestEveryRowHasATest(t *testing.T) {
 			t.Errorf("%s has no test", row)
 		}
 	}
-	sources := map[string]string{}
-	for row, names := range rows() {
-		for _, name := range names {
-			folder, test, _ := strings.Cut(name, ":")
-			if sources[folder] == "" {
-				files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*_test.go"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, f := range files {
-					data, err := os.ReadFile(f)
-					if err != nil {
-						t.Fatal(err)
-					}
-					sources[folder] += string(data)
-				}
-			}
-			if !strings.Contains(sources[folder], "func "+test+"(") {
-				t.Errorf("%s: there is no %s in %s", row, test, folder)
-			}
-		}
-	}
+	commontest.RowsHaveTests(t, "../..", "shared/fleet", rows())
 }
