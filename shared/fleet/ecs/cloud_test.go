@@ -58,8 +58,9 @@ type wholeStack struct {
 	sweeper *relayhost.Sweeper
 	id      session.ID
 
-	dies  phase                     // where the first task is killed
-	hangs bool                      // the first task never sends hello, but goes on running
+	dies  phase                     // where the first tasks are killed
+	hangs bool                      // the first tasks never send hello, but go on running
+	first int                       // how many tasks are first ones
 	tell  func(func(), *wholeStack) // decides when the event of a stopped task is delivered; its argument delivers one event
 
 	live     sync.Mutex
@@ -97,7 +98,7 @@ func newWholeStack(t *testing.T) *wholeStack {
 	}
 	s := &wholeStack{
 		fake: newFake(), t: t, store: sessiontest.NewMemory(), machines: map[string]*machine{}, executed: map[string]int{},
-		tell: func(told func(), _ *wholeStack) { told() },
+		tell: func(told func(), _ *wholeStack) { told() }, first: 1,
 	}
 	s.fleet = open(t, s.fake, nil)
 	c := relayhost.Config{
@@ -159,7 +160,7 @@ func (s *wholeStack) boot(token string) {
 		s.live.Unlock()
 		return
 	}
-	m := &machine{s: s, task: task, first: s.begun == 0, last: time.Now()}
+	m := &machine{s: s, task: task, first: s.begun < s.first, last: time.Now()}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	s.begun++
 	s.machines[token] = m
@@ -201,7 +202,7 @@ func (m *machine) run() {
 	m.stop(code)
 }
 
-// ends kills the task if the test has chosen this phase for the first task.
+// ends kills the task if it is a first one, and the test has chosen this phase.
 func (m *machine) ends(at phase, after time.Duration) bool {
 	if !m.first || m.s.dies != at {
 		return false

@@ -70,6 +70,7 @@ func TestADisabledFleetAsksForNothing(t *testing.T) {
 	}
 }
 
+// A box gets no role: neither request has a taskRoleArn.
 func TestWhatECSIsAskedFor(t *testing.T) {
 	f := newFake()
 	if _, err := open(t, f, nil).Run(t.Context(), taskFor("token-1")); err != nil {
@@ -112,20 +113,6 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 		)})},
 	}, run); d != "" {
 		t.Error("run", d)
-	}
-}
-
-func TestABoxIsGivenNoRole(t *testing.T) {
-	f := newFake()
-	if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); err != nil {
-		t.Fatal(err)
-	}
-	if role, has := f.last(t, "RegisterTaskDefinition")["taskRoleArn"]; has {
-		t.Errorf("task role %v", role)
-	}
-	overrides, _ := f.last(t, "RunTask")["overrides"].(map[string]any)
-	if role, has := overrides["taskRoleArn"]; has {
-		t.Errorf("task role %v", role)
 	}
 }
 

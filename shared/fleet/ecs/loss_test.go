@@ -36,6 +36,9 @@ func TestATaskLostInAnyPhaseLeavesNothing(t *testing.T) {
 						if lost := where == inACall; lost != strings.Contains(first, "executed is not known") {
 							t.Errorf("the first call: %s", first)
 						}
+						if where == inACall && list == "as they are" && !strings.Contains(first, "killed by SIGKILL") {
+							t.Errorf("the first call does not say how its task ended: %s", first)
+						}
 						time.Sleep(4 * time.Minute) // past the sleep of its box
 						if second := s.ends(ctx, 2, 45*time.Minute); where != idle && !strings.Contains(second, `"result":{}`) {
 							t.Errorf("the second call: %s", second)
@@ -63,6 +66,26 @@ func (s *wholeStack) ends(ctx context.Context, n int, within time.Duration) stri
 		s.t.Errorf("call %d: %v", n, err)
 	}
 	return raw
+}
+
+// If a task dies at its start, one more is started, under another token. If that one dies
+// too, the request ends with an error.
+func TestAStartThatIsLostTwiceEndsTheCall(t *testing.T) {
+	for _, where := range []phase{provisioning, pending, beforeHello} {
+		t.Run(string(where), func(t *testing.T) {
+			inBubble(t, func(ctx context.Context, s *wholeStack) {
+				s.dies, s.first = where, 2
+				if got := s.ends(ctx, 1, 15*time.Minute); !strings.Contains(got, "box_unavailable: the box could not start") {
+					t.Errorf("the call: %s", got)
+				}
+				if len(s.tasks) != 2 || s.tasks[0].token == s.tasks[1].token {
+					t.Errorf("%d tasks", len(s.tasks))
+				}
+				time.Sleep(time.Hour)
+				s.settled()
+			})
+		})
+	}
 }
 
 // listsLate leaves each task out of the lists until it is 40 s old.
@@ -168,7 +191,6 @@ func TestATaskThatNobodyKnowsIsStopped(t *testing.T) {
 	for name, arrange := range map[string]func(*wholeStack){
 		"at once": func(*wholeStack) {},
 		"though stopping fails before": func(s *wholeStack) {
-			failing(s, "StopTask", 0)
 			s.before = refusing("StopTask", "ThrottlingException", 40*time.Minute)
 		},
 		"though it is listed late": listsLate,
@@ -190,20 +212,29 @@ func TestATaskThatNobodyKnowsIsStopped(t *testing.T) {
 	}
 }
 
-// The sweep stops no tasks of other programs, and no task that works.
+// The sweep stops no tasks of other programs, and no task that works. It gives up no box
+// because ECS does not answer.
 func TestATaskThatWorksIsNotStopped(t *testing.T) {
-	inBubble(t, func(ctx context.Context, s *wholeStack) {
-		s.fake.mu.Lock()
-		s.tasks = append(s.tasks, &fakeTask{arn: "arn:other", token: "other", group: "family:other", status: "RUNNING", desired: "RUNNING"})
-		s.fake.mu.Unlock()
-		for n := range 20 { // an hour of calls, each before its box falls asleep
-			if got := s.ends(ctx, n+1, 5*time.Minute); !strings.Contains(got, `"result":{}`) {
-				t.Errorf("call %d: %s", n+1, got)
-			}
-			time.Sleep(100 * time.Second)
-		}
-		if s.actions()["StopTask"] != 0 || len(s.tasks) != 2 {
-			t.Errorf("%v, %d tasks", s.actions(), len(s.tasks))
-		}
-	})
+	for name, arrange := range map[string]func(*wholeStack){
+		"tasks listed as they are": func(*wholeStack) {},
+		"tasks listed not at all":  func(s *wholeStack) { s.before = refusing("ListTasks", "ThrottlingException", time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(ctx context.Context, s *wholeStack) {
+				arrange(s)
+				s.fake.mu.Lock()
+				s.tasks = append(s.tasks, &fakeTask{arn: "arn:other", token: "other", group: "family:other", status: "RUNNING", desired: "RUNNING"})
+				s.fake.mu.Unlock()
+				for n := range 20 { // an hour of calls, each before its box falls asleep
+					if got := s.ends(ctx, n+1, 5*time.Minute); !strings.Contains(got, `"result":{}`) {
+						t.Errorf("call %d: %s", n+1, got)
+					}
+					time.Sleep(100 * time.Second)
+				}
+				if s.actions()["StopTask"] != 0 || len(s.tasks) != 2 {
+					t.Errorf("%v, %d tasks", s.actions(), len(s.tasks))
+				}
+			})
+		})
+	}
 }
