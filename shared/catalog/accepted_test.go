@@ -1,7 +1,6 @@
 package catalog_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +9,18 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
+
+// copied returns the catalog that a process has which reads the accepted copy of c.
+func copied(t *testing.T, c *catalog.Catalog) *catalog.Catalog {
+	t.Helper()
+	folder := t.TempDir()
+	write(t, folder, "accepted", string(c.Marshal()))
+	accepted, err := catalog.LoadAccepted(filepath.Join(folder, "accepted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted
+}
 
 // A process that reads the accepted copy has the same catalog as the process that read the
 // file. The form of the file does not matter, and the copy needs neither the file nor the
@@ -32,11 +43,7 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(t, folder, "accepted", string(c.Marshal()))
-			got, err := catalog.LoadAccepted(filepath.Join(folder, "accepted"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := copied(t, c)
 			if diff := cmp.Diff(readOut(c, nil), readOut(got, nil)); diff != "" {
 				t.Error(diff)
 			}
@@ -69,35 +76,20 @@ func TestAcceptedCopyThatIsNoneIsRefusedWithoutItsText(t *testing.T) {
 }
 
 func TestLimitsAndAccessAreHandedOn(t *testing.T) {
-	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {
+	c := parse(t, `{"mcpServers": {
 		"one": {"command": "/bin/one", "x-dormouse": {"limits": {"day": 5, /* a comment */ "tools": {"a*": "5/m"}}}},
 		"two": {"command": "/bin/two"},
-	}, "x-dormouse": {"limits": {"principal": "60/m"}, "access": {"tenant": "acme"}}}`), "servers.json", nil)
-	if err != nil || len(warnings) > 0 {
-		t.Fatal(warnings, err)
-	}
-	path := filepath.Join(t.TempDir(), "accepted")
-	if err := os.WriteFile(path, c.Marshal(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	again, err := catalog.LoadAccepted(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []*catalog.Catalog{c, again} {
+	}, "x-dormouse": {"limits": {"principal": "60/m"}, "access": {"tenant": "acme"}}}`, nil)
+	for _, c := range []*catalog.Catalog{c, copied(t, c)} {
 		file, servers := c.Limits()
 		if string(file) != `{"principal":"60/m"}` || len(servers) != 1 || string(servers["one"]) != `{"day":5,"tools":{"a*":"5/m"}}` || string(c.Access()) != `{"tenant":"acme"}` {
 			t.Errorf("%s, %s, %s", file, servers, c.Access())
 		}
 	}
-	for text, says := range map[string]string{
-		`{"mcpServers": {}, "x-dormouse": {"limits": []}}`: "must be an object",
-	} {
-		if _, _, err := catalog.Parse([]byte(text), "servers.json", nil); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", text, err)
-		}
+	if _, _, err := catalog.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"limits": []}}`), "servers.json", nil); err == nil || !strings.Contains(err.Error(), "must be an object") {
+		t.Errorf("limits that are a list: %v", err)
 	}
-	c, _, err = catalog.Parse([]byte(`{"mcpServers": {"one": {"command": "/bin/one", "x-dormouse": {"limits": 5}}}}`), "servers.json", nil)
+	c, _, err := catalog.Parse([]byte(`{"mcpServers": {"one": {"command": "/bin/one", "x-dormouse": {"limits": 5}}}}`), "servers.json", nil)
 	if err != nil || c.Reason("one") == "" {
 		t.Errorf("%q, %v", c.Reason("one"), err)
 	}

@@ -40,9 +40,7 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(folder, "servers.json")
-			if err := os.WriteFile(path, []byte(server(c.keys)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, folder, "servers.json", server(c.keys))
 			here, _, err := catalog.LoadHere(path, nil)
 			if err != nil {
 				t.Fatal(err)

@@ -82,10 +82,7 @@ func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
 }
 
 func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
-	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"x-dormouse": {"native": "n", "answer_timeout_sec": 5}}, "b": {"x-dormouse": {"native": "m"}}}}`), "f", nil)
-	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
-	}
+	c := parse(t, `{"mcpServers": {"a": {"x-dormouse": {"native": "n", "answer_timeout_sec": 5}}, "b": {"x-dormouse": {"native": "m"}}}}`, nil)
 	a, _ := c.Server("a")
 	b, _ := c.Server("b")
 	if a.Native != "n" || a.Record || a.AnswerTimeout != 5*time.Second || a.Digest == b.Digest {
@@ -202,23 +199,6 @@ func TestWarningsNameThePlace(t *testing.T) {
 	}
 	if s, _ := c.Server("x"); s.Args[1] != "echo ${x%y} $HOME $$ ${" {
 		t.Errorf("args[1] = %q", s.Args[1])
-	}
-}
-
-func TestLoadReadsTheFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(`{"mcpServers": {"x": {"command": "${BIN}", "oops": 1}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, warnings, err := catalog.Load(path, variables(map[string]string{"BIN": "b"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s, _ := c.Server("x"); s.Command != "b" {
-		t.Errorf("command %q", s.Command)
-	}
-	if len(warnings) != 1 || warnings[0].Position != (catalog.Position{File: path, Line: 1, Column: 44}) {
-		t.Errorf("warnings: %v", warnings)
 	}
 }
 

@@ -15,11 +15,7 @@ var noon = time.Date(2026, 11, 22, 12, 41, 7, 0, time.UTC)
 // file parses the content of mcpServers, with what follows it.
 func file(t *testing.T, servers string) *catalog.Catalog {
 	t.Helper()
-	c, _, err := catalog.Parse([]byte(`{"mcpServers":{`+servers+`}}`), "servers.json", variables(map[string]string{"X": "1"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return parse(t, `{"mcpServers":{`+servers+`}}`, map[string]string{"X": "1"})
 }
 
 func TestChangesBetweenTwoFiles(t *testing.T) {
@@ -72,11 +68,9 @@ func TestRemovedServerIsRememberedUntilItsNameComesBack(t *testing.T) {
 
 func TestAcceptedCopyHasRemovedServersAndWhoMayCall(t *testing.T) {
 	c, _ := file(t, `"a":{"command":"a"}},"x-dormouse":{"access":{"issuer":"https://one.example"}`).After(file(t, `"b":{"command":"b"}`), noon)
-	folder := t.TempDir()
-	write(t, folder, "accepted", string(c.Marshal()))
-	got, err := catalog.LoadAccepted(filepath.Join(folder, "accepted"))
-	if err != nil || got.Removed("b") != c.Removed("b") || c.Removed("b") == "" || string(got.Access()) != string(c.Access()) {
-		t.Errorf("got %q and %s, %v", got.Removed("b"), got.Access(), err)
+	got := copied(t, c)
+	if got.Removed("b") != c.Removed("b") || c.Removed("b") == "" || string(got.Access()) != string(c.Access()) {
+		t.Errorf("got %q and %s", got.Removed("b"), got.Access())
 	}
 	if _, changes := c.After(got, noon); !changes.None() {
 		t.Errorf("the copy differs from its original: %s", changes)

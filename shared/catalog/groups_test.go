@@ -2,8 +2,6 @@ package catalog_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,29 +11,13 @@ import (
 )
 
 func TestGroupsAndToolsOfTheFile(t *testing.T) {
-	file := `{"x-dormouse": {"groups": {
+	read := parse(t, `{"x-dormouse": {"groups": {
 	  "all": {"names": "plain"},
 	  "dev": {"servers": ["git", "later"], "separator": "-", "tools": "search"}
 	}}, "mcpServers": {
 	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"], "descriptions": {"get_x": "gets x"}}}}
-	}}`
-	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	read, _, err := catalog.Load(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	copied := filepath.Join(t.TempDir(), "accepted")
-	if err := os.WriteFile(copied, read.Marshal(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := catalog.LoadAccepted(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []*catalog.Catalog{read, accepted} {
+	}}`, nil)
+	for _, c := range []*catalog.Catalog{read, copied(t, read)} {
 		all, _ := c.Group(catalog.AllServers)
 		dev, _ := c.Group("dev")
 		if d := cmp.Diff([]catalog.Group{{Plain: true}, {Servers: []string{"git", "later"}, Separator: "-", Search: true}}, []catalog.Group{all, dev}); d != "" {
@@ -57,11 +39,8 @@ func TestMistakesInGroupsAreNamed(t *testing.T) {
 		`"groups": {"a": {"separator": "."}}`: "separator must be one to 4 letters", `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
 		`"groups": {"a": {"servers": [1]}}`: "must be a list of names", `"groups": {"a": {"server": ["x"]}}`: `did you mean "servers"?`,
 	} {
-		path := filepath.Join(t.TempDir(), "servers.json")
-		if err := os.WriteFile(path, []byte(`{"x-dormouse": {`+section+`}, "mcpServers": {"a": {"command": "true"}}}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := catalog.Load(path, nil); err == nil || !strings.Contains(err.Error(), want) {
+		file := `{"x-dormouse": {` + section + `}, "mcpServers": {"a": {"command": "true"}}}`
+		if _, _, err := catalog.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", section, err, want)
 		}
 	}

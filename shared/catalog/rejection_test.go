@@ -1,7 +1,6 @@
 package catalog_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,24 +81,5 @@ func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestRejectionTellsNoValue(t *testing.T) {
-	env := variables(map[string]string{"SECRET": "hunter2", "LINE": "npx -y --key=hunter2"})
-	for _, keys := range []string{
-		`"command": "${LINE}"`,
-		`"command": "a", "args": ["${SECRET}", "${NONE}", 5]`,
-		`"command": "a", "env": {"A": "${SECRET}", "B": "hunter2 ${NONE}"}`,
-		`"command": " ${SECRET}"`,
-		`"command": "a", "x-dormouse": {"box": {"host_path": "hunter2"}}`,
-		`"url": "ftp://ada:hunter2@example.com"`,
-		`"url": "https://example.com?key=${SECRET}", "headers": {"A": "hunter2 ${NONE}", "B C": "hunter2"}`,
-	} {
-		err := wrong(server(keys), env)
-		c, _, _ := catalog.Parse([]byte(server(keys)), "f", env)
-		if err == nil || c.Reason("x") == "" || strings.Contains(err.Error()+c.Reason("x"), "hunter2") {
-			t.Errorf("%s: %v; %s", keys, err, c.Reason("x"))
-		}
 	}
 }

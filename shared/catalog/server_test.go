@@ -202,7 +202,7 @@ func TestServerPrintsWithoutSecrets(t *testing.T) {
 
 func TestComplaintsShowNoSecrets(t *testing.T) {
 	const secret = "hunter2"
-	env := variables(map[string]string{"KEY": secret, "BAD": secret + "\xff", "NUL": secret + "\x00"})
+	env := variables(map[string]string{"KEY": secret, "LINE": "npx -y --key=" + secret, "BAD": secret + "\xff", "NUL": secret + "\x00"})
 	for _, keys := range []string{
 		`"command": "a", "env": {"K": "` + secret + `${NO}"}`,
 		`"command": "a", "env": {"K": "` + secret + `${"}`,
@@ -214,6 +214,12 @@ func TestComplaintsShowNoSecrets(t *testing.T) {
 		`"command": "a", "args": "` + secret + `"`,
 		`"command": "a --token=` + secret + `"`,
 		`"command": "${KEY} -x"`,
+		`"command": "${LINE}"`,
+		`"command": " ${KEY}"`,
+		`"command": "a", "args": ["${KEY}", "${NONE}", 5]`,
+		`"command": "a", "x-dormouse": {"box": {"host_path": "` + secret + `"}}`,
+		`"url": "ftp://ada:` + secret + `@example.com"`,
+		`"url": "https://example.com?key=${KEY}", "headers": {"A": "` + secret + ` ${NONE}", "B C": "` + secret + `"}`,
 		`"command": "a", "headers": {"Authorization": "` + secret + `"}, "url": "https://` + secret + `@x"`,
 		`"command": "a", "env": {"K": "` + strings.Repeat(secret, 2000) + `"}`,
 		`"command": "a", "x-dormouse": {"record": "` + secret + `", "enabled": "` + secret + `"}`,
