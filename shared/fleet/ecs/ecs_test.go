@@ -263,26 +263,6 @@ func familyOf(t *testing.T, f *fake) string {
 	return def.Family
 }
 
-func TestAStartWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		losses := 2
-		f.after = func(action string, _ map[string]any) *answer {
-			if action == "RunTask" && len(f.tasks) == 1 && losses > 0 {
-				losses--
-				return &answer{err: errors.New("connection reset")}
-			}
-			return nil
-		}
-		if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); err != nil {
-			t.Fatal(err)
-		}
-		if len(f.tasks) != 1 {
-			t.Errorf("%d tasks were started", len(f.tasks))
-		}
-	})
-}
-
 func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
