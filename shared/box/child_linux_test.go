@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
@@ -29,12 +31,12 @@ func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil || !alive(pid) {
+	if err != nil || !boxtest.Alive(pid) {
 		t.Fatalf("the process %d is not there (%v)", pid, err)
 	}
 	if err := runner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = runner.Wait() // says that it was killed
-	eventually(t, "the process is gone", func() bool { return !alive(pid) })
+	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -313,7 +314,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
 		b.Deliver(Delivery{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
 	}
-	eventually(t, "the process is not read any more", func() bool {
+	boxtest.Eventually(t, "the process is not read any more", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.sessions["slow"].bytes > maxUntold

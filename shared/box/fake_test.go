@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -427,7 +428,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	t.Cleanup(func() {
 		// The context is over, so Close kills the processes. Its error says only that.
 		_ = r.Close(t.Context(), 0)
-		eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
+		boxtest.Eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
 }
@@ -505,26 +506,4 @@ func methods(lines []json.RawMessage) []string {
 		out = append(out, name)
 	}
 	return out
-}
-
-// eventually waits for something that only the operating system knows.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-// alive reports whether a process runs; a zombie does not.
-func alive(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }

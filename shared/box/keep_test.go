@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
@@ -86,7 +87,7 @@ func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r 
 // other calls.
 func calls(t *testing.T, k *keeperHand, want ...string) {
 	t.Helper()
-	eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
+	boxtest.Eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
 	if got := k.said(); !slices.Equal(got, want) {
 		t.Errorf("the keeper was called %v, want %v", got, want)
 	}
@@ -97,7 +98,7 @@ func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	k.alive = func() bool {
-		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return alive(p.PID) })
+		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return boxtest.Alive(p.PID) })
 	}
 	r.result(r.call("1", "echo", "{}"))
 	r.state(t, Stopped)
@@ -131,7 +132,7 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 	k.save = nil
 	close(goOn)
 	r.result(next)
-	eventually(t, "the box is idle", func() bool {
+	boxtest.Eventually(t, "the box is idle", func() bool {
 		_, ok := r.IdleSince()
 		return ok
 	})

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
@@ -18,8 +20,8 @@ func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the child that left is gone", func() bool { return !alive(away) })
-	if !alive(forked) {
+	boxtest.Eventually(t, "the child that left is gone", func() bool { return !boxtest.Alive(away) })
+	if !boxtest.Alive(forked) {
 		t.Error("the child of another process is gone too")
 	}
 }

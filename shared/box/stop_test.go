@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -22,7 +23,7 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	if strconv.Itoa(s.PID) != string(first) || s.Phase != "" || s.ExitCode == nil || *s.ExitCode != 0 {
 		t.Errorf("the end is told as %+v", s)
 	}
-	eventually(t, "the session is forgotten", func() bool {
+	boxtest.Eventually(t, "the session is forgotten", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
@@ -95,7 +96,7 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 	}
 	r.result(d)
 	var ended time.Time
-	eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
+	boxtest.Eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
 	if !ended.After(made) {
 		t.Errorf("idle since %s, which is not after %s", ended, made)
 	}
@@ -110,7 +111,7 @@ func TestBoxIsNotIdleWhileAProcessStarts(t *testing.T) {
 	r := newRig(t, "silent")
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	r.state(t, Started)
-	eventually(t, "the sink has taken everything", func() bool {
+	boxtest.Eventually(t, "the sink has taken everything", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return !r.sessions["s"].telling
@@ -129,7 +130,7 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 		t.Error("the box is idle")
 	}
 	close(r.block)
-	eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+	boxtest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
 }
 
 func TestNotificationKeepsTheProcess(t *testing.T) {
@@ -174,7 +175,7 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		t.Errorf("got %q %+v", message, data)
 	}
 	s := r.state(t, Stopped)
-	if s.PID != pid || s.Signal != "SIGKILL" || alive(pid) {
+	if s.PID != pid || s.Signal != "SIGKILL" || boxtest.Alive(pid) {
 		t.Errorf("the end is told as %+v", s)
 	}
 	if took := time.Since(begin); took < r.grace.Stdin+r.grace.Term {
@@ -190,7 +191,7 @@ func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
 	old := r.state(t, Ready).PID
 	r.StopSession("s")
 	r.result(r.call("1", "echo", "0"))
-	if alive(old) {
+	if boxtest.Alive(old) {
 		t.Error("two processes of one session ran at once")
 	}
 }
@@ -217,12 +218,12 @@ func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
 			child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
-			if err != nil || !alive(child) {
+			if err != nil || !boxtest.Alive(child) {
 				t.Fatalf("the child %d is not there (%v)", child, err)
 			}
 			end(r)
 			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
-			eventually(t, "the child is gone", func() bool { return !alive(child) })
+			boxtest.Eventually(t, "the child is gone", func() bool { return !boxtest.Alive(child) })
 		})
 	}
 }
@@ -268,7 +269,7 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
 			t.Errorf("got %q, code %d, %+v", message, code, data)
 		}
-		if alive(pids[i]) {
+		if boxtest.Alive(pids[i]) {
 			t.Errorf("process %d is there", pids[i])
 		}
 	}
@@ -291,7 +292,7 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close(t.Context(), patience) }()
 	n := 1
-	eventually(t, "the box refuses calls", func() bool {
+	boxtest.Eventually(t, "the box refuses calls", func() bool {
 		n++
 		id := strconv.Itoa(n)
 		return strings.Contains(string(r.final(t, r.call(id, "pid", "0")).Raw), "the box is shut down, try again")
@@ -328,7 +329,7 @@ func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
 	if err := r.Close(ctx, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	eventually(t, "the process is gone", func() bool { return !alive(pid) })
+	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
 }
 
 func TestDeliverAfterStopSessionGoesToAnotherProcess(t *testing.T) {
@@ -357,5 +358,5 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
+	boxtest.Eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -185,7 +186,7 @@ func TestTaskEndsWithItsCall(t *testing.T) {
 				}
 			})
 			stream := r.call("1", "hangs", `{}`)
-			eventually(t, "it waits for the task", func() bool {
+			boxtest.Eventually(t, "it waits for the task", func() bool {
 				return slices.Contains(methods(r.seen()), wire.MethodTasksResult)
 			})
 			ended(r)

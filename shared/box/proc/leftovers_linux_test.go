@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 // B19, L-24: EndMarked finds what a killed runner has left, and nothing else.
@@ -39,43 +40,33 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 		}
 		return pid
 	}
+	// EndMarked may return a moment before a process has ended, when it has lost its
+	// environment.
+	ended := func(pid int) {
+		t.Helper()
+		boxtest.Eventually(t, "a marked process has ended", func() bool { return !boxtest.Alive(pid) })
+	}
 	one, two, other, longer := begin(mark+"/1"), begin(mark+"/2"), begin(mark+"er/1"), begin(mark+"/11")
 	if err := EndMarked(mark + "/1"); err != nil {
 		t.Fatal(err)
 	}
-	if !ended(one) || !alive(two) || !alive(longer) {
-		t.Errorf("of one process: alive %v %v %v", alive(one), alive(two), alive(longer))
+	ended(one)
+	if !boxtest.Alive(two) || !boxtest.Alive(longer) {
+		t.Errorf("of one process: alive %v %v", boxtest.Alive(two), boxtest.Alive(longer))
 	}
 	if err := EndMarked(mark); err != nil {
 		t.Fatal(err)
 	}
-	if !ended(two) || !ended(longer) || !alive(other) {
-		t.Errorf("of a box: alive %v %v, of another box %v", alive(two), alive(longer), alive(other))
+	ended(two)
+	ended(longer)
+	if !boxtest.Alive(other) {
+		t.Error("of a box: a process of another box was ended")
 	}
-	if err := EndMarked(mark + "er"); err != nil || !ended(other) {
-		t.Errorf("of the other box: %v", err)
+	if err := EndMarked(mark + "er"); err != nil {
+		t.Error(err)
 	}
+	ended(other)
 	if err := EndMarked(""); err != nil {
 		t.Error(err)
 	}
-}
-
-// ended waits until a killed process is a zombie or gone. EndMarked may return a moment
-// earlier, when the process has lost its environment.
-func ended(pid int) bool {
-	for deadline := time.Now().Add(5 * time.Second); alive(pid); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
-}
-
-func alive(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 // stageOnce is the main function of the test binary when it runs as another program that
@@ -48,7 +50,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := 0
-	eventually(t, "the install runs", func() bool {
+	boxtest.Eventually(t, "the install runs", func() bool {
 		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
@@ -79,7 +81,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the install of the killed one is gone", func() bool { return !alive(pid) })
+	boxtest.Eventually(t, "the install of the killed one is gone", func() bool { return !boxtest.Alive(pid) })
 	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
 	if err != nil || len(made) != 1 {
 		t.Error("an unfinished install is left:", made, err)

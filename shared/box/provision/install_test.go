@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 // fakePython puts a Python into the PATH. It knows its version, makes virtual
@@ -341,7 +343,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 		done <- err
 	}()
 	pid := 0
-	eventually(t, "the install runs", func() bool {
+	boxtest.Eventually(t, "the install runs", func() bool {
 		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
@@ -354,7 +356,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 	if !errors.As(err, &known) || known.Phase != DepInstall || !errors.Is(err, cause) {
 		t.Error(err)
 	}
-	eventually(t, "the child of the install is gone", func() bool { return !alive(pid) })
+	boxtest.Eventually(t, "the child of the install is gone", func() bool { return !boxtest.Alive(pid) })
 	r.write(map[string]string{"pip": ""})
 	r.stage(s)
 }
@@ -372,7 +374,7 @@ func TestInstallLeavesNoProcessesBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the child of the install is gone", func() bool { return !alive(pid) })
+	boxtest.Eventually(t, "the child of the install is gone", func() bool { return !boxtest.Alive(pid) })
 }
 
 func TestVirtualEnvironmentWhoseInterpreterIsGoneIsMadeAnew(t *testing.T) {

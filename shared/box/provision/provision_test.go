@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -176,28 +175,6 @@ func list(t *testing.T, folder string) map[string]string {
 		t.Fatal(err)
 	}
 	return all
-}
-
-// alive reports whether a process runs; a zombie does not.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
-}
-
-// eventually waits for something that only the operating system knows.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatal("not in time: " + what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 func TestServerThatNeedsNothingIsLaunchedAsItIs(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 )
 
 // probeIn runs the prober in a sandbox of this process.
@@ -203,30 +205,9 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	if err := s.End(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return gone(pid) })
+	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
 	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary folder is left: %v", err)
-	}
-}
-
-// gone reports whether a process has ended; a zombie has.
-func gone(pid int) bool {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return true
-	}
-	_, after, _ := strings.Cut(string(raw), ") ")
-	return strings.HasPrefix(after, "Z")
-}
-
-func eventually(t *testing.T, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !is(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not come to pass")
-		}
 	}
 }
 

@@ -1,0 +1,35 @@
+// Package boxtest has what tests of boxes share: what only the operating system knows of
+// a process.
+package boxtest
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for what must come. Only a failing test waits that
+// long.
+const patience = 30 * time.Second
+
+// Alive reports whether a process runs; a zombie does not.
+func Alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
+// Eventually waits until ok reports true.
+func Eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
