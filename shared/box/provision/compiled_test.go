@@ -26,10 +26,7 @@ func (r *rig) compiling(script string, env map[string]string) Launch {
 	})
 	cfg := config(r.root)
 	cfg.Compile = true
-	l, err := New(cfg, s).Provision(r.t.Context(), "p", nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	l := r.stageWith(New(cfg, s))
 	r.t.Cleanup(func() { // the test's folder can be removed only if the folders in it are writable
 		homes, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
 		for _, dir := range homes {

@@ -49,14 +49,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
-	pid := 0
-	boxtest.Eventually(t, "the install runs", func() bool {
-		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
-		if err == nil {
-			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
-		}
-		return pid > 0
-	})
+	pid := r.installing()
 	r.write(map[string]string{"pip": ""})
 
 	waits, got := make(chan struct{}), make(chan error, 1)

@@ -295,9 +295,7 @@ func TestInstallHasACleanEnvironment(t *testing.T) {
 	s.Env = map[string]string{"API_KEY": "x", "PIP_INDEX_URL": "https://index", "npm_config_registry": "https://r", "NODE_OPTIONS": "--x"}
 	cfg := config(r.root)
 	cfg.Environ["HTTPS_PROXY"], cfg.Environ["no_proxy"], cfg.Environ["DORMOUSE_TOKEN"], cfg.Environ["LD_PRELOAD"] = "p", "q", "t", ""
-	if _, err := New(cfg, s).Provision(t.Context(), "p", nil); err != nil {
-		t.Fatal(err)
-	}
+	r.stageWith(New(cfg, s))
 	got := r.log()[len(r.log())-8:]
 	want := []string{"HOME", "HTTPS_PROXY", "PATH", "PIP_INDEX_URL", "PIP_LOG_OF_TEST", "TMPDIR", "no_proxy", "npm_config_registry"}
 	if diff := cmp.Diff(want, got); diff != "" || strings.Contains(strings.Join(r.log(), " "), "API_KEY") {
@@ -342,14 +340,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 		_, err := r.stager(s).Provision(ctx, "p", nil)
 		done <- err
 	}()
-	pid := 0
-	boxtest.Eventually(t, "the install runs", func() bool {
-		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
-		if err == nil {
-			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
-		}
-		return pid > 0
-	})
+	pid := r.installing()
 	cancel(cause)
 	err := <-done
 	var known *Error
@@ -366,14 +357,7 @@ func TestInstallLeavesNoProcessesBehind(t *testing.T) {
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
 	r.write(map[string]string{"pip": "sleep 600 >/dev/null 2>&1 & echo $! >\"$PIP_LOG_OF_TEST.pid\"\n"})
 	r.stage(s)
-	data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := r.installing()
 	boxtest.Eventually(t, "the child of the install is gone", func() bool { return !boxtest.Alive(pid) })
 }
 

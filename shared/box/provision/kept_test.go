@@ -58,11 +58,7 @@ func (r *rig) kept(kept Kept, s Server) Launch {
 	if _, err := os.Stat(filepath.Join(r.root, "locks")); err == nil {
 		cfg.Locks = filepath.Join(r.root, "locks")
 	}
-	l, err := New(cfg, s).Provision(r.t.Context(), "p", nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return l
+	return r.stageWith(New(cfg, s))
 }
 
 // F-14: a kept install is unpacked, not installed.
@@ -115,14 +111,11 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			r := newRig(t)
 			s, kept := r.registry(), &shelf{folder: t.TempDir()}
 			r.wake(kept, s)
-			if err := os.RemoveAll(filepath.Join(kept.folder, kept.packed[0])); err != nil {
-				t.Fatal(err)
-			}
 			other := &rig{t: t, root: filepath.Join(kept.folder, kept.packed[0])}
-			other.write(map[string]string{"x/": ""})
-			if err := os.Remove(filepath.Join(other.root, "x")); err != nil {
+			if err := os.RemoveAll(other.root); err != nil {
 				t.Fatal(err)
 			}
+			other.write(map[string]string{"/": ""})
 			other.write(files)
 			if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
 				t.Errorf("got %+v, %v", l, r.log())

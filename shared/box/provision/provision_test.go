@@ -7,11 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 )
 
@@ -82,6 +84,16 @@ func (r *rig) try(s Server) (Launch, error) {
 	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
 }
 
+// stageWith stages with a Provisioner that the test has made.
+func (r *rig) stageWith(s *Provisioner) Launch {
+	r.t.Helper()
+	l, err := s.Provision(r.t.Context(), "p", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return l
+}
+
 // failure stages a server and returns the error, which must not be nil.
 func (r *rig) failure(s Server) *Error {
 	r.t.Helper()
@@ -144,6 +156,19 @@ func (r *rig) count(start string) int {
 		}
 	}
 	return n
+}
+
+// installing returns the pid that the install notes. It waits for it.
+func (r *rig) installing() (pid int) {
+	r.t.Helper()
+	boxtest.Eventually(r.t, "the install runs", func() bool {
+		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
+		if err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		}
+		return pid > 0
+	})
+	return pid
 }
 
 func (r *rig) host() string { return filepath.Join(r.root, "host") }

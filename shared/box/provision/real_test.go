@@ -42,24 +42,14 @@ func inSandbox(w Workshop) (Sandbox, error) {
 }
 
 // execute runs a staged command as a box would, and returns its stdout.
-func execute(t testing.TB, l Launch, stdin string) string {
+func execute(t testing.TB, l Launch) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	path := strings.Join(append(l.Path, os.Getenv("PATH")), ":")
-	file := l.Command
-	if !strings.Contains(file, "/") {
-		found := ""
-		for _, dir := range filepath.SplitList(path) {
-			if info, err := os.Stat(filepath.Join(dir, file)); found == "" && err == nil && !info.IsDir() {
-				found = filepath.Join(dir, file)
-			}
-		}
-		file = found
-	}
-	cmd := exec.CommandContext(ctx, file, l.Args...)
-	cmd.Dir, cmd.Stdin = l.Cwd, strings.NewReader(stdin)
-	cmd.Env = []string{"PATH=" + path, "HOME=" + t.TempDir()}
+	// env looks for the command in the PATH that it is given.
+	cmd := exec.CommandContext(ctx, "env", append([]string{l.Command}, l.Args...)...)
+	cmd.Dir = l.Cwd
+	cmd.Env = []string{"PATH=" + strings.Join(append(l.Path, os.Getenv("PATH")), ":"), "HOME=" + t.TempDir()}
 	for name, value := range l.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -86,12 +76,12 @@ func stageReal(t testing.TB, s *Provisioner) Launch {
 func TestRealNpxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 	cfg := real(t.TempDir())
 	s := Server{Command: "npx", Args: []string{"-y", "semver@7", "1.2.3", "-i", "minor"}}
-	if got := execute(t, stageReal(t, New(cfg, s)), ""); got != "1.3.0\n" {
+	if got := execute(t, stageReal(t, New(cfg, s))); got != "1.3.0\n" {
 		t.Errorf("said %q", got)
 	}
 	cfg.Environ["PATH"] = filepath.Dir(program(t, "node")) // and a registry nobody answers for
 	cfg.Environ["npm_config_registry"] = "http://127.0.0.1:1"
-	if got := execute(t, stageReal(t, New(cfg, s)), ""); got != "1.3.0\n" {
+	if got := execute(t, stageReal(t, New(cfg, s))); got != "1.3.0\n" {
 		t.Errorf("said %q", got)
 	}
 }
@@ -107,11 +97,11 @@ func TestRealNpxPackageThatDoesNotExist(t *testing.T) {
 func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 	cfg := real(t.TempDir())
 	s := Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}
-	if got := execute(t, stageReal(t, New(cfg, s)), ""); !strings.Contains(got, "hello") {
+	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
 		t.Errorf("said %q", got)
 	}
 	cfg.Environ["PIP_INDEX_URL"] = "http://127.0.0.1:1"
-	if got := execute(t, stageReal(t, New(cfg, s)), ""); !strings.Contains(got, "hello") {
+	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
 		t.Errorf("said %q", got)
 	}
 }
@@ -135,7 +125,7 @@ func TestRealPythonFolderRunsInItsVirtualEnvironment(t *testing.T) {
 	cfg := real(r.root)
 	s := New(cfg, Server{Command: r.host() + "/.venv/bin/python", Args: []string{r.host() + "/server.py"}, HostPath: r.host()})
 	l := stageReal(t, s)
-	if got, want := execute(t, l, ""), "iniconfig True "+l.Workspace+"\n"; got != want {
+	if got, want := execute(t, l), "iniconfig True "+l.Workspace+"\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }
@@ -149,7 +139,7 @@ func TestRealPythonProjectHasItsProgram(t *testing.T) {
 	})
 	before := list(t, r.host())
 	s := New(real(r.root), Server{Command: r.host() + "/.venv/bin/my-srv", HostPath: r.host()})
-	if got := execute(t, stageReal(t, s), ""); got != "served\n" {
+	if got := execute(t, stageReal(t, s)); got != "served\n" {
 		t.Errorf("said %q", got)
 	}
 	if after := list(t, r.host()); len(after) != len(before) {
@@ -166,7 +156,7 @@ func TestRealNodeFolderFindsItsModules(t *testing.T) {
 		"host/package-lock.json": lock, "host/index.js": "import n from 'is-number'; console.log(n(5), process.cwd())",
 	})
 	l := stageReal(t, New(real(r.root), Server{Command: "node", Args: []string{"index.js"}, HostPath: r.host()}))
-	if got, want := execute(t, l, ""), "true "+l.Workspace+"\n"; got != want {
+	if got, want := execute(t, l), "true "+l.Workspace+"\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }

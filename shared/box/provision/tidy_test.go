@@ -8,16 +8,6 @@ import (
 	"time"
 )
 
-// stageWith stages with a Provisioner that the test has made.
-func (r *rig) stageWith(s *Provisioner) Launch {
-	r.t.Helper()
-	l, err := s.Provision(r.t.Context(), "p", nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return l
-}
-
 // tidy calls Tidy, even if Tidy has just run.
 func (r *rig) tidy(keep Keep) int {
 	r.t.Helper()
@@ -93,7 +83,6 @@ func TestInstallsThatWereNotUsedForLongestGoWhenThereIsTooMuch(t *testing.T) {
 	r := newRig(t)
 	var all []Launch
 	for i, manifest := range []string{"a\n", "b\n", "c\n", "d\n"} {
-		r.write(map[string]string{"pip": `head -c 100000 /dev/zero >"$VENV/big"`})
 		server := r.python(map[string]string{"host/requirements.txt": manifest, "host/server.py": ""})
 		r.write(map[string]string{"pip": `head -c 100000 /dev/zero >"$VENV/big"`})
 		s := r.stager(server)
