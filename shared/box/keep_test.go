@@ -322,37 +322,3 @@ func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
 	c.state(t, Stopped)
 	calls(t, k, "restore principal-ann", "save principal-ann")
 }
-
-func TestPrincipalsKeepApartWhatTheySave(t *testing.T) {
-	t.Parallel()
-	store := snapshot.NewFolder(t.TempDir())
-	k := snapshot.NewKeeper(snapshot.Config{Store: store, Generation: 1, Key: func(owner string) string { return snapshot.Key("b", owner) }})
-	work := func(process, owner, write string) (found string) {
-		dir := t.TempDir()
-		if err := k.Restore(t.Context(), process, owner, dir); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(filepath.Join(dir, "note"))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "note"), []byte(write), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := k.Save(t.Context(), process, owner, dir); err != nil {
-			t.Fatal(err)
-		}
-		k.Leave(process)
-		return string(text)
-	}
-	for _, step := range [][4]string{
-		{"s1", "principal-ann", "of s1", ""},
-		{"s2", "principal-bob", "of s2", ""},
-		{"s3", "principal-ann", "of s3", "of s1"},
-		{"s1", "principal-ann", "again", "of s3"},
-	} {
-		if found := work(step[0], step[1], step[2]); found != step[3] {
-			t.Errorf("%s of %s found %q, want %q", step[0], step[1], found, step[3])
-		}
-	}
-}

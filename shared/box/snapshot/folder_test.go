@@ -13,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestMain makes the test binary a program that is killed while it saves.
@@ -292,14 +290,5 @@ func TestPointerThatLeadsElsewhereIsRefused(t *testing.T) {
 		if _, _, err := f.Get(t.Context(), "key", 1); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", p, err)
 		}
-	}
-}
-
-func TestKeeperKeepsInAFolder(t *testing.T) {
-	t.Parallel()
-	f := NewFolder(filepath.Join(t.TempDir(), "snapshots"))
-	lived(t, f, files{"a": "a"}, func(dir string) { files{"b": "b"}.put(t, dir) })
-	if diff := cmp.Diff(files{"a": "a", "b": "b"}, seen(t, slept(t, f, files{"a": "a"}))); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -298,11 +296,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	}
 	// A cut connection does not mean that the snapshot is damaged.
 	b.cut = true
-	dir := workspace(t, nil)
-	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err == nil {
+	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", workspace(t, nil)); err == nil {
 		t.Error("half a snapshot was restored")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {
-		t.Log("what was unpacked so far is for the caller to remove")
 	}
 }
