@@ -2,7 +2,6 @@ package box
 
 import (
 	"bufio"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -13,11 +12,7 @@ import (
 
 func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
 	t.Parallel()
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	runner := exec.CommandContext(t.Context(), me)
+	runner := exec.CommandContext(t.Context(), self(t))
 	runner.Env = []string{behaviour + "=runner"}
 	out, err := runner.StdoutPipe()
 	if err != nil {

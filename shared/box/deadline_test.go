@@ -55,6 +55,7 @@ func inBubbleFrom(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
+		played.Terminate() // the box may not have started it
 	})
 }
 
@@ -176,12 +177,7 @@ func (d dialogue) told() string {
 // ended reports whether a stream has its last event.
 func (d dialogue) ended(stream string) bool {
 	synctest.Wait()
-	for _, open := range d.Open() {
-		if open.ID == stream {
-			return false
-		}
-	}
-	return true
+	return !d.isOpen("s", stream)
 }
 
 // asleep reports whether the box has stopped the process because it was idle.

@@ -303,12 +303,8 @@ func TestLineOverTheLimitEndsTheRequestItAnswers(t *testing.T) {
 
 func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	t.Parallel()
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	k := &slowSink{recorder: newRecorder(), slow: "slow", gate: make(chan struct{})}
-	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
+	b := New(Server{Name: "fake", Command: self(t), Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
 	t.Cleanup(func() { _ = b.Close(t.Context(), 0) })
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
@@ -406,11 +402,7 @@ func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(me, filepath.Join(dir, "my server")); err != nil {
+	if err := os.Symlink(self(t), filepath.Join(dir, "my server")); err != nil {
 		t.Fatal(err)
 	}
 	r := newRig(t, "normal", func(s *Server) { s.Cwd, s.Command, s.Args = dir, "./my server", []string{"$HOME", "; exit 1"} })

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,7 +51,7 @@ func TestMain(m *testing.M) {
 type fake struct {
 	how  string
 	in   *bufio.Reader
-	seen []json.RawMessage // all lines so far
+	seen [][]byte // all lines so far
 	asks map[string]json.RawMessage
 }
 
@@ -202,7 +203,7 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	case "pid":
 		answer(m.ID, strconv.Itoa(os.Getpid()))
 	case "seen":
-		answer(m.ID, `[`+string(bytes.Join(rawBytes(f.seen), []byte(",")))+`]`)
+		answer(m.ID, `[`+string(bytes.Join(f.seen, []byte(",")))+`]`)
 	case "env":
 		all, _ := json.Marshal(os.Environ())
 		answer(m.ID, string(all))
@@ -258,14 +259,6 @@ func sleeper(away bool) int {
 		os.Exit(98)
 	}
 	return c.Process.Pid
-}
-
-func rawBytes(in []json.RawMessage) [][]byte {
-	var out [][]byte
-	for _, r := range in {
-		out = append(out, r)
-	}
-	return out
 }
 
 func orNull(raw json.RawMessage) json.RawMessage {
@@ -408,11 +401,7 @@ type rig struct {
 
 func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	t.Helper()
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := Server{Name: "fake", Command: me, ShowOutput: true, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
+	s := Server{Name: "fake", Command: self(t), ShowOutput: true, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
 	if testing.CoverMode() != "" {
 		s.Env[coverage] = t.TempDir() // or the server complains on its stderr
 	}
@@ -431,6 +420,16 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 		boxtest.Eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
+}
+
+// self returns the path of the test binary, which is the fake server.
+func self(t testing.TB) string {
+	t.Helper()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return me
 }
 
 // counting draws the numbers 1, 2, 3 and so on, so that tests can name the number in a
@@ -482,6 +481,11 @@ func (r *rig) failure(stream string) (id, message string, code int, data Failure
 		r.t.Fatalf("stream %s ended with %s (%v), want an error", stream, e.Raw, err)
 	}
 	return string(f.ID), f.Error.Message, f.Error.Code, f.Error.Data
+}
+
+// isOpen reports whether a stream has not had its last event.
+func (r *rig) isOpen(session, stream string) bool {
+	return slices.ContainsFunc(r.Open(), func(i Inflight) bool { return i.Session == session && i.ID == stream })
 }
 
 // seen asks the server for the lines it has read.

@@ -1,42 +1,29 @@
 package box
 
 import (
-	"bytes"
 	"io"
 	"regexp"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // page is the writer of a test's log.
 type page struct {
-	mu     sync.Mutex
-	text   bytes.Buffer
-	closed bool
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
+	commontest.Lines
+	closed atomic.Bool
 }
 
 func (p *page) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
+	p.closed.Store(true)
 	return nil
 }
 
-func (p *page) read() (string, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String(), p.closed
-}
+func (p *page) read() (string, bool) { return p.String(), p.closed.Load() }
 
 func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	t.Parallel()

@@ -151,14 +151,8 @@ func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 	r.result("d1")
 	r.Deliver(Delivery{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
 	r.result("d2")
-	started := 0
-	for _, v := range append(r.past, left(r.recorder)...) {
-		if s, ok := v.(ProcessStatus); ok && s.State == Started {
-			started++
-		}
-	}
-	if started != 2 {
-		t.Errorf("%d processes for two sessions", started)
+	if n := r.begun(); n != 2 {
+		t.Errorf("%d processes for two sessions", n)
 	}
 }
 
@@ -459,13 +453,27 @@ func TestServerThatDoesNotKnowTheProbeIsOfTheLegacyEra(t *testing.T) {
 	}
 }
 
-func TestServerThatHangsOnTheProbeIsTriedOtherwise(t *testing.T) {
+func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = 50 * time.Millisecond })
-	r.hurry()
-	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	if n := r.begun(); n != 2 || r.Era() != bridge.LegacyOnly {
-		t.Errorf("%d processes, era %q", n, r.Era())
+	for name, c := range map[string]struct {
+		how       string
+		probe     time.Duration
+		processes int
+		era       bridge.Era
+	}{
+		"it hangs on the probe":                          {"hangs when probed", 50 * time.Millisecond, 2, bridge.LegacyOnly},
+		"it answers the probe when it is asked for both": {"modern but slow", 3 * time.Second, 1, bridge.ModernOnly},
+		"it is slow to answer the probe":                 {"modern but slow", 50 * time.Millisecond, 3, bridge.ModernOnly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.how, func(s *Server) { s.ProbeTime = c.probe })
+			r.hurry()
+			r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+			if n := r.begun(); n != c.processes || r.Era() != c.era {
+				t.Errorf("%d processes, era %q", n, r.Era())
+			}
+		})
 	}
 }
 
@@ -477,25 +485,6 @@ func TestServerThatPassesOverTheProbeIsSpokenToInTheLegacyEra(t *testing.T) {
 		t.Errorf("it was told %v", got)
 	}
 	if n := r.begun(); n != 1 || r.Era() != bridge.LegacyOnly {
-		t.Errorf("%d processes, era %q", n, r.Era())
-	}
-}
-
-func TestServerThatIsAskedForBothIsWhatItAnswersFirst(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "modern but slow", func(s *Server) { s.ProbeTime = 3 * time.Second })
-	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	if n := r.begun(); n != 1 || r.Era() != bridge.ModernOnly {
-		t.Errorf("%d processes, era %q", n, r.Era())
-	}
-}
-
-func TestServerThatIsSlowToAnswerTheProbeIsStillFoundToBeModern(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "modern but slow", func(s *Server) { s.ProbeTime = 50 * time.Millisecond })
-	r.hurry()
-	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	if n := r.begun(); n != 3 || r.Era() != bridge.ModernOnly {
 		t.Errorf("%d processes, era %q", n, r.Era())
 	}
 }

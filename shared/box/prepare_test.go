@@ -36,14 +36,7 @@ func with(do func(ctx context.Context, process string, tell func(provision.Progr
 }
 
 // asConfigured launches the fake server itself.
-func asConfigured(t *testing.T) provision.Launch {
-	t.Helper()
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return provision.Launch{Command: me}
-}
+func asConfigured(t *testing.T) provision.Launch { return provision.Launch{Command: self(t)} }
 
 func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	dir := t.TempDir()
@@ -185,15 +178,11 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 // B8, L-12: a real workspace with a server in it, whose install is noisy.
 func TestStagedServerAnswers(t *testing.T) {
 	root := t.TempDir()
-	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	host := filepath.Join(root, "host")
 	if err := os.Mkdir(host, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+me+"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+self(t)+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	r := newRig(t, "plain", func(s *Server) {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,7 +44,7 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	if named(m.Method) {
 		want.Name = string(wire.Lookup(m.Params, "name"))
 	}
-	if slices.ContainsFunc(d.Open(), func(i Inflight) bool { return i.ID == stream }) {
+	if d.isOpen("s", stream) {
 		if want.ID = strconv.FormatInt(*d.drawn, 10); idKey(token) != "" {
 			want.Token = want.ID
 		}

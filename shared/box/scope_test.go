@@ -65,13 +65,8 @@ func (c crowd) heard(session string) []string {
 // toServer lists the messages with a method that the process has got, without their ids.
 func (c crowd) toServer(session, method string) []string {
 	c.t.Helper()
-	c.n++
-	var lines []json.RawMessage
-	if err := json.Unmarshal(c.result(c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+c.n))), &lines); err != nil {
-		c.t.Fatal(err)
-	}
 	var all []string
-	for _, l := range lines {
+	for _, l := range c.lines(session) {
 		if name, _ := wire.String(wire.Lookup(l, "method")); name == method {
 			all = append(all, string(wire.Lookup(l, "params")))
 		}

@@ -28,37 +28,29 @@ func (r *rig) deliverIn(session, tool string) string {
 // B13: the pauses after failed starts become longer. B14: clients get the failure itself
 // at once.
 func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		works := false
-		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
-			if works {
-				// This start does not fail in the same way as the ones before. The test
-				// checks nothing more about it.
-				return provision.Launch{}, context.Canceled
-			}
-			return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: errors.New("no network")}
-		})
-		s := Server{Name: "fake"}
-		change(&s)
-		r := &rig{recorder: newRecorder(), t: t}
-		r.Box = New(s, r.recorder, nil)
+	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+		return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: errors.New("no network")}
+	})
+	var s Server
+	change(&s)
+	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
 		for i, want := range []time.Duration{0, 0, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second} {
 			begun := time.Now()
 			// Each failure is in another session: the limit is for the server as a whole.
-			if _, _, _, data := r.failure(r.deliverIn("s"+strconv.Itoa(i), "x")); data.Phase != PhaseDepInstall {
+			if _, _, _, data := d.failure(d.deliverIn("s"+strconv.Itoa(i), "x")); data.Phase != PhaseDepInstall {
 				t.Errorf("attempt %d: %+v", i, data)
 			}
 			if took := time.Since(begun); took != want {
 				t.Errorf("attempt %d took %s, want %s", i, took, want)
 			}
 		}
-		if st := r.state(t, Staging); !strings.Contains(st.Detail, "waiting 2s") {
+		if st := d.state(t, Staging); !strings.Contains(st.Detail, "waiting 2s") {
 			t.Errorf("whoever waits is told %+v", st)
 		}
-		r.mu.Lock()
-		r.starts.success()
-		wait := r.starts.wait()
-		r.mu.Unlock()
+		d.mu.Lock()
+		d.starts.success()
+		wait := d.starts.wait()
+		d.mu.Unlock()
 		if wait != 0 {
 			t.Errorf("after a start that succeeded the next waits %s", wait)
 		}
@@ -66,23 +58,21 @@ func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 }
 
 func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		change, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
-			t.Error("it was staged")
-			return provision.Launch{}, context.Canceled
-		})
-		s := Server{Name: "fake"}
-		change(&s)
-		r := &rig{recorder: newRecorder(), t: t}
-		r.Box = New(s, r.recorder, nil)
-		r.starts = backOff{failed: 3, next: time.Now().Add(4 * time.Second)}
-		call := r.deliverIn("s", "x")
+	change, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+		t.Error("it was staged")
+		return provision.Launch{}, context.Canceled
+	})
+	var s Server
+	change(&s)
+	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
+		d.starts = backOff{failed: 3, next: time.Now().Add(4 * time.Second)}
+		call := d.deliverIn("s", "x")
 		synctest.Wait()
-		if _, idle := r.IdleSince(); idle {
+		if _, idle := d.IdleSince(); idle {
 			t.Error("a box with a start that waits is idle")
 		}
-		r.StopSession("s")
-		if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable {
+		d.StopSession("s")
+		if _, _, _, data := d.failure(call); data.Phase != PhaseBoxUnavailable {
 			t.Errorf("%+v", data)
 		}
 		<-removed
