@@ -332,6 +332,20 @@ func TestQuestionOfNoCallHoldsAProcessForItsIdleTimeOnly(t *testing.T) {
 		if !d.asleep() {
 			t.Error("an open question that belongs to no call keeps it awake")
 		}
+		if q := d.Questions(); len(q) != 0 {
+			t.Errorf("open questions: %v", q)
+		}
+	})
+}
+
+func TestNotificationKeepsTheProcess(t *testing.T) {
+	inBubble(t, Server{Idle: time.Minute}, func(t *testing.T, d dialogue) {
+		time.Sleep(59 * time.Second)
+		d.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+		time.Sleep(59 * time.Second)
+		if d.asleep() {
+			t.Error("its time to be idle has not begun anew")
+		}
 	})
 }
 

@@ -143,17 +143,6 @@ func TestManyAtOnceStartOneProcess(t *testing.T) {
 	}
 }
 
-func TestEachSessionHasItsOwnProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	call := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
-	r.Deliver(Delivery{ID: "a", Session: "A", Raw: call})
-	r.Deliver(Delivery{ID: "b", Session: "B", Raw: call})
-	if a, b := r.result("a"), r.result("b"); string(a) == string(b) {
-		t.Errorf("both sessions are served by process %s", a)
-	}
-}
-
 func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "refuses", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })

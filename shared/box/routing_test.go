@@ -147,14 +147,6 @@ func TestEqualIdsOfDifferentTypeDoNotCollide(t *testing.T) {
 	k.wantOut(`b!: {"jsonrpc":"2.0","id":"1","result":{}}`, `a!: {"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
-func TestMessageOverSeveralLinesReachesTheProcessOnOne(t *testing.T) {
-	k := newTalk(t)
-	k.request(&stream{id: "d", open: 1}, "{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\n\"method\":\"m\",\"params\":{\"a\": \"x\\ny\",\n \"b\":1}}")
-	if want := `{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"x\ny","b":1}}`; k.sent[0] != want {
-		t.Errorf("the process gets %s, want %s", k.sent[0], want)
-	}
-}
-
 func TestProgressGoesToItsRequestUnderTheClientsToken(t *testing.T) {
 	for _, token := range []string{`"tok"`, `7`, `9007199254740993`} {
 		k := newTalk(t)

@@ -38,36 +38,6 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	}
 }
 
-func TestProcessWithACallThatAsksIsNotIdle(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal", func(s *Server) { s.Idle = 50 * time.Millisecond })
-	d := r.call("1", "ask", `"e"`)
-	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
-	<-time.After(4 * 50 * time.Millisecond) // the time is what is tested
-	if _, idle := r.IdleSince(); idle || len(r.Processes()) != 1 {
-		t.Fatalf("the box is idle: %v, processes: %d", idle, len(r.Processes()))
-	}
-	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
-	r.result(d)
-	r.state(t, Stopped)
-}
-
-func TestAQuestionOfNoCallThatNobodyAnswersKeepsNothingAwake(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "", func(s *Server) {
-		s.Idle = 200 * time.Millisecond
-		s.Command = "/bin/sh"
-		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
-			echo '{"jsonrpc":"2.0","id":"r","method":"roots/list"}'; read b; read c; read d`}
-	})
-	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-	r.event(t, "")
-	r.state(t, Stopped)
-	if q := r.Questions(); len(q) != 0 {
-		t.Errorf("open questions: %v", q)
-	}
-}
-
 func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "", func(s *Server) {
@@ -131,22 +101,6 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 	}
 	close(r.block)
 	boxtest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
-}
-
-func TestNotificationKeepsTheProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	r.result(r.call("1", "echo", "1"))
-	used := func() time.Time {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.groups["s"].current.clock.used
-	}
-	before := used()
-	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
-	if !used().After(before) {
-		t.Error("its time to be idle has not begun anew")
-	}
 }
 
 func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
@@ -242,11 +196,6 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 	}
 }
 
-func TestStopSessionOfNothing(t *testing.T) {
-	t.Parallel()
-	newRig(t, "normal").StopSession("s")
-}
-
 func TestServersGetASecondAndThenFiveToExit(t *testing.T) {
 	if got, want := New(Server{}, newRecorder(), nil).grace, (proc.Grace{Stdin: time.Second, Term: 5 * time.Second}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -330,16 +279,6 @@ func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
-}
-
-func TestDeliverAfterStopSessionGoesToAnotherProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal")
-	first := r.result(r.call("1", "pid", "0"))
-	r.StopSession("s")
-	if second := r.result(r.call("1", "pid", "0")); string(second) == string(first) {
-		t.Errorf("process %s answers again", second)
-	}
 }
 
 // This test is not parallel, because it counts the goroutines of this program.

@@ -251,23 +251,6 @@ func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
 	}
 }
 
-func TestASwitchedOffLimitIsNoDeadline(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
-	d := r.call("1", "hang", "0")
-	r.result(r.call("2", "echo", "0"))
-	r.mu.Lock()
-	for _, p := range r.groups["s"].live {
-		for _, q := range p.conv.requests {
-			if q.timer != nil {
-				t.Error("a call has a deadline")
-			}
-		}
-	}
-	r.mu.Unlock()
-	r.none(t, d)
-}
-
 func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
 	t.Parallel()
 	before := time.Now()
