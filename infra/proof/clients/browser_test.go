@@ -22,7 +22,7 @@ func TestABrowserSignsIn(t *testing.T) {
 	programtest.Copy(t, filepath.Join("browser", "browser.mjs"), filepath.Join(dir, "browser.mjs"))
 	two := counter()
 	two["other"] = two["counter"] // so that a user has to choose
-	own := programtest.Host(t, two, "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+	own := programtest.Host(t, two, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 	r := newRun(t, "browser", streamable, []string{
 		programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "browser.mjs"),
 		"--browser", browser(t), "--own", own, "--elsewhere", hostWithProvider(t),

@@ -49,7 +49,7 @@ const (
 // transport, so the program gosdk adds one.
 func clientsOver(transport string) []client {
 	all := []client{
-		{"ts-1.32.2", func(t *testing.T, transport string) []string { return prepareTypeScript(t, "ts", transport) }},
+		{"ts-1.32.2", func(t *testing.T, transport string) []string { return prepareTypeScriptClient(t, "ts", transport) }},
 		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
 		// By default this SDK would speak the modern era, which has no sessions, no ping,
 		// and no log level of a session.
@@ -68,7 +68,7 @@ func clientsOver(transport string) []client {
 func modernClients() map[string]client {
 	typeScript := func(mode string) client {
 		return client{"ts-2.4.0", func(t *testing.T, transport string) []string {
-			return append(prepareTypeScript(t, "ts2", transport), "--mode", mode)
+			return append(prepareTypeScriptClient(t, "ts2", transport), "--mode", mode)
 		}}
 	}
 	python := func(mode string) client {
@@ -133,7 +133,7 @@ func TestDormousePassesTypeScriptAtOneAddress(t *testing.T) {
 	}{
 		"ts-1.32.2 legacy": {clientsOver(webSocket)[0], allChecks()},
 		"ts-2.4.0 legacy": {client{"ts-2.4.0", func(t *testing.T, transport string) []string {
-			return append(prepareTypeScript(t, "ts2", transport), "--mode", "legacy")
+			return append(prepareTypeScriptClient(t, "ts2", transport), "--mode", "legacy")
 		}}, allChecks()},
 		"ts-2.4.0 auto": {modern["ts auto"], modernChecks()},
 		"ts-2.4.0 pin":  {modern["ts pin"], modernChecks()},

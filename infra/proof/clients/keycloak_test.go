@@ -11,7 +11,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -59,7 +58,7 @@ func TestRealClientsSignInWithKeycloak(t *testing.T) {
 // exchangeAtKeycloak has a user sign in and call a stdio server, whose process gets the
 // token of a third party that Keycloak gives in exchange for the user's own.
 func exchangeAtKeycloak(t *testing.T, k *keycloak) {
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	issuer := k.newRealm(t, "exchange")
 	client := k.dormouse(t, "exchange", address, map[string]string{"standard.token.exchange.enabled": "true", "standard.token.exchange.enableRefreshRequestedTokenType": "NO"})
 	k.post(t, "/exchange/clients", map[string]any{"clientId": "crm-api", "secret": "other", "publicClient": false})
@@ -166,7 +165,7 @@ func (k *keycloak) dormouse(t *testing.T, realm, address string, attributes map[
 // hostWithKeycloak starts a Dormouse that is a client of a realm of its own.
 func hostWithKeycloak(t *testing.T, k *keycloak) string {
 	t.Helper()
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	issuer := k.newRealm(t, "staff")
 	client := k.dormouse(t, "staff", address, map[string]string{})
 	groups := k.post(t, "/staff/client-scopes", map[string]any{"name": "groups", "protocol": "openid-connect", "protocolMappers": []any{groupsMapper()}})
@@ -188,7 +187,7 @@ func groupsMapper() map[string]any {
 // clients register themselves.
 func hostWithKeycloaksTokens(t *testing.T, k *keycloak) string {
 	t.Helper()
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	issuer := k.newRealm(t, "open")
 	scope := k.post(t, "/open/client-scopes", map[string]any{
 		"name": "mcp", "protocol": "openid-connect", "attributes": map[string]string{"include.in.token.scope": "true", "display.on.consent.screen": "false"},
@@ -284,13 +283,13 @@ func (k *keycloak) do(t *testing.T, method, path string, v, into any) string {
 func startKeycloak(t *testing.T) *keycloak {
 	t.Helper()
 	dir := installKeycloak(t)
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := programtest.Start(t, []string{"KC_BOOTSTRAP_ADMIN_USERNAME=admin", "KC_BOOTSTRAP_ADMIN_PASSWORD=admin", "JAVA_OPTS_APPEND=-Xmx512m"},
-		filepath.Join(dir, "bin", "kc.sh"), "start-dev", "--db", "dev-mem", "--http-host", "127.0.0.1", "--http-port", port)
+		"bash", filepath.Join(dir, "bin", "kc.sh"), "start-dev", "--db", "dev-mem", "--http-host", "127.0.0.1", "--http-port", port)
 	k, begun := &keycloak{at: "http://" + address}, time.Now()
 	for {
 		res, err := http.Get(k.at + "/realms/master/.well-known/openid-configuration") //nolint:noctx // a test
@@ -323,54 +322,13 @@ func installKeycloak(t *testing.T) string {
 		if got := hex.EncodeToString(sum[:]); got != keycloakSHA256 {
 			t.Fatalf("%s has the SHA-256 %s, want %s", artifact, got, keycloakSHA256)
 		}
-		if err := unzip(filepath.Join(dir, artifact), dir); err != nil {
+		archive, err := zip.OpenReader(filepath.Join(dir, artifact))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.CopyFS(dir, archive), archive.Close()); err != nil {
 			t.Fatal(err)
 		}
 	})
 	return filepath.Join(dir, "keycloak-"+keycloakVersion)
-}
-
-// unzip extracts an archive.
-func unzip(archive, dir string) error {
-	r, err := zip.OpenReader(archive)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close() }() // only read
-	for _, f := range r.File {
-		if !filepath.IsLocal(f.Name) {
-			return fmt.Errorf("%s: %q leads out of it", archive, f.Name)
-		}
-		to := filepath.Join(dir, f.Name)
-		if f.FileInfo().IsDir() {
-			err = os.MkdirAll(to, 0o755)
-		} else {
-			err = extract(f, to)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func extract(f *zip.File, to string) error {
-	from, err := f.Open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = from.Close() }() // only read
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	mode := os.FileMode(0o644)
-	if strings.HasSuffix(to, ".sh") {
-		mode = 0o755
-	}
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, from) //nolint:gosec // the archive's checksum is pinned
-	return errors.Join(err, out.Close())
 }

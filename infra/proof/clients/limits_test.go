@@ -34,10 +34,7 @@ func TestRealClientsGoOnAfterARefusal(t *testing.T) {
 			if requirements, python := strings.CutPrefix(of, "py "); python {
 				return preparePython(t, requirements, "limits.py")
 			}
-			dir := nodeModules(t, of)
-			programtest.Copy(t, filepath.Join(of, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
-			programtest.Copy(t, filepath.Join("ts", "limits.mjs"), filepath.Join(dir, "limits.mjs"))
-			return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "limits.mjs")}
+			return prepareTypeScript(t, of, "limits.mjs")
 		}
 	}
 	for name, prepare := range map[string]func(*testing.T) []string{

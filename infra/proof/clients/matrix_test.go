@@ -101,7 +101,7 @@ func matrixRows() []matrixRow {
 	modern, few := modernChecks(), []string{"initialize", "list", "echo-unicode", "progress", "sampling", "elicitation", "roots", "close"}
 	fewer := slices.DeleteFunc(slices.Clone(few), func(check string) bool { return check == "sampling" })
 	ts := func(name string, flags ...string) func(*testing.T) []string {
-		return func(t *testing.T) []string { return append(prepareTypeScript(t, name, streamable), flags...) }
+		return func(t *testing.T) []string { return append(prepareTypeScriptClient(t, name, streamable), flags...) }
 	}
 	py := func(version, program string, flags ...string) func(*testing.T) []string {
 		return func(t *testing.T) []string {

@@ -32,8 +32,8 @@ type poller struct {
 func allPollers() []poller {
 	return []poller{
 		{"go-1.8.0", prepareGo, false},
-		{"ts-1.32.2", func(t *testing.T) []string { return prepareTypeScriptPolls(t, "ts") }, true},
-		{"ts-2.4.0", func(t *testing.T) []string { return prepareTypeScriptPolls(t, "ts2") }, true},
+		{"ts-1.32.2", func(t *testing.T) []string { return prepareTypeScript(t, "ts", "polls.mjs") }, true},
+		{"ts-2.4.0", func(t *testing.T) []string { return prepareTypeScript(t, "ts2", "polls.mjs") }, true},
 		{"py-1.30.0", func(t *testing.T) []string { return preparePython(t, "requirements-1.30.0.txt", "polls.py") }, false},
 		{"py-2.3.0", func(t *testing.T) []string { return preparePython(t, "requirements-2.3.0.txt", "polls.py") }, false},
 	}

@@ -11,17 +11,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// prepareTypeScript installs the SDK that the folder name pins. It copies the program and
-// its files for this SDK next to it, because Node looks for packages beside the script.
-func prepareTypeScript(t *testing.T, name, transport string) []string {
+// prepareTypeScript installs the SDK that the folder name pins, and returns the command of
+// a program for it. It copies the program and its files for this SDK next to it, because
+// Node looks for packages beside the script.
+func prepareTypeScript(t *testing.T, name, program string) []string {
+	t.Helper()
 	dir := nodeModules(t, name)
 	programtest.Copy(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
-	programtest.Copy(t, filepath.Join("ts", "client.mjs"), filepath.Join(dir, "client.mjs"))
-	node := []string{programtest.Tool(t, "node", programtest.NodeHelp)}
-	if transport == webSocket && nodeMajor(t, node[0]) < 22 {
-		node = append(node, "--experimental-websocket", "--no-warnings")
+	programtest.Copy(t, filepath.Join("ts", program), filepath.Join(dir, program))
+	return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, program)}
+}
+
+// prepareTypeScriptClient is prepareTypeScript for the program with all checks, over a
+// transport.
+func prepareTypeScriptClient(t *testing.T, name, transport string) []string {
+	t.Helper()
+	command := prepareTypeScript(t, name, "client.mjs")
+	if transport == webSocket && nodeMajor(t, command[0]) < 22 {
+		return []string{command[0], "--experimental-websocket", "--no-warnings", command[1]}
 	}
-	return append(node, filepath.Join(dir, "client.mjs"))
+	return command
 }
 
 // nodeMajor reads "v20.20.2".
@@ -34,16 +43,6 @@ func nodeMajor(t *testing.T, node string) int {
 		t.Fatalf("node calls its version %q", version)
 	}
 	return n
-}
-
-// prepareTypeScriptPolls installs the SDK that the folder name pins, and copies the
-// program and its files for this SDK next to it.
-func prepareTypeScriptPolls(t *testing.T, name string) []string {
-	t.Helper()
-	dir := nodeModules(t, name)
-	programtest.Copy(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
-	programtest.Copy(t, filepath.Join("ts", "polls.mjs"), filepath.Join(dir, "polls.mjs"))
-	return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "polls.mjs")}
 }
 
 func preparePython(t *testing.T, requirements, program string) []string {

@@ -104,7 +104,7 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 	// The test names the port. mcp-remote would derive a port from the URL, which may be
 	// taken the first time and free the second. It would then delete its registration,
 	// and with it the sign-in.
-	_, port, err := net.SplitHostPort(freeAddress(t))
+	_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 	if tools := connect(p); tools != 1 || p.logins.Load() != 1 {
 		t.Fatalf("%d tools, %d sign-ins", tools, p.logins.Load())
 	}
-	store := onlyFile(t, filepath.Join(state, "*", "*_tokens.json"))
+	store := programtest.OnlyFile(t, filepath.Join(state, "*", "*_tokens.json"), "mcp-remote keeps its tokens there")
 	before := spoil(t, store)
 	if tools := connect(p); tools != 1 || p.logins.Load() != 1 {
 		t.Fatalf("with a bad access token: %d tools, %d sign-ins", tools, p.logins.Load())
@@ -188,7 +188,7 @@ func inspectorSignsIn(t *testing.T, at string, flags ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 		defer cancel()
-		args = slices.Concat([]string{cli, "--cli", at, "--transport", "http", "--callback-url", "http://" + freeAddress(t) + "/oauth/callback"}, flags, args)
+		args = slices.Concat([]string{cli, "--cli", at, "--transport", "http", "--callback-url", "http://" + programtest.FreeAddress(t) + "/oauth/callback"}, flags, args)
 		cmd := exec.CommandContext(ctx, programtest.Tool(t, "node", programtest.NodeHelp), args...)
 		cmd.WaitDelay = 5 * time.Second
 		cmd.Env = append(noBrowser(t), "HOME="+state, "MCP_INSPECTOR_SECRET_STORE=file", "MCP_AUTO_OPEN_ENABLED=true")
@@ -291,15 +291,6 @@ func checkRefreshed(t *testing.T, before tokens, path string) {
 	if now := kept(t, path); now.access == before.access || now.refresh == before.refresh {
 		t.Error("the client has not refreshed its token")
 	}
-}
-
-func onlyFile(t *testing.T, pattern string) string {
-	t.Helper()
-	found, err := filepath.Glob(pattern)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s fits %q, want one file (%v)", pattern, found, err)
-	}
-	return found[0]
 }
 
 // check fails the test if a sign-in failed.

@@ -24,10 +24,7 @@ func signInClients() map[string]func(t *testing.T) []string {
 	}
 	typeScript := func(name string) func(*testing.T) []string {
 		return func(t *testing.T) []string {
-			dir := nodeModules(t, name)
-			programtest.Copy(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
-			programtest.Copy(t, filepath.Join("ts", "signin.mjs"), filepath.Join(dir, "signin.mjs"))
-			return []string{programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "signin.mjs"), "--visit", prepareVisit(t)}
+			return append(prepareTypeScript(t, name, "signin.mjs"), "--visit", prepareVisit(t))
 		}
 	}
 	return map[string]func(*testing.T) []string{
@@ -91,7 +88,7 @@ func TestRealClientsStepUp(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			url := programtest.HostWith(t, counter(), servers, "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+			url := programtest.HostWith(t, counter(), servers, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 			command := append(prepare(t), "--step-up", "--url", url)
 			if strings.HasPrefix(name, "go") {
 				command = append(command, "--protocol", legacyEra) // with sessions, so that the counter counts the calls of a session
@@ -159,14 +156,14 @@ func counter() map[string]any {
 // of its only server.
 func hostWithSignIn(t *testing.T) string {
 	t.Helper()
-	return programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth")["counter"].URL
+	return programtest.Host(t, counter(), "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 }
 
 // hostBehindAPIGateway is hostWithSignIn with functions behind stand-ins of API Gateway
 // and Lambda. Like API Gateway, they rename the header WWW-Authenticate.
 func hostBehindAPIGateway(t *testing.T) string {
 	t.Helper()
-	at := programtest.Host(t, counter(), "--listen", freeAddress(t), "--access", "oauth", "--functions", "process")["counter"].URL
+	at := programtest.Host(t, counter(), "--listen", programtest.FreeAddress(t), "--access", "oauth", "--functions", "process")["counter"].URL
 	res, err := http.Post(at, "application/json", strings.NewReader("{}")) //nolint:noctx // a test
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +184,7 @@ func hostOneWithSignIn(t *testing.T) string {
 // hostWithProvider starts a Dormouse whose users sign in at oidc-provider.
 func hostWithProvider(t *testing.T) string {
 	t.Helper()
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	access := engines(startProvider(t, "http://"+address+"/callback", "jwt"))
 	access["client_id"], access["client_secret"] = "dormouse", "secret"
 	return hostWithAccess(t, "oauth", address, access)
@@ -196,7 +193,7 @@ func hostWithProvider(t *testing.T) string {
 // hostWithProvidersTokens starts a Dormouse that takes the access tokens of oidc-provider.
 func hostWithProvidersTokens(t *testing.T) string {
 	t.Helper()
-	return hostWithAccess(t, "idp", freeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
+	return hostWithAccess(t, "idp", programtest.FreeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
 }
 
 // hostWithIntrospection starts a Dormouse that asks oidc-provider about tokens that only
@@ -208,7 +205,7 @@ func hostWithIntrospection(t *testing.T) string {
 	access := engines(issuer)
 	access["introspection"] = map[string]any{"endpoint": issuer + "/token/introspection", "client_id": "dormouse"}
 	t.Setenv("DORMOUSE_INTROSPECTION_SECRET", "secret")
-	return hostWithAccess(t, "idp", freeAddress(t), access)
+	return hostWithAccess(t, "idp", programtest.FreeAddress(t), access)
 }
 
 // engines are settings by which only the group engines may use servers.
@@ -227,24 +224,11 @@ func startProvider(t *testing.T, callback, tokens string) string {
 	t.Helper()
 	dir := nodeModules(t, "oidc-provider")
 	programtest.Copy(t, filepath.Join("oidc-provider", "provider.mjs"), filepath.Join(dir, "provider.mjs"))
-	_, port, err := net.SplitHostPort(freeAddress(t))
+	_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := onlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"))
+	node := programtest.OnlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"), "is there a Node.js for this system in oidc-provider/package.json?")
 	programtest.Start(t, nil, node, filepath.Join(dir, "provider.mjs"), "--port", port, "--callback", callback, "--tokens", tokens).Ready(t)
 	return "http://127.0.0.1:" + port
-}
-
-// freeAddress returns an address of this machine at which no program listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return free.Addr().String()
 }

@@ -61,7 +61,7 @@ func startRemotes(t *testing.T, far map[string]string) map[string]string {
 // startDirectly starts an everything-server's own HTTP server and returns its URL.
 func startDirectly(t *testing.T, binary string, args ...string) string {
 	t.Helper()
-	address := freeAddress(t)
+	address := programtest.FreeAddress(t)
 	startAt(t, address, binary, args...)
 	return "http://" + address + "/"
 }
@@ -86,16 +86,4 @@ func startAt(t *testing.T, address, binary string, args ...string) *programtest.
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
 }

@@ -37,7 +37,7 @@ func TestRemoteServersAreKilledInTheMiddleOfCalls(t *testing.T) {
 		"2026-07-28":            {binaries["dual"], nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := freeAddress(t)
+			address := programtest.FreeAddress(t)
 			up := startAt(t, address, far.binary, far.args...)
 			url := startRemotes(t, map[string]string{"far": "http://" + address + "/"})["far"]
 			tool := "test_tool_with_progress"

@@ -31,7 +31,7 @@ func installSuite(t *testing.T) suite {
 	t.Helper()
 	dir := programtest.NodeModules(t, filepath.Join("conformance", "suite"), "suite", nil)
 	return suite{
-		node:   onlyMatch(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node")),
+		node:   programtest.OnlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"), "is there a Node.js for this system in suite/package.json?"),
 		script: filepath.Join(dir, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js"),
 	}
 }
@@ -79,13 +79,4 @@ func (s suite) run(t *testing.T, lane, url string, want requirements, selection 
 func toolsDir(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(programtest.Root(t), ".tools", "conformance")
-}
-
-func onlyMatch(t *testing.T, pattern string) string {
-	t.Helper()
-	found, err := filepath.Glob(pattern)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s fits %d files, want one: is there a Node.js for this system in suite/package.json? (%v)", pattern, len(found), err)
-	}
-	return found[0]
 }

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,14 +41,7 @@ func TestConsoleOfAStackInARealBrowser(t *testing.T) {
 
 // TestConsoleSignInInARealBrowser has users sign in at a provider, whose groups have roles.
 func TestConsoleSignInInARealBrowser(t *testing.T) {
-	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // tokens are for one address, so its port must be known
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	at := programtest.FreeAddress(t) // tokens are for one address, so its port must be known
 	look(t, place{oauth: true}, withProvider, "--access", "oauth", "--listen", at)
 }
 

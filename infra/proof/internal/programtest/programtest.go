@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,6 +179,29 @@ func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) m
 		hosted[h.Name] = h
 	}
 	return hosted
+}
+
+// FreeAddress returns an address of this machine at which no program listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return free.Addr().String()
+}
+
+// OnlyFile returns the only file that fits a pattern. help says what to do if there is none.
+func OnlyFile(t testing.TB, pattern, help string) string {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s fits %q, want one file (%v); %s", pattern, found, err, help)
+	}
+	return found[0]
 }
 
 // Empty makes an empty folder, or empties an existing one.
