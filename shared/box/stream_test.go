@@ -2,7 +2,6 @@ package box
 
 import (
 	"bytes"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -269,33 +268,5 @@ func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
 	}
 	if _, idle := r.IdleSince(); idle {
 		t.Error("the box is idle with a request in flight")
-	}
-}
-
-// BenchmarkCall measures a call through a box to a process and back.
-func BenchmarkCall(b *testing.B) {
-	me, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
-	k := newRecorder()
-	box := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
-	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":1}}}`)
-	call := func() {
-		box.Deliver(Delivery{ID: "d", Session: "s", Raw: raw})
-		for {
-			if e, ok := (<-k.calls).(Output); ok && e.Final {
-				return
-			}
-		}
-	}
-	call()
-	b.ResetTimer()
-	for b.Loop() {
-		call()
-	}
-	b.StopTimer()
-	if err := box.Close(b.Context(), 0); err != nil {
-		b.Fatal(err)
 	}
 }

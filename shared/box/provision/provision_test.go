@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -276,10 +275,4 @@ func TestWritableHostPathIsTheWorkspaceAsItIs(t *testing.T) {
 	if after := list(t, r.host()); len(after) != len(before) || len(r.said) != 0 {
 		t.Errorf("something was done: %v %v", after, r.said)
 	}
-}
-
-// kill ends a command with all in its group.
-func kill(cmd *exec.Cmd) {
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	_ = cmd.Wait() // it was killed
 }

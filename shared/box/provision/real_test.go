@@ -3,8 +3,6 @@ package provision
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,7 +40,7 @@ func inSandbox(w Workshop) (Sandbox, error) {
 }
 
 // execute runs a staged command as a box would, and returns its stdout.
-func execute(t testing.TB, l Launch) string {
+func execute(t *testing.T, l Launch) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -62,7 +60,7 @@ func execute(t testing.TB, l Launch) string {
 	return string(out)
 }
 
-func stageReal(t testing.TB, s *Provisioner) Launch {
+func stageReal(t *testing.T, s *Provisioner) Launch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -162,87 +160,11 @@ func TestRealNodeFolderFindsItsModules(t *testing.T) {
 }
 
 // program finds a program of this machine.
-func program(t testing.TB, name string) string {
+func program(t *testing.T, name string) string {
 	t.Helper()
 	file, err := exec.LookPath(name)
 	if err != nil {
 		t.Fatalf("%v: the tests with real packages need it", err)
 	}
 	return file
-}
-
-const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}` + "\n"
-
-// BenchmarkWarmStart measures the time from the start of a process to its answer to
-// initialize. Everything is installed: the benchmark fetches the server first. It starts
-// the server by npx, by this package, and the program alone, with and without Node's
-// compile cache.
-func BenchmarkWarmStart(b *testing.B) {
-	const spec = "@modelcontextprotocol/server-everything@2026.8.31"
-	cfg := real(b.TempDir())
-	s := New(cfg, Server{Command: "npx", Args: []string{"-y", spec}})
-	direct := stageReal(b, s)
-	npx := Launch{Command: program(b, "npx"), Args: []string{"-y", spec}}
-	greet(b, npx) // fetches
-	b.Run("npx", func(b *testing.B) {
-		for b.Loop() {
-			greet(b, npx)
-		}
-	})
-	b.Run("staged", func(b *testing.B) {
-		for b.Loop() {
-			greet(b, stageReal(b, s))
-		}
-	})
-	b.Run("program", func(b *testing.B) {
-		for b.Loop() {
-			greet(b, direct)
-		}
-	})
-	compiled := real(b.TempDir())
-	compiled.Compile = true
-	faster := stageReal(b, New(compiled, Server{Command: "npx", Args: []string{"-y", spec}}))
-	b.Cleanup(func() { _ = removeInstall(faster.Reads[0]) })
-	b.Run("program with its compile cache", func(b *testing.B) {
-		for b.Loop() {
-			greet(b, faster)
-		}
-	})
-	b.Run("stage alone", func(b *testing.B) {
-		for b.Loop() {
-			stageReal(b, s)
-		}
-	})
-}
-
-// greet starts a server, waits for its answer to initialize and ends it.
-func greet(b *testing.B, l Launch) {
-	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, l.Command, l.Args...)
-	cmd.Env, cmd.SysProcAttr = os.Environ(), attributes()
-	for name, value := range l.Env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := io.WriteString(in, hello); err != nil {
-		b.Fatal(err)
-	}
-	first := make([]byte, 1)
-	if _, err := io.ReadFull(out, first); err != nil || first[0] != '{' {
-		b.Fatal(fmt.Errorf("no answer to initialize: %q %w", first, err))
-	}
-	_ = in.Close()
-	kill(cmd)
 }

@@ -229,35 +229,3 @@ func TestSignalsReachTheWholeGroup(t *testing.T) {
 		t.Errorf("%v", cmd.ProcessState)
 	}
 }
-
-func BenchmarkStart(b *testing.B) {
-	dir := b.TempDir()
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			b.Fatal(err)
-		}
-	}
-	p := Policy{Workspace: filepath.Join(dir, "workspace"), Temp: filepath.Join(dir, "temp"), Memory: 512 * mib, Processes: 64}
-	b.Run("plain", func(b *testing.B) {
-		for b.Loop() {
-			if err := (&exec.Cmd{Path: "/bin/true", Args: []string{"true"}}).Run(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("sandbox", func(b *testing.B) {
-		for b.Loop() {
-			s, err := New(p, Probe())
-			if err != nil {
-				b.Fatal(err)
-			}
-			cmd := &exec.Cmd{Path: "/bin/true", Args: []string{"true"}}
-			if err := s.Start(cmd); err != nil {
-				b.Fatal(err)
-			}
-			if err := cmd.Wait(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
