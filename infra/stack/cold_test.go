@@ -141,16 +141,6 @@ func TestColdStarts(t *testing.T) {
 	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d bytes\n%s", starts, aimTime, maxSize, &out)
 }
 
-// build makes a program as make build-…Function does, for this machine.
-func build(t *testing.T, to, from string, env ...string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "lambda.norpc,aws", "-o", to, from)
-	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-}
-
 // runs returns how long a program takes from exec to its end. For a program that does
 // nothing, that is the machine's part of a start.
 func runs(t *testing.T, program string) time.Duration {

@@ -98,6 +98,16 @@ func run(t *testing.T, name string, args ...string) []byte {
 	return stdout.Bytes()
 }
 
+// build makes a program as make build-…Function does, for this machine.
+func build(t *testing.T, to, from string, env ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "lambda.norpc,aws", "-o", to, from) //nolint:gosec // our own folders
+	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
 type object = map[string]any
 
 // stack is the template in the form that CloudFormation gets.

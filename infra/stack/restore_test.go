@@ -35,16 +35,11 @@ const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"coun
 // values, keys, sealed data and kept workspaces survive. The functions run in the
 // emulator, with the rights of their roles.
 func TestAStackGoesOnWithARestoredTable(t *testing.T) {
-	e := emulate(t)
-	made := e.change("create")
-	e.lines(made)
-	programs := e.programs()
-	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
-	d.serve(programs, made.Resources["Table"])
+	d := newDrill(t)
+	made := d.made
+	d.lines(made)
 	store := d.table(made.Resources["Table"])
-	// The test runs the command lines of the outputs unchanged. The key that FirstKey
-	// makes opens sessions.
-	d.key = d.line(made.Outputs["FirstKey"])
+	// The test runs the command lines of the outputs unchanged.
 	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 1 of the servers file") {
 		t.Errorf("the line of PushServers says %q", said)
 	}
@@ -75,15 +70,15 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	d.says(counter, `"name":"add","arguments":{"by":100}`, "141")
 	box.Gen = 7
 	d.keep(box, "newer than the backup")
-	e.do(nil, "lose", made.Resources["Table"])
+	d.do(nil, "lose", made.Resources["Table"])
 
 	again := d.table(table)
-	e.restored(table)
-	made = e.change("update", "RestoredTable="+table)
+	d.restored(table)
+	made = d.change("update", "RestoredTable="+table)
 	if made.Outputs["TableName"] != table || !strings.Contains(made.Outputs["FirstKey"], "dynamodb:"+table+"?") {
 		t.Errorf("the outputs name another table: %v", made.Outputs)
 	}
-	d.serve(programs, table)
+	d.serve(d.code, table)
 	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 2 of the servers file") {
 		t.Errorf("the line of PushServers says %q, want a push after that in the backup", said)
 	}
@@ -128,9 +123,20 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 type drill struct {
 	*emulator
 	made   made
+	code   string // the folder with that of the functions
 	secret string // of the functions, in hexadecimal
-	key    string // of a client
+	key    string // of a client, which FirstKey has made
 	folder string // where lines are run
+}
+
+// newDrill creates a stack with these parameters.
+func newDrill(t *testing.T, parameters ...string) *drill {
+	t.Helper()
+	e := emulate(t)
+	d := &drill{emulator: e, made: e.change("create", parameters...), code: e.programs(), secret: strings.Repeat("5e", 32)}
+	d.serve(d.code, d.made.Resources["Table"])
+	d.key = d.line(d.made.Outputs["FirstKey"])
+	return d
 }
 
 // restore runs make restore, and returns the next command that it prints.
@@ -185,11 +191,7 @@ func (e *emulator) programs() string {
 	folder := e.t.TempDir()
 	for _, name := range []string{"http", "relay"} {
 		program := filepath.Join(folder, name)
-		cmd := exec.CommandContext(e.t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "lambda.norpc,aws", "-o", program, root("functions", name)) //nolint:gosec // our own folders
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			e.t.Fatalf("%v\n%s", err, out)
-		}
+		build(e.t, program, root("functions", name))
 		code, err := os.ReadFile(program) //nolint:gosec // made above
 		if err != nil {
 			e.t.Fatal(err)

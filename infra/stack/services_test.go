@@ -11,20 +11,16 @@ import (
 // A message for a server that sleeps has the http function register a task definition and
 // start a task, with the rights of its role.
 func TestAFunctionStartsABoxUnderItsRole(t *testing.T) {
-	e := emulate(t)
-	made := e.change("create")
-	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
-	d.serve(e.programs(), made.Resources["Table"])
-	d.key = d.line(made.Outputs["FirstKey"])
+	d := newDrill(t)
 	// The call is asynchronous, because no runner comes and so no answer does.
 	d.call("dormouse-http", d.event("one", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`, nil),
 		http.Header{"X-Amz-Invocation-Type": {"Event"}}, http.StatusAccepted)
 	var tasks []struct{ Family, Image, Execution string }
 	for len(tasks) == 0 && t.Context().Err() == nil {
-		e.do(&tasks, "tasks")
+		d.do(&tasks, "tasks")
 	}
-	want := made.Outputs["RepositoryUri"] + ":latest"
-	if got := tasks[0]; len(tasks) != 1 || got.Image != want || !strings.HasPrefix(got.Family, "dormouse-box-") || !strings.HasSuffix(got.Execution, "/"+made.Resources["BoxExecutionRole"]) {
+	want := d.made.Outputs["RepositoryUri"] + ":latest"
+	if got := tasks[0]; len(tasks) != 1 || got.Image != want || !strings.HasPrefix(got.Family, "dormouse-box-") || !strings.HasSuffix(got.Execution, "/"+d.made.Resources["BoxExecutionRole"]) {
 		t.Errorf("the tasks are %+v, want one of %s", tasks, want)
 	}
 }
@@ -32,11 +28,7 @@ func TestAFunctionStartsABoxUnderItsRole(t *testing.T) {
 // The http function runs in the emulator, with the rights of its role. For a job it makes a
 // schedule. EventBridge Scheduler invokes the function when it is due, and deletes it.
 func TestAnAlarmInvokesTheFunctionThatSetIt(t *testing.T) {
-	e := emulate(t)
-	made := e.change("create")
-	d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
-	d.serve(e.programs(), made.Resources["Table"])
-	d.key = d.line(made.Outputs["FirstKey"])
+	d := newDrill(t)
 
 	job := d.open("job")
 	got := d.request("job", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{"steps":2,"seconds":1}}}`, job)
@@ -44,7 +36,7 @@ func TestAnAlarmInvokesTheFunctionThatSetIt(t *testing.T) {
 		t.Errorf("the job says %+v", got)
 	}
 	var left []string
-	e.do(&left, "schedules")
+	d.do(&left, "schedules")
 	if len(left) > 0 {
 		t.Errorf("schedules are left: %q", left)
 	}
@@ -57,13 +49,9 @@ func TestWaitingCallsLeaveAnInvocationForTheBox(t *testing.T) {
 	t.Setenv("LAMBDA_ACCOUNT_CONCURRENCY", "10")
 	for bound, calls := range map[string]int{"3": 3, "0": 10} {
 		t.Run(bound, func(t *testing.T) {
-			e := emulate(t)
-			made := e.change("create", "WaitingCalls="+bound)
-			d := &drill{emulator: e, made: made, secret: strings.Repeat("5e", 32)}
-			d.serve(e.programs(), made.Resources["Table"])
-			d.key = d.line(made.Outputs["FirstKey"])
+			d := newDrill(t, "WaitingCalls="+bound)
 			const first = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
-			event, store := d.event("one", first, nil), d.table(made.Resources["Table"])
+			event, store := d.event("one", first, nil), d.table(d.made.Resources["Table"])
 			for waiting := range calls {
 				go func() {
 					_, _ = emulated(t.Context(), d.endpoint, "dormouse-http", event, nil) // no runner comes
