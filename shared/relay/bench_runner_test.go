@@ -15,6 +15,7 @@ import (
 
 // echoBox answers every delivery, in another goroutine as a box does.
 type echoBox struct {
+	unasked
 	runner *runner.Runner
 	answer []byte
 }
@@ -23,18 +24,12 @@ func (b *echoBox) Deliver(d runner.Delivery) {
 	go b.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: b.answer, Final: true})
 }
 
-func (*echoBox) Answer(session.ID, string, []byte)        {}
-func (*echoBox) CloseStream(session.ID, session.StreamID) {}
-func (*echoBox) Halt(session.ID, string, time.Duration)   {}
-
-func (*echoBox) StopSession(session.ID)                {}
-func (*echoBox) Questions() map[session.ID][]string    { return nil }
 func (*echoBox) IdleSince() (since time.Time, ok bool) { return time.Now(), true }
 
 // hostConn is the host's end of a connection without a network.
 type hostConn struct {
-	up, down chan []byte
-	closed   chan struct{}
+	*inbound
+	up chan []byte
 }
 
 func (c *hostConn) Send(message []byte) error {
@@ -46,24 +41,10 @@ func (c *hostConn) Send(message []byte) error {
 	}
 }
 
-func (c *hostConn) Receive() ([]byte, error) {
-	select {
-	case message := <-c.down:
-		return message, nil
-	case <-c.closed:
-		return nil, io.EOF
-	}
-}
-
-func (c *hostConn) Close(string) error {
-	close(c.closed)
-	return nil
-}
-
 // BenchmarkRunner measures the work of a runner for a call, without its network and its
 // box.
 func BenchmarkRunner(b *testing.B) {
-	conn := &hostConn{up: make(chan []byte, 16), down: make(chan []byte, 16), closed: make(chan struct{})}
+	conn := &hostConn{newInbound(), make(chan []byte, 16)}
 	box := &echoBox{answer: []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)}
 	box.runner = runner.New(runner.Config{
 		Box: "local/echo", Gen: 3, Executor: box,
@@ -80,23 +61,23 @@ func BenchmarkRunner(b *testing.B) {
 		return f
 	}
 	hello := next(frame.TypeHello)
-	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypeWelcome, Gen: 3, Link: hello.Link})
-	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypePulled, N: next(frame.TypePull).N})
+	conn.in <- frametest.Encode(frametest.Frame{Type: frame.TypeWelcome, Gen: 3, Link: hello.Link})
+	conn.in <- frametest.Encode(frametest.Frame{Type: frame.TypePulled, N: next(frame.TypePull).N})
 	deliver := benchFrames(b)["deliver"].(frame.Deliver)
 	deliver.NotAfter = time.Now().Add(time.Hour).UnixMilli()
 	b.ReportAllocs()
 	for b.Loop() {
 		deliver.ID = session.NewStreamID()
-		conn.down <- frame.Encode(deliver)
+		conn.in <- frame.Encode(deliver)
 		f, err := frame.Decode(<-conn.up)
 		events, ok := f.(frame.Events)
 		if !ok {
 			b.Fatalf("%T came, want events: %v", f, err)
 		}
-		conn.down <- frame.Encode(frame.Ack{Session: events.Session, Seq: events.Seq})
+		conn.in <- frame.Encode(frame.Ack{Session: events.Session, Seq: events.Seq})
 	}
 	cancel()
-	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypeByeOK, Link: next(frame.TypeBye).Link})
+	conn.in <- frametest.Encode(frametest.Frame{Type: frame.TypeByeOK, Link: next(frame.TypeBye).Link})
 	if err := <-ended; err != nil {
 		b.Error(err)
 	}

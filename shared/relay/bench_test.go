@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -18,19 +17,10 @@ func benchAddress() session.Address {
 	}
 }
 
-func benchSealer(b *testing.B) *relayhost.Sealer {
-	b.Helper()
-	s, err := relayhost.NewSealer(bytes.Repeat([]byte("k"), 32))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return s
-}
-
 // BenchmarkTicket measures two steps: sealing a ticket, once for each delivery, and
 // opening it, once for each batch of its events.
 func BenchmarkTicket(b *testing.B) {
-	s, a := benchSealer(b), benchAddress()
+	s, a := newSealer(b), benchAddress()
 	b.Run("seal", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -55,7 +45,7 @@ func benchFrames(b *testing.B) map[string]frame.Frame {
 	call := []byte(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"echo","arguments":{"message":"hello"}}}`)
 	result := []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)
 	large := bytes.Repeat([]byte("x"), frame.MaxPiece)
-	ticket := benchSealer(b).Seal(a, 3)
+	ticket := newSealer(b).Seal(a, 3)
 	events := func(event []byte) frame.Frame {
 		return frame.Events{
 			Sender: frame.Sender{Box: a.Box, Gen: 3}, Seq: 42, Session: a.Session,

@@ -31,10 +31,7 @@ type chunkHost struct {
 
 func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 	t.Helper()
-	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sealer := newSealer(t)
 	h := &chunkHost{t: t, memory: sessiontest.NewMemory(), rng: rand.New(rand.NewPCG(seed, 0))}
 	h.handler = relayhost.NewHandler(relayhost.Config{Store: h.memory, Sealer: sealer})
 	h.ticket = func(stream session.StreamID) string {

@@ -28,14 +28,14 @@ func handshakes() []price {
 			name:  "initialize, from the handshake record",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
 			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
-				c.begin(t)
+				initialize(t, c.host)
 			}},
 		},
 		{
 			name:  "initialize, by a box that has to wake",
 			reads: 9, write: 9, waits: 1, requests: 18, readUnits: 9, writeUnits: 13, up: "events, hello, pull, status", down: "ack, deliver, pulled, welcome",
 			operation: operation{nothing, func(t *testing.T, c *counted, _ session.ID) {
-				c.begin(t)
+				initialize(t, c.host)
 			}},
 		},
 		{
@@ -261,19 +261,23 @@ func nothing(*testing.T, *counted) session.ID { return "" }
 
 // opened returns a session whose initialize was answered from the server's handshake
 // record.
-func opened(t *testing.T, c *counted) session.ID { return c.open(t) }
+func opened(t *testing.T, c *counted) session.ID {
+	onRecord(t, c.store, "t", handshake)
+	return initialize(t, c.host)
+}
 
 // begun is like opened, and the client has also sent initialized.
 func begun(t *testing.T, c *counted) session.ID {
-	id := c.open(t)
+	id := opened(t, c)
 	c.send(t, id, initialized)
 	return id
 }
 
 // working is like begun, and the box is awake.
 func working(t *testing.T, c *counted) session.ID {
-	id := c.open(t)
-	awake(t, c, id)
+	id := begun(t, c)
+	c.send(t, id, callWith(`{}`))
+	time.Sleep(5 * time.Second)
 	return id
 }
 
@@ -294,8 +298,8 @@ func listed(t *testing.T, c *counted) session.ID {
 
 // sleeping is like working, but the box has fallen asleep since then.
 func sleeping(t *testing.T, c *counted) session.ID {
-	id := c.open(t)
-	asleep(t, c, id)
+	id := working(t, c)
+	time.Sleep(10 * time.Minute)
 	return id
 }
 
@@ -307,18 +311,6 @@ func sends(raw string) func(*testing.T, *counted, session.ID) {
 
 func silent(span time.Duration) func(*testing.T, *counted, session.ID) {
 	return func(*testing.T, *counted, session.ID) { time.Sleep(span) }
-}
-
-// begin initializes a session and waits for the answer.
-func (c *counted) begin(t *testing.T) {
-	t.Helper()
-	_, call, err := c.host.Initialize(t.Context(), caller, "", parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-	for err == nil && !call.Done() {
-		_, err = call.Next(t.Context(), time.Now().Add(time.Minute))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
@@ -379,11 +371,13 @@ func (c *counted) log(t *testing.T, id session.ID, stream session.StreamID, n in
 	}
 }
 
-func (c *counted) connect(t *testing.T, conn string, id session.ID) {
+func (c *counted) connect(t *testing.T, conn string, id session.ID) (host.Caller, session.ID) {
 	t.Helper()
 	who := caller
 	who.Transport, who.Conn = session.WebSocket, conn
-	if _, _, err := c.host.Connect(t.Context(), who, nil, id, nil); err != nil {
+	s, _, err := c.host.Connect(t.Context(), who, nil, id, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return who, s.ID
 }

@@ -31,16 +31,18 @@ type price struct {
 	operation
 }
 
-// exceeds lists in which parts a bill is over the price. A bill has 0 for a part that the
-// driver does not count.
+// exceeds lists in which parts a bill is over the price. Calls of the store and messages
+// must be those of the price. A bill has 0 for a part that the driver does not count.
 func (p price) exceeds(b bill) (over []string) {
 	at := func(what string, got, most float64) {
 		if got > most {
 			over = append(over, fmt.Sprintf("%v %s, at most %v", got, what, most))
 		}
 	}
-	at("reads", float64(b.Reads), float64(p.reads))
-	at("writes", float64(b.Writes), float64(p.write))
+	want := costs{Reads: p.reads, Writes: p.write, Up: messages(p.up), Down: messages(p.down)}
+	if diff := gocmp.Diff(want, b.costs); diff != "" {
+		over = append(over, "another price (-want +got):\n"+diff)
+	}
 	at("waits", float64(b.Calls["Wait"]), float64(p.waits))
 	at("requests", float64(b.DynamoDB.Requests), float64(p.requests))
 	at("read units", b.DynamoDB.ReadUnits, p.readUnits)
@@ -49,26 +51,22 @@ func (p price) exceeds(b bill) (over []string) {
 		at("requests of waits", float64(b.DynamoDB.Waits), float64(p.replay.Waits))
 		at("units of waits", b.DynamoDB.WaitUnits, p.replay.WaitUnits)
 	}
-	up, down := messages(p.up), messages(p.down)
-	for kind, n := range b.Up {
-		at(string(kind)+" of the runner", float64(n), float64(up[string(kind)]))
-	}
-	for kind, n := range b.Down {
-		at(string(kind)+" to the runner", float64(n), float64(down[string(kind)]))
-	}
 	return over
 }
 
 // messages reads a list such as "hello, 2 events".
-func messages(text string) map[string]int {
-	counts := map[string]int{}
+func messages(text string) frames {
+	counts := frames{}
 	for _, entry := range strings.Split(text, ", ") {
+		if entry == "" {
+			continue
+		}
 		n := 1
 		if number, kind, two := strings.Cut(entry, " "); two {
 			n, _ = strconv.Atoi(number) // this is 0, and so the bill is over, if the text is no number
 			entry = kind
 		}
-		counts[entry] += n
+		counts[frame.Type(entry)] += n
 	}
 	return counts
 }
@@ -97,14 +95,13 @@ func TestCostOnDynamoDB(t *testing.T) {
 
 func TestWhatIsOverItsPriceIsFound(t *testing.T) {
 	p := price{reads: 1, write: 1, waits: 1, requests: 1, readUnits: 1, writeUnits: 1, replay: &consumed{Waits: 1, WaitUnits: 1}, up: "2 events", down: "ack"}
-	within := bill{Reads: 1, Writes: 1, Up: frames{frame.TypeEvents: 2}}
+	within := bill{costs: costs{Reads: 1, Writes: 1, Up: frames{frame.TypeEvents: 2}, Down: frames{frame.TypeAck: 1}}}
 	if over := p.exceeds(within); len(over) > 0 {
 		t.Errorf("over its price: %v", over)
 	}
-	b := bill{Reads: 2, Writes: 2, Up: frames{frame.TypeEvents: 3}, Down: frames{frame.TypeDeliver: 1}}
-	b.Calls = map[string]int{"Wait": 2}
+	b := bill{Calls: map[string]int{"Wait": 2}}
 	b.DynamoDB = consumed{Requests: 2, ReadUnits: 2, WriteUnits: 2, Waits: 2, WaitUnits: 2}
-	if over := p.exceeds(b); len(over) != 10 {
+	if over := p.exceeds(b); len(over) != 7 {
 		t.Errorf("over its price: %v", over)
 	}
 }

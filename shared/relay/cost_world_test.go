@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/storetest"
 )
 
-// This file measures the world of budget_test.go over the real drivers. The tests still
+// This file measures the world of counted_test.go over the real drivers. The tests still
 // run in virtual time, which stands still while a driver works. So a call that takes five
 // seconds costs the same on every machine, and takes the test no time.
 
@@ -109,11 +108,10 @@ func asked(took time.Duration) (n int64) {
 
 // bill is what an operation cost.
 type bill struct {
-	Calls         map[string]int // of the store, those of Wait too
-	Reads, Writes int            // without Wait
-	Up, Down      frames
-	DynamoDB      consumed     // zero on another driver
-	Guess         meter.Stored // zero if nobody estimates
+	costs                   // without Wait
+	Calls    map[string]int // of the store, those of Wait too
+	DynamoDB consumed       // zero on another driver
+	Guess    meter.Stored   // zero if nobody estimates
 }
 
 // consumed is what DynamoDB counted, with the requests of Wait apart.
@@ -166,14 +164,13 @@ func (c *counted) consumed() (u consumed) {
 }
 
 func (c *counted) bill(before consumed) bill {
-	k, n := c.costs(), c.store.Counts()
 	u := c.consumed()
 	u.Requests -= before.Requests
 	u.ReadUnits -= before.ReadUnits
 	u.WriteUnits -= before.WriteUnits
 	u.Waits -= before.Waits
 	u.WaitUnits -= before.WaitUnits
-	return bill{Calls: maps.Clone(n.Calls), Reads: n.Reads, Writes: n.Writes, Up: k.Up, Down: k.Down, DynamoDB: u}
+	return bill{costs: c.costs(), Calls: c.store.Counts().Calls, DynamoDB: u}
 }
 
 // billed runs an operation on a driver in a world of its own and returns its bill.
@@ -197,9 +194,7 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 		if p, ok := c.driver().(*paced); ok && len(p.excess) > 0 {
 			t.Errorf("waits of %v asked DynamoDB more often than the schedule says", p.excess)
 		}
-		time.Sleep(10 * time.Minute)
-		c.life.Wait()
-		c.work.Wait()
+		c.end()
 		if err := c.store.Close(); err != nil {
 			t.Error(err)
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -28,6 +27,7 @@ import (
 // session, over a cutWire. Everything is real except the gateway and the execution in the
 // box.
 type cutWorld struct {
+	healthy
 	t      *testing.T
 	wire   *cutWire
 	memory *sessiontest.Memory
@@ -48,25 +48,13 @@ type cutWorld struct {
 
 func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
 	t.Helper()
-	sealer, err := relayhost.NewSealer([]byte("the secret of the tests of cuts ....."))
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := &cutWorld{t: t, memory: sessiontest.NewMemory(), seed: seed, quick: map[time.Duration]int{}, patience: 2 * time.Hour}
 	w.wire = newCutWire(t, point, seed)
 	w.box = newCutBox(t)
-	w.config = relayhost.Config{
-		Store: w.memory, Poster: w.wire, Fleet: w, Sealer: sealer,
-		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
-	}
+	w.config = hostOver(t, w.memory, w.wire, w)
 	w.wire.handler = relayhost.NewHandler(w.config)
 	w.host = host.New(w.memory, relayhost.NewBackend(w.config), host.Limits{})
-	if err := w.memory.SaveHandshake(t.Context(), session.Handshake{
-		Digest: session.RecordFor("t", "digest"), Version: wire.V20251125,
-		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	onRecord(t, w.memory, "t", handshake)
 	return w
 }
 
@@ -82,14 +70,11 @@ func (w *cutWorld) Run(_ context.Context, task fleet.Task) (string, error) {
 	w.mu.Lock()
 	w.started++
 	w.mu.Unlock()
-	gen, err := strconv.ParseInt(task.Env[frame.EnvGeneration], 10, 64)
+	c, err := runnerOf(task, w.box, w.wire.dial)
 	if err != nil {
 		return "", err
 	}
-	c := runner.Config{
-		URL: "ws://relay", Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[frame.EnvToken], Pass: task.Env[frame.EnvPass], Task: "task",
-		Executor: w.box, Dial: w.wire.dial, Idle: 20 * time.Second, Rand: rand.New(rand.NewPCG(w.seed, 2)),
-	}
+	c.URL, c.Idle, c.Rand = "ws://relay", 20*time.Second, rand.New(rand.NewPCG(w.seed, 2))
 	if w.set != nil {
 		w.set(&c)
 	}
@@ -105,44 +90,16 @@ func (w *cutWorld) Run(_ context.Context, task fleet.Task) (string, error) {
 	return "task", nil
 }
 
-// Stop implements fleet.Fleet.
-func (w *cutWorld) Stop(context.Context, string, string) error { return nil }
-
-// Tasks implements fleet.Fleet.
-func (w *cutWorld) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
-
-func (*cutWorld) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
-}
-
 const cutBoxID = session.BoxID("t/s")
-
-var cutCaller = host.Caller{
-	Server: host.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
-}
 
 // open opens a session.
 func (w *cutWorld) open() session.ID {
 	w.t.Helper()
-	s, call, err := w.host.Initialize(w.t.Context(), cutCaller, "", w.parse(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-	if err != nil {
+	id := initialize(w.t, w.host)
+	if _, err := w.host.Accept(w.t.Context(), caller, id, []wire.Message{parse(w.t, initialized)}, false); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := call.Next(w.t.Context(), time.Now()); err != nil {
-		w.t.Fatal(err)
-	}
-	if _, err := w.host.Accept(w.t.Context(), cutCaller, s.ID, []wire.Message{w.parse(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)}, false); err != nil {
-		w.t.Fatal(err)
-	}
-	return s.ID
-}
-
-func (w *cutWorld) parse(raw string) wire.Message {
-	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return m
+	return id
 }
 
 // cutCall is what one call should do, and its outcome.
@@ -171,8 +128,8 @@ func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
 		w.t.Fatal(err)
 	}
 	begun := time.Now()
-	call, err := w.host.Accept(w.t.Context(), cutCaller, id, []wire.Message{
-		w.parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`, number, params)),
+	call, err := w.host.Accept(w.t.Context(), caller, id, []wire.Message{
+		parse(w.t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`, number, params)),
 	}, false)
 	if err != nil {
 		w.t.Errorf("call %s was not taken: %v", c.Label, err)
@@ -204,12 +161,12 @@ func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
 
 // answer answers a question.
 func (w *cutWorld) answer(id session.ID, raw []byte) {
-	m := w.parse(string(raw))
+	m := parse(w.t, string(raw))
 	if m.Kind != wire.Request {
 		return
 	}
-	if _, err := w.host.Accept(w.t.Context(), cutCaller, id, []wire.Message{
-		w.parse(string(wire.ResultResponse(m.ID, json.RawMessage(`{"heard":true}`)))),
+	if _, err := w.host.Accept(w.t.Context(), caller, id, []wire.Message{
+		parse(w.t, string(wire.ResultResponse(m.ID, json.RawMessage(`{"heard":true}`)))),
 	}, false); err != nil {
 		w.t.Errorf("answer to %s: %v", m.ID, err)
 	}
@@ -221,7 +178,7 @@ func (w *cutWorld) heard(c cutCall, number int, events []session.Event) cutResul
 	progress := 0
 	var r cutResult
 	for i, e := range events {
-		m := w.parse(string(e.Raw))
+		m := parse(w.t, string(e.Raw))
 		if e.Index != session.Index(i+1) || e.Final != (i == len(events)-1) || e.Final != (m.Kind == wire.Response) {
 			w.t.Errorf("event %d of call %s has index %d, final %v: %.80s", i+1, c.Label, e.Index, e.Final, e.Raw)
 		}
@@ -248,6 +205,7 @@ func cutPad(n int) string { return strings.Repeat("aé€😀", n/10) }
 
 // cutBox executes calls. Each session has a process: a counter in memory.
 type cutBox struct {
+	unasked
 	t      *testing.T
 	runner *runner.Runner
 	work   sync.WaitGroup
@@ -354,11 +312,6 @@ func (x *cutBox) CloseStream(session.ID, session.StreamID) {
 	defer x.mu.Unlock()
 	x.closed++
 }
-
-func (*cutBox) Halt(session.ID, string, time.Duration) {}
-
-// StopSession implements Executor.
-func (x *cutBox) StopSession(session.ID) {}
 
 // Questions implements Executor.
 func (x *cutBox) Questions() map[session.ID][]string {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
@@ -48,6 +46,7 @@ type habits struct {
 
 // street is a world with a box for each tenant.
 type street struct {
+	healthy
 	t      *testing.T
 	habits habits
 	rand   *rand.Rand
@@ -67,9 +66,8 @@ type street struct {
 // house is a box and its processes, which end with it.
 type house struct {
 	*street
-	in        chan []byte
-	closed    chan struct{}
-	once      sync.Once
+	*inbound
+	unasked
 	runner    *runner.Runner
 	processes map[string]map[string][]string // lists of each process that runs
 	busy      int
@@ -91,23 +89,12 @@ func newStreet(t *testing.T, seed uint64) *street {
 		t: t, rand: r, store: sessiontest.NewMemory(), boxes: map[session.BoxID]*house{}, kept: map[string]map[string][]string{}, tries: map[string]int{},
 		habits: habits{Announces: draw(), Keeps: draw(), Personal: draw(), Greets: draw(), SameLists: r.IntN(4) == 0, Shared: r.IntN(4) == 0, Initialize: draw()},
 	}
-	sealer, err := relayhost.NewSealer(make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := relayhost.Config{
-		Store: s.store, Sealer: sealer, Poster: s, Fleet: s,
-		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
-	}
+	config := hostOver(t, s.store, s, s)
 	s.host = host.New(s.store, relayhost.NewBackend(config), host.Limits{})
 	s.relay = relayhost.NewHandler(config)
 	if s.habits.Initialize {
 		for _, tenant := range []string{"red", "blue"} {
-			if err := s.store.SaveHandshake(t.Context(), session.Handshake{
-				Digest: session.RecordFor(tenant, "digest"), Version: wire.V20251125, Result: json.RawMessage(s.habits.handshake()),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			onRecord(t, s.store, tenant, s.habits.handshake())
 		}
 	}
 	return s
@@ -115,15 +102,12 @@ func newStreet(t *testing.T, seed uint64) *street {
 
 // Run implements fleet.Fleet.
 func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
-	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
+	h := &house{street: s, inbound: newInbound(), processes: map[string]map[string][]string{}, idle: time.Now()}
+	config, err := runnerOf(t, h, func(context.Context, string, http.Header) (runner.Conn, error) { return h, nil })
 	if err != nil {
 		return "", err
 	}
-	h := &house{street: s, in: make(chan []byte, 1000), closed: make(chan struct{}), processes: map[string]map[string][]string{}, idle: time.Now()}
-	h.runner = runner.New(runner.Config{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[frame.EnvToken], Task: "task", Executor: h,
-		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return h, nil },
-	})
+	h.runner = runner.New(config)
 	s.mu.Lock()
 	s.boxes[session.BoxID(t.Box)] = h
 	s.wakes++
@@ -136,13 +120,6 @@ func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
 		h.processes = nil
 	})
 	return "task", nil
-}
-
-func (s *street) Stop(context.Context, string, string) error    { return nil }
-func (s *street) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
-
-func (*street) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
 }
 
 // Post implements relay.Poster: a connection has the name of its box.
@@ -171,20 +148,6 @@ func (h *house) Send(data []byte) error {
 			h.in <- reply
 		}
 	})
-	return nil
-}
-
-func (h *house) Receive() ([]byte, error) {
-	select {
-	case data := <-h.in:
-		return data, nil
-	case <-h.closed:
-		return nil, io.EOF
-	}
-}
-
-func (h *house) Close(string) error {
-	h.once.Do(func() { close(h.closed) })
 	return nil
 }
 
@@ -299,11 +262,6 @@ func (s *street) change(at place, lists map[string][]string, name string) (kind 
 	return strings.TrimSuffix(strings.ToLower(list), "templates") + map[bool]string{true: "s"}[list == "resourceTemplates"]
 }
 
-func (h *house) Answer(session.ID, string, []byte)        {}
-func (h *house) CloseStream(session.ID, session.StreamID) {}
-func (h *house) Questions() map[session.ID][]string       { return nil }
-func (*house) Halt(session.ID, string, time.Duration)     {}
-
 func (h *house) StopSession(id session.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -349,46 +307,24 @@ func (s *street) arrive() neighbour {
 		n.id = host.PinnedID(n.caller)
 		return n
 	}
-	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, n.init))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	m := parse(s.t, string(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, n.init)))
 	opened, call, err := s.host.Initialize(s.t.Context(), n.caller, "", m)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.finish(call)
+	finish(s.t, call)
 	n.id = opened.ID
 	s.accept(n, wire.NewNotification(wire.NotifyInitialized, nil))
 	return n
 }
 
-func (s *street) finish(call *host.Call) (last json.RawMessage) {
-	s.t.Helper()
-	for call != nil && !call.Done() {
-		events, err := call.Next(s.t.Context(), time.Now().Add(time.Minute))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if len(events) > 0 {
-			last = events[len(events)-1].Raw
-		}
-	}
-	synctest.Wait()
-	return last
-}
-
 func (s *street) accept(n neighbour, raw []byte) json.RawMessage {
 	s.t.Helper()
-	m, err := wire.Parse(raw)
+	call, err := s.host.Accept(s.t.Context(), n.caller, n.id, []wire.Message{parse(s.t, string(raw))}, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	call, err := s.host.Accept(s.t.Context(), n.caller, n.id, []wire.Message{m}, false)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return s.finish(call)
+	return finish(s.t, call)
 }
 
 // ask sends a request and returns its result.
@@ -401,7 +337,7 @@ func (s *street) ask(n neighbour, method, params string) json.RawMessage {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return wire.Lookup(s.finish(call), "result")
+	return wire.Lookup(finish(s.t, call), "result")
 }
 
 // list makes a client ask for a list, and compares the answer.
