@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -294,7 +295,7 @@ func (x *simBox) handInTurn(c *simCall, e runner.Event) {
 		return
 	}
 	x.last = time.Now()
-	x.w.ledger.says(e.Session, e.Stream, utterance{by: x.p.name, raw: string(e.Raw), final: e.Final, due: len(x.calls) > 0})
+	x.w.ledger.says(e.Session, e.Stream, utterance{by: x.p.name, raw: string(e.Raw), due: len(x.calls) > 0})
 	x.mu.Unlock()
 	x.runner.Event(e)
 }
@@ -334,18 +335,30 @@ func (x *simBox) CloseStream(_ session.ID, stream session.StreamID) {
 	}
 }
 
-// StopSession implements Executor. The requests of the session end in an error.
-func (x *simBox) StopSession(s session.ID) {
+// inFlight returns the calls of a session, or with "" all calls, in the same order in each
+// run.
+func (x *simBox) inFlight(s session.ID) (open []*simCall) {
 	x.mu.Lock()
-	var open []*simCall
+	defer x.mu.Unlock()
 	for _, c := range x.calls {
-		if c.s.id == s {
+		if s == "" || c.s.id == s {
 			open = append(open, c)
 		}
 	}
-	x.mu.Unlock()
 	slices.SortFunc(open, func(a, b *simCall) int { return strings.Compare(string(a.id), string(b.id)) })
-	for _, c := range open {
+	return open
+}
+
+// known returns the sessions that the box has processes of.
+func (x *simBox) known() []session.ID {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Sorted(maps.Keys(x.sessions))
+}
+
+// StopSession implements Executor. The requests of the session end in an error.
+func (x *simBox) StopSession(s session.ID) {
+	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() { x.fail(c, "the session was stopped") })
 	}
 }
@@ -368,14 +381,7 @@ func (x *simBox) fail(c *simCall, why string) {
 
 // shut ends all open requests, like a box that is told to stop.
 func (x *simBox) shut() {
-	x.mu.Lock()
-	var sessions []session.ID
-	for id := range x.sessions {
-		sessions = append(sessions, id)
-	}
-	x.mu.Unlock()
-	slices.Sort(sessions)
-	for _, id := range sessions {
+	for _, id := range x.known() {
 		x.StopSession(id)
 	}
 }

@@ -46,7 +46,6 @@ type speaker struct {
 // utterance is one event of a box.
 type utterance struct {
 	by, raw string
-	final   bool
 	due     bool // the event was sent while a request was in flight, so the box could not fall asleep before the event was stored
 }
 

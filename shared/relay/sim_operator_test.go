@@ -1,11 +1,9 @@
 package relay_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -124,31 +122,10 @@ func (o *simOperator) halt() {
 	}
 }
 
-// known returns the sessions that the box has processes of.
-func (x *simBox) known() []session.ID {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	var ids []session.ID
-	for id := range x.sessions {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
 // Halt implements Executor. Calls that are in flight now and do not end in time end in an
 // error.
 func (x *simBox) Halt(s session.ID, by string, within time.Duration) {
-	x.mu.Lock()
-	var open []*simCall
-	for _, c := range x.calls {
-		if s == "" || c.s.id == s {
-			open = append(open, c)
-		}
-	}
-	x.mu.Unlock()
-	slices.SortFunc(open, func(a, b *simCall) int { return cmp.Compare(a.id, b.id) })
-	for _, c := range open {
+	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() {
 			if nap(c.ctx, within) != nil && c.ctx.Err() != nil {
 				return

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
 // simStore is a store with latency and faults. A call may fail without effect, take effect
@@ -15,11 +15,18 @@ import (
 // write may be done twice, as by an SDK that got no answer. The second try then finds the
 // effect of the first.
 type simStore struct {
-	w *world
-	*sessiontest.Memory
+	w                *world
+	*intercept.Store // for reads; each write has a method here
 }
 
 var _ session.Store = (*simStore)(nil)
+
+func newSimStore(w *world) *simStore {
+	return &simStore{w, intercept.New(w.memory, func(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+		_, err := through(ctx, c.Method, func() (struct{}, error) { return struct{}{}, do(ctx) })
+		return err
+	})}
+}
 
 // through does one call of the store for the function of ctx.
 func through[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
@@ -85,24 +92,17 @@ func change(ctx context.Context, what string, do func() error) error {
 }
 
 func (s *simStore) Create(ctx context.Context, v session.Session) error {
-	return change(ctx, "Create", func() error { return s.Memory.Create(ctx, v) })
+	return change(ctx, "Create", func() error { return s.w.memory.Create(ctx, v) })
 }
 
 func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
-	type both struct {
-		s session.Session
-		b session.Box
-	}
-	v, err := through(ctx, "Load", func() (both, error) {
-		v, b, err := s.Memory.Load(ctx, id, box)
-		return both{shiftSession(v, -skewOf(ctx)), shiftBox(b, -skewOf(ctx))}, err
-	})
-	return v.s, v.b, err
+	v, b, err := s.Store.Load(ctx, id, box)
+	return shiftSession(v, -skewOf(ctx)), shiftBox(b, -skewOf(ctx)), err
 }
 
 func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	return change(ctx, "Save", func() error {
-		err := s.Memory.Save(ctx, shiftSession(v, skewOf(ctx)))
+		err := s.w.memory.Save(ctx, shiftSession(v, skewOf(ctx)))
 		if *simTrace {
 			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), session.CodeOf(err))
 		}
@@ -120,41 +120,25 @@ func (w *world) owed(s session.Session) []string {
 }
 
 func (s *simStore) PutConnection(ctx context.Context, c session.Connection) error {
-	return change(ctx, "PutConnection", func() error { return s.Memory.PutConnection(ctx, c) })
-}
-
-func (s *simStore) Connection(ctx context.Context, id string) (session.Connection, error) {
-	return through(ctx, "Connection", func() (session.Connection, error) { return s.Memory.Connection(ctx, id) })
+	return change(ctx, "PutConnection", func() error { return s.w.memory.PutConnection(ctx, c) })
 }
 
 func (s *simStore) DeleteConnection(ctx context.Context, id string) error {
-	return change(ctx, "DeleteConnection", func() error { return s.Memory.DeleteConnection(ctx, id) })
+	return change(ctx, "DeleteConnection", func() error { return s.w.memory.DeleteConnection(ctx, id) })
 }
 
 func (s *simStore) PutAnswer(ctx context.Context, v session.Answer) (bool, error) {
-	return written(ctx, "PutAnswer", func() (bool, error) { return s.Memory.PutAnswer(ctx, v) })
-}
-
-func (s *simStore) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
-	return through(ctx, "Answers", func() ([]session.Answer, error) { return s.Memory.Answers(ctx, id, questions) })
+	return written(ctx, "PutAnswer", func() (bool, error) { return s.w.memory.PutAnswer(ctx, v) })
 }
 
 func (s *simStore) SaveHandshake(ctx context.Context, v session.Handshake) error {
-	return change(ctx, "SaveHandshake", func() error { return s.Memory.SaveHandshake(ctx, v) })
-}
-
-func (s *simStore) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
-	return through(ctx, "Handshake", func() (session.Handshake, error) { return s.Memory.Handshake(ctx, digest, version) })
-}
-
-func (s *simStore) Recorded(ctx context.Context, keys []session.RecordKey) ([]session.Recorded, error) {
-	return through(ctx, "Recorded", func() ([]session.Recorded, error) { return s.Memory.Recorded(ctx, keys) })
+	return change(ctx, "SaveHandshake", func() error { return s.w.memory.SaveHandshake(ctx, v) })
 }
 
 func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 	wrote := false
 	return change(ctx, "Append", func() error {
-		err := s.Memory.Append(ctx, v)
+		err := s.w.memory.Append(ctx, v)
 		if errors.Is(err, session.Duplicate) && wrote {
 			err = nil // a driver recognizes its own first try
 		}
@@ -168,28 +152,14 @@ func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 	})
 }
 
-func (s *simStore) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
-	return through(ctx, "Read", func() (session.Page, error) { return s.Memory.Read(ctx, id, stream, after, limit) })
-}
-
-func (s *simStore) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
-	return through(ctx, "Tail", func() (session.Tail, error) { return s.Memory.Tail(ctx, id, stream) })
-}
-
-func (s *simStore) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
-	return through(ctx, "Wait", func() (session.Page, error) { return s.Memory.Wait(ctx, id, stream, after, until) })
-}
-
 func (s *simStore) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
-	return through(ctx, "Box", func() (session.Box, error) {
-		b, err := s.Memory.Box(ctx, id)
-		return shiftBox(b, -skewOf(ctx)), err
-	})
+	b, err := s.Store.Box(ctx, id)
+	return shiftBox(b, -skewOf(ctx)), err
 }
 
 func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
 	return change(ctx, "SaveBox", func() error {
-		err := s.Memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
+		err := s.w.memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
 		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
 			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, session.CodeOf(err))
 		return err
@@ -198,7 +168,7 @@ func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
 
 func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
 	return written(ctx, "PutItem", func() (bool, error) {
-		put, err := s.Memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
+		put, err := s.w.memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
 		return put, err
 	})
@@ -206,7 +176,7 @@ func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
 
 func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	return written(ctx, "Claim", func() (session.Item, error) {
-		v, err := s.Memory.Claim(ctx, box, id, gen)
+		v, err := s.w.memory.Claim(ctx, box, id, gen)
 		v = shiftItem(v, -skewOf(ctx))
 		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, session.CodeOf(err))
 		return v, err
@@ -215,7 +185,7 @@ func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.Stre
 
 func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (bool, error) {
 	return written(ctx, "Release", func() (bool, error) {
-		released, err := s.Memory.Release(ctx, box, id, gen)
+		released, err := s.w.memory.Release(ctx, box, id, gen)
 		actorOf(ctx).tell("releases item %s of generation %d: %v", s.w.name(id), gen, released)
 		return released, err
 	})
@@ -223,7 +193,7 @@ func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.St
 
 func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, error) {
 	return written(ctx, "SwapItem", func() (bool, error) {
-		swapped, err := s.Memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
+		swapped, err := s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
 			s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round, swapped)
 		return swapped, err
@@ -231,37 +201,25 @@ func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, err
 }
 
 func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	return through(ctx, "Item", func() (session.Item, error) {
-		v, err := s.Memory.Item(ctx, box, id)
-		return shiftItem(v, -skewOf(ctx)), err
-	})
+	v, err := s.Store.Item(ctx, box, id)
+	return shiftItem(v, -skewOf(ctx)), err
 }
 
 func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	return through(ctx, "Items", func() ([]session.Item, error) {
-		items, err := s.Memory.Items(ctx, box)
-		for i := range items {
-			items[i] = shiftItem(items[i], -skewOf(ctx))
-		}
-		return items, err
-	})
+	items, err := s.Store.Items(ctx, box)
+	for i := range items {
+		items[i] = shiftItem(items[i], -skewOf(ctx))
+	}
+	return items, err
 }
 
 func (s *simStore) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
 	return change(ctx, "DeleteItem", func() error {
 		actorOf(ctx).tell("deletes item %s if of generation %d", s.w.name(id), gen)
-		return s.Memory.DeleteItem(ctx, box, id, gen)
+		return s.w.memory.DeleteItem(ctx, box, id, gen)
 	})
 }
 
-func (s *simStore) Due(ctx context.Context) ([]session.BoxID, error) {
-	return through(ctx, "Due", func() ([]session.BoxID, error) { return s.Memory.Due(ctx) })
-}
-
 func (s *simStore) PutPart(ctx context.Context, v session.Part) error {
-	return change(ctx, "PutPart", func() error { return s.Memory.PutPart(ctx, v) })
-}
-
-func (s *simStore) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
-	return through(ctx, "Parts", func() ([]session.Part, error) { return s.Memory.Parts(ctx, box, frame) })
+	return change(ctx, "PutPart", func() error { return s.w.memory.PutPart(ctx, v) })
 }

@@ -169,7 +169,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	w.config = relayhost.Config{
-		Store: &simStore{w: w, Memory: w.memory}, Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
+		Store: newSimStore(w), Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
 		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
 	}
