@@ -107,6 +107,16 @@ func Encode(f Frame) []byte {
 	return append(b.Bytes(), f.Payload...)
 }
 
+// EncodeAs writes a frame as another version of the protocol might.
+func EncodeAs(version string, f Frame) []byte {
+	return bytes.Replace(Encode(f), []byte(`"v":1`), []byte(`"v":`+version), 1)
+}
+
+// EncodeWithMore writes a frame with header fields that this version does not know.
+func EncodeWithMore(f Frame) []byte {
+	return bytes.Replace(Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
+}
+
 // Decode reads a frame that [frame.Decode] accepts, with the same errors.
 func Decode(data []byte) (Frame, error) {
 	if _, err := frame.Decode(data); err != nil {

@@ -28,11 +28,9 @@ func (m *teller) Spent(a session.Account) []any {
 
 func TestNobodyIsBilledForAFrameOfSomebodyElse(t *testing.T) {
 	m := &teller{}
-	h := relayhost.NewHandler(func() relayhost.Config {
-		c := configOf(t, sessiontest.NewMemory())
-		c.Meter = m
-		return c
-	}())
+	c := configOf(t, sessiontest.NewMemory())
+	c.Meter = m
+	h := relayhost.NewHandler(c)
 	for _, f := range []frametest.Frame{
 		{Type: frame.TypeHello, Box: "victim/files", Gen: 1, Runner: "r", Link: 1, Token: "guessed"},
 		{Type: frame.TypePull, Box: "victim/files", Gen: 1, Runner: "r", N: 1},
@@ -68,7 +66,6 @@ func TestABoxNamesNoSessionInTheBillThatItHasNoTicketOf(t *testing.T) {
 	a := newAsylum(t)
 	m := &teller{}
 	a.config.Meter = m
-	h := relayhost.NewHandler(a.config)
 	said := []byte(`{"jsonrpc":"2.0","method":"x"}`)
 	for _, f := range []frametest.Frame{
 		{Type: frame.TypeStatus, Session: "made up", Process: "p", Phase: "ready"},
@@ -79,9 +76,7 @@ func TestABoxNamesNoSessionInTheBillThatItHasNoTicketOf(t *testing.T) {
 		}}, Payload: said},
 	} {
 		f.Box, f.Gen = asylumBox, asylumGen
-		if _, err := h.Frame(t.Context(), "c", frametest.Encode(f)); err != nil {
-			t.Fatal(err)
-		}
+		a.handle(f)
 	}
 	var got []session.ID
 	for _, told := range m.told {

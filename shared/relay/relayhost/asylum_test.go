@@ -1,7 +1,6 @@
 package relayhost_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,7 @@ import (
 // asylum is a relayhost with a session s1 whose client can be asked. The box is awake in
 // generation 3, and has one call, on stream d.
 type asylum struct {
+	noFleet
 	t      *testing.T
 	store  *sessiontest.Counting
 	config relayhost.Config
@@ -33,6 +33,7 @@ type asylum struct {
 	mu     sync.Mutex
 	posts  []frametest.Frame
 	starts int
+	env    map[string]string // of the last runner that was started
 }
 
 const (
@@ -42,15 +43,9 @@ const (
 
 func newAsylum(t *testing.T) *asylum {
 	t.Helper()
-	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{9}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
 	a := &asylum{t: t, store: sessiontest.NewCounting(sessiontest.NewMemory()), stream: session.NewStreamID()}
-	a.config = relayhost.Config{
-		Store: a.store, Poster: a, Sealer: sealer, Fleet: a,
-		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
-	}
+	a.config = configOf(t, a.store)
+	a.config.Poster, a.config.Fleet = a, a
 	a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
 	a.caller = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
 	if err := errors.Join(
@@ -77,23 +72,17 @@ func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
 }
 
 // Run implements fleet.Fleet.
-func (a *asylum) Run(context.Context, fleet.Task) (string, error) {
+func (a *asylum) Run(_ context.Context, t fleet.Task) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.starts++
+	a.env = t.Env
 	return "task-2", nil
 }
-
-// Stop implements fleet.Fleet.
-func (a *asylum) Stop(context.Context, string, string) error { return nil }
 
 // Tasks implements fleet.Fleet.
 func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
 	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
-}
-
-func (*asylum) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
 }
 
 // posted returns the posted frames of a type.
@@ -130,17 +119,88 @@ func (a *asylum) suspension(round int, first session.Index, methods ...string) f
 	}
 }
 
+// say gives the relay function a frame of the runner, and returns the answer, if any.
+func (a *asylum) say(f frametest.Frame) (frametest.Frame, error) {
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
+	if err != nil || reply == nil {
+		return frametest.Frame{}, err
+	}
+	return frametest.Decode(reply)
+}
+
+// handle is say for a frame that must not fail.
 func (a *asylum) handle(f frametest.Frame) frametest.Frame {
 	a.t.Helper()
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
+	reply, err := a.say(f)
 	if err != nil {
 		a.t.Fatalf("%s: %v", f.Type, err)
 	}
-	out, err := frametest.Decode(reply)
+	return reply
+}
+
+// session returns the record of the session.
+func (a *asylum) session() session.Session {
+	a.t.Helper()
+	s, _, err := a.store.Load(a.t.Context(), "s1", "")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return out
+	return s
+}
+
+// box returns the record of the box, and changes changes it.
+func (a *asylum) box() session.Box {
+	a.t.Helper()
+	b, err := a.store.Box(a.t.Context(), asylumBox)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return b
+}
+
+func (a *asylum) changes(change func(*session.Box)) {
+	a.t.Helper()
+	b := a.box()
+	change(&b)
+	if err := a.store.SaveBox(a.t.Context(), b); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// waits makes the call wait in the inbox.
+func (a *asylum) waits() {
+	a.t.Helper()
+	if _, err := a.store.PutItem(a.t.Context(), session.Item{
+		Box: asylumBox, ID: a.stream, State: session.Waiting, Address: a.address(), Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
+	}); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// tracks returns a Tracker of the call, over a store.
+func (a *asylum) tracks(store session.Store) host.Tracker {
+	a.t.Helper()
+	config := a.config
+	config.Store = store
+	tracker, err := relayhost.NewBackend(config).Track(a.t.Context(), a.session(), a.stream)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tracker
+}
+
+// calls makes the client call a tool.
+func (a *asylum) calls() *host.Call {
+	a.t.Helper()
+	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	call, err := a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return call
 }
 
 // suspended suspends the call with questions of these methods.

@@ -31,11 +31,6 @@ func TestPartsOfAnotherBoxAreNotStored(t *testing.T) {
 	s.isFenced("a part of a box that nobody has", f)
 }
 
-func TestStaleRunnerIsFencedByItsFirstPart(t *testing.T) {
-	s := staleSiege(t)
-	s.isFenced("part", part("0.a", 0, "x"))
-}
-
 func TestFloodOfPartsIsBounded(t *testing.T) {
 	s := newSiege(t)
 	for n := range 3000 {
@@ -75,15 +70,6 @@ func TestPartsOfAnOlderFrameInThePlaceDoNotCount(t *testing.T) {
 	s.gainsNothing("the older frame", frametest.Encode(whole))
 }
 
-func TestJoinedFrameIsOfTheBoxItsPartsAreOf(t *testing.T) {
-	s := newSiege(t)
-	pull := frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "runner-a", N: 1})
-	if _, err := s.handle(frametest.Encode(part("0.a", 0, string(pull)))); err != nil {
-		t.Fatal(err)
-	}
-	s.gainsNothing("whole", frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1}))
-}
-
 func TestAnswersOfAForeignSessionAreNotGivenAway(t *testing.T) {
 	s := newSiege(t)
 	for _, id := range []session.ID{"a1", "m1"} {
@@ -115,15 +101,6 @@ func TestGenerationThatTheBoxDoesNotHaveIsRefused(t *testing.T) {
 			s.gainsNothing("events", frametest.Encode(f))
 		}
 		s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: gen, Tickets: []string{ticket}}))
-	}
-}
-
-func TestLengthsThatOverflowAreRefused(t *testing.T) {
-	s := newSiege(t)
-	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
-	for _, lens := range [][]int{{math.MaxInt, math.MaxInt}, {math.MaxInt, 1}, {1 << 62, 1 << 62, 1 << 62, 1 << 62, 13}} {
-		f.Items[0].Lens = lens
-		s.gainsNothing(fmt.Sprint(lens), frametest.Encode(f))
 	}
 }
 

@@ -1,7 +1,6 @@
 package relayhost_test
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -11,9 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // ask sends the ask frame of a runner for which the deliver frame of the asylum's call is
@@ -27,11 +24,7 @@ func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	for _, s := range set {
 		s(&f)
 	}
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
-	if err != nil || reply == nil {
-		return frametest.Frame{}, err
-	}
-	return frametest.Decode(reply)
+	return a.say(f)
 }
 
 // A runner stands still while a call is posted to it. It continues after the client was
@@ -39,14 +32,7 @@ func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
-		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		call := a.calls()
 		begun := time.Now()
 		events, err := call.Next(t.Context(), begun.Add(time.Second))
 		if err != nil || len(events) != 1 || !events[0].Final {
@@ -88,12 +74,6 @@ func TestALateDeliverOfALivingCallMayBeExecuted(t *testing.T) {
 
 func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 	past := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
-	over := func(a *asylum) {
-		b, err := a.store.Box(t.Context(), asylumBox)
-		if b.State = session.Asleep; err != nil || a.store.SaveBox(t.Context(), b) != nil {
-			t.Fatal(err)
-		}
-	}
 	a := newAsylum(t)
 	if may, err := a.ask(past); err != nil || may.Refused == "" {
 		t.Errorf("one that is not valid any more: %+v, %v", may, err)
@@ -112,7 +92,7 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 			t.Errorf("%s costs %d calls of the store", name, n)
 		}
 	}
-	over(a)
+	a.changes(func(b *session.Box) { b.State = session.Asleep })
 	if may, err := a.ask(); err != nil || may.Refused == "" {
 		t.Errorf("one of a generation that is over: %+v, %v", may, err)
 	}
@@ -123,20 +103,8 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
-		if _, err := a.store.PutItem(t.Context(), session.Item{
-			Box: asylumBox, ID: a.stream, State: session.Waiting, Address: a.address(), Raw: json.RawMessage(`{}`), NotAfter: time.Now().Add(time.Hour),
-		}); err != nil {
-			t.Fatal(err)
-		}
-		s, _, err := a.store.Load(t.Context(), "s1", asylumBox)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tender, err := relayhost.NewBackend(a.config).Track(t.Context(), s, a.stream)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tender.(host.Handover).GiveUp(t.Context()); err != nil {
+		a.waits()
+		if err := a.tracks(a.store).(host.Handover).GiveUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)

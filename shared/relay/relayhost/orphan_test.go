@@ -24,10 +24,6 @@ type listedTasks struct {
 
 func (f *listedTasks) Tasks(context.Context) ([]fleet.Status, error) { return f.tasks, f.fails }
 
-func (*listedTasks) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
-}
-
 func (f *listedTasks) Stop(_ context.Context, id, _ string) error {
 	f.stopped = append(f.stopped, id)
 	return nil

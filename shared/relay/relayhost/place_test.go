@@ -14,7 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // unlisted is a place that does not list its tasks. If gone is set, all connections are
@@ -72,6 +71,37 @@ func unlistedWorld(t *testing.T) (f *unlisted, store *sessiontest.Memory, c rela
 	c = configOf(t, store)
 	c.Fleet, c.Poster = f, f
 	return f, store, c
+}
+
+// startedWorld has a box that was lost, and a second start of it in a place that does not
+// list its tasks, for a request that waits.
+func startedWorld(t *testing.T, set func(*relayhost.Config)) (f *unlisted, store *sessiontest.Memory, c relayhost.Config) {
+	t.Helper()
+	f, store = &unlisted{}, lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
+	if _, err := store.PutItem(t.Context(), session.Item{
+		Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(10 * time.Minute),
+		Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c = configOf(t, store)
+	c.Fleet, c.Poster = f, f
+	set(&c)
+	sweep(t, c)
+	if len(f.ran) != 1 {
+		t.Fatalf("%d tasks", len(f.ran))
+	}
+	return f, store, c
+}
+
+// unlistedAsylum is an asylum whose box is in a place that does not list its tasks.
+func unlistedAsylum(t *testing.T, gone bool) (*asylum, *unlisted) {
+	t.Helper()
+	a, f := newAsylum(t), &unlisted{gone: gone}
+	a.config.Fleet, a.config.Poster = f, &mortal{a, f}
+	a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
+	a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
+	return a, f
 }
 
 func stateOf(t *testing.T, store session.Store) session.BoxState {
@@ -151,19 +181,8 @@ func TestARunnerThatComesBackIsNotLost(t *testing.T) {
 // A call that comes after the death of an idle runner wakes another one.
 func TestACallThatMeetsADeadBoxOfSuchAPlaceIsExecutedByTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		f := &unlisted{gone: true}
-		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
-		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
-		a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
-		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, f := unlistedAsylum(t, true)
+		call := a.calls()
 		begun := time.Now()
 		events, err := call.Next(t.Context(), begun) // until another start gives it a trace
 		if took := time.Since(begun); err != nil || len(events) > 0 || len(f.ran) != 1 || took > goneAfter+time.Second {
@@ -175,30 +194,16 @@ func TestACallThatMeetsADeadBoxOfSuchAPlaceIsExecutedByTheNext(t *testing.T) {
 // When a client comes back for a call whose item waits for a dead box, the next box is woken.
 func TestAWaitingItemOfADeadBoxOfSuchAPlaceWakesTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		f := &unlisted{gone: true}
-		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
-		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
-		if _, err := a.store.PutItem(t.Context(), session.Item{
-			Box: asylumBox, ID: a.stream, State: session.Waiting, Raw: []byte(a.request("{}")), Address: a.address(), NotAfter: time.Now().Add(10 * time.Minute), Created: time.Now(),
-		}); err != nil {
-			t.Fatal(err)
-		}
-		s, _, err := a.store.Load(t.Context(), "s1", asylumBox)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tracker, err := relayhost.NewBackend(a.config).Track(t.Context(), s, a.stream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, f := unlistedAsylum(t, true)
+		a.waits()
+		tracker := a.tracks(a.store)
 		for begun := time.Now(); len(f.ran) == 0; {
 			status, err := tracker.Check(t.Context())
 			if err != nil || time.Since(begun) > time.Minute {
 				t.Fatalf("no box is started within a minute: %v", err)
 			}
-			if b, err := a.store.Box(t.Context(), asylumBox); err != nil || b.State == session.Asleep {
-				t.Fatalf("Check found the box lost and left it %s, %v", b.State, err)
+			if s := a.box().State; s == session.Asleep {
+				t.Fatalf("Check found the box lost and left it %s", s)
 			}
 			time.Sleep(time.Until(status.Next))
 		}
@@ -223,19 +228,8 @@ func (m *mortal) Post(ctx context.Context, conn string, data []byte) error {
 // waits for a call checks the connection of the box itself.
 func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAsylum(t)
-		f := &unlisted{}
-		a.config.Fleet, a.config.Poster = f, &mortal{a, f}
-		a.changes(func(b *session.Box) { b.Place, b.Task, b.Changed = "x", "x/task", time.Now() })
-		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
-		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, f := unlistedAsylum(t, false)
+		call := a.calls()
 		a.stream = a.posted(frame.TypeDeliver)[0].ID
 		if may, err := a.ask(); err != nil || may.Refused != "" { // the runner has it
 			t.Fatalf("%+v, %v", may, err)
@@ -258,15 +252,9 @@ func TestACallWhoseRunnerIsKilledEndsSoonWithoutAReport(t *testing.T) {
 // The second attempt of a wake may go to another place, which has its own StartTimeout.
 func TestAStartThatDoesNotComeGoesToAnotherPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
-		if _, err := store.PutItem(t.Context(), session.Item{Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(10 * time.Minute), Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox}}); err != nil {
-			t.Fatal(err)
-		}
-		c := configOf(t, store)
-		f := &unlisted{}
-		c.Fleet, c.Poster = f, f
-		c.Place = func(b session.Box) string { return map[int]string{1: "fast", 2: "slow"}[b.Attempt] }
-		sweep(t, c)
+		f, _, c := startedWorld(t, func(c *relayhost.Config) {
+			c.Place = func(b session.Box) string { return map[int]string{1: "fast", 2: "slow"}[b.Attempt] }
+		})
 		time.Sleep(74 * time.Second)
 		sweep(t, c)
 		if len(f.ran) != 1 || f.ran[0].Place != "fast" {
@@ -283,24 +271,15 @@ func TestAStartThatDoesNotComeGoesToAnotherPlace(t *testing.T) {
 // An invited task learns nothing secret before its hello, and everything with the welcome.
 func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 	const canary = "canary-4711"
-	store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
-	c := configOf(t, store)
-	f := &unlisted{}
-	c.Fleet, c.Poster = f, f
 	fails := false
-	c.Launch = func(session.Box) (map[string]string, error) {
-		if fails {
-			return nil, session.Errorf(session.NotFound, "the server is gone")
+	f, _, c := startedWorld(t, func(c *relayhost.Config) {
+		c.Launch = func(session.Box) (map[string]string, error) {
+			if fails {
+				return nil, session.Errorf(session.NotFound, "the server is gone")
+			}
+			return map[string]string{"DORMOUSE_SERVER": canary, frame.EnvRelayURL: "wss://relay"}, nil
 		}
-		return map[string]string{"DORMOUSE_SERVER": canary, frame.EnvRelayURL: "wss://relay"}, nil
-	}
-	if _, err := store.PutItem(t.Context(), session.Item{Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(time.Minute), Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox}}); err != nil {
-		t.Fatal(err)
-	}
-	sweep(t, c)
-	if len(f.ran) != 1 {
-		t.Fatalf("%d tasks", len(f.ran))
-	}
+	})
 	env := f.ran[0].Env
 	for name, value := range env {
 		if value == canary {
@@ -351,14 +330,7 @@ func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 // host so, and the host uses this when it chooses the place of the next start.
 func TestABoxIsKnownByTheDefinitionThatItsImageHas(t *testing.T) {
 	for baked, want := range map[bool]string{true: "the definition", false: ""} {
-		store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
-		c := configOf(t, store)
-		f := &unlisted{}
-		c.Fleet, c.Poster = f, f
-		if _, err := store.PutItem(t.Context(), session.Item{Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(time.Minute), Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox}}); err != nil {
-			t.Fatal(err)
-		}
-		sweep(t, c)
+		f, store, c := startedWorld(t, func(*relayhost.Config) {})
 		hello := frame.Hello{Sender: frame.Sender{Box: unlistedBox, Gen: 2, Runner: "r"}, Link: 1, Token: f.ran[0].Env[frame.EnvToken], Digest: "the definition", Baked: baked}
 		if _, err := relayhost.NewHandler(c).Frame(t.Context(), "c", frame.Encode(hello)); err != nil {
 			t.Fatal(err)

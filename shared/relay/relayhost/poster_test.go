@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,20 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
-
-// management serves an @connections endpoint. It returns its address and the requests that
-// it got.
-func management(t *testing.T, status int, errorType string) (endpoint string, asked *[]string) {
-	t.Helper()
-	asked = &[]string{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = append(*asked, r.Method+" "+r.URL.Path)
-		w.Header().Set("X-Amzn-Errortype", errorType)
-		w.WriteHeader(status)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL + "/stage", asked
-}
 
 func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -44,19 +31,20 @@ func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 		"forbidden": {403, "ForbiddenException", session.Unavailable, session.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			endpoint, asked := management(t, c.status, c.errorType)
-			p := relayhost.NewPoster(endpoint, relayhost.PosterOptions{Region: "local"})
+			var asked []string
+			p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.Method+" "+r.URL.Path)
+				w.Header().Set("X-Amzn-Errortype", c.errorType)
+				w.WriteHeader(c.status)
+			})))
 			if err := p.Post(t.Context(), "c1", []byte("{}")); session.CodeOf(err) != c.post {
 				t.Errorf("post: %v", err)
 			}
-			if want := "POST /stage/@connections/c1"; (*asked)[0] != want {
-				t.Errorf("asked %v", *asked)
-			}
-			*asked = nil
 			if err := p.Close(t.Context(), "c1"); session.CodeOf(err) != c.close {
 				t.Errorf("close: %v", err)
 			}
-			if diff := cmp.Diff("DELETE /stage/@connections/c1", (*asked)[0]); diff != "" {
+			want := []string{"POST /stage/@connections/c1", "DELETE /stage/@connections/c1"}
+			if diff := cmp.Diff(want, slices.Compact(asked)); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -1,41 +1,28 @@
 package relayhost_test
 
 import (
-	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// caught keeps the frames that are posted to a box.
-type caught struct{ frames []frametest.Frame }
-
-func (c *caught) Post(_ context.Context, _ string, data []byte) error {
-	f, err := frametest.Decode(data)
-	c.frames = append(c.frames, f)
-	return err
-}
-
 func TestABoxLearnsWhichSessionsAreOfOnePrincipalAndNothingElse(t *testing.T) {
-	box := &caught{}
+	box := &posts{frames: map[string][]frame.Frame{}}
 	c := configOf(t, sessiontest.NewMemory())
 	c.Poster = box
 	hash := func(principal, server string) string {
-		id := session.BoxFor("t", server)
-		_, err := relayhost.NewBackend(c).Deliver(t.Context(), host.Delivery{
-			Address: session.Address{Session: session.NewID(), Stream: session.StreamID(session.NewID()), Box: id, Principal: principal, Requests: []json.RawMessage{json.RawMessage("1")}},
-			Client:  session.Session{Tenant: "t", Server: server, Principal: principal}, Server: server, Raw: []byte(`{}`),
-		}, session.Box{ID: id, State: session.Awake, Conn: "c", Gen: 1})
-		if err != nil {
+		d := callOf("t", server)
+		d.Address.Session, d.Address.Stream = session.NewID(), session.NewStreamID()
+		d.Address.Principal, d.Client.Principal = principal, principal
+		if _, err := relayhost.NewBackend(c).Deliver(t.Context(), d, session.Box{ID: d.Address.Box, State: session.Awake, Conn: "c", Gen: 1}); err != nil {
 			t.Fatal(err)
 		}
-		return box.frames[len(box.frames)-1].Principal
+		sent := box.frames["c"]
+		return sent[len(sent)-1].(frame.Deliver).Principal
 	}
 	ann := hash("ann@example.org", "s")
 	if again := hash("ann@example.org", "s"); again != ann || ann == "" || strings.Contains(ann, "ann") {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -19,7 +20,10 @@ import (
 type anyFleet struct {
 	noFleet
 	started int
+	since   time.Time
 }
+
+func (f *anyFleet) Traits(string) fleet.Traits { return fleet.Traits{Lists: true, Since: f.since} }
 
 func (f *anyFleet) Run(context.Context, fleet.Task) (string, error) {
 	f.started++
@@ -38,17 +42,21 @@ func manyBoxes(t *testing.T, states map[string]session.BoxState) *sessiontest.Me
 	return store
 }
 
+// callOf returns a delivery of one request, on stream "a" of session "one".
+func callOf(tenant, server string) host.Delivery {
+	return host.Delivery{
+		Address: session.Address{Session: "one", Stream: "a", Box: session.BoxFor(tenant, server), Requests: []json.RawMessage{json.RawMessage("1")}},
+		Client:  session.Session{ID: "one", Tenant: tenant, Server: server}, Server: server, Raw: []byte(`{}`),
+	}
+}
+
 // wakes delivers a request for a box that is asleep.
 func wakes(t *testing.T, store session.Store, quota int, tenant, server string) (started int, err error) {
 	t.Helper()
 	f := &anyFleet{}
 	c := configOf(t, store)
 	c.Fleet, c.TenantBoxes = f, quota
-	id := session.BoxFor(tenant, server)
-	_, err = relayhost.NewBackend(c).Deliver(t.Context(), host.Delivery{
-		Address: session.Address{Session: "one", Stream: "a", Box: id, Requests: []json.RawMessage{json.RawMessage("1")}},
-		Client:  session.Session{ID: "one", Tenant: tenant, Server: server}, Server: server, Raw: []byte(`{}`),
-	}, session.Box{ID: id})
+	_, err = relayhost.NewBackend(c).Deliver(t.Context(), callOf(tenant, server), session.Box{ID: session.BoxFor(tenant, server)})
 	return f.started, err
 }
 
@@ -158,19 +166,11 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 		}
 		config := configOf(t, store)
 		config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
-		config.Poster = nobody{}
-		_, err := relayhost.NewBackend(config).Deliver(t.Context(), host.Delivery{
-			Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
-			Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
-		}, session.Box{ID: "t/s", State: c.state})
+		config.Poster = &posts{frames: map[string][]frame.Frame{}}
+		_, err := relayhost.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), session.Box{ID: "t/s", State: c.state})
 		_, trace := store.Item(t.Context(), "t/s", "a")
 		if c.refused && (!errors.Is(err, session.Busy) || trace == nil) || !c.refused && err != nil {
 			t.Errorf("%s: %v, item %v", what, err, trace)
 		}
 	}
 }
-
-// nobody is a Poster that takes every frame and delivers none.
-type nobody struct{}
-
-func (nobody) Post(context.Context, string, []byte) error { return nil }

@@ -3,11 +3,9 @@ package relayhost_test
 import (
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -29,14 +27,11 @@ func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAsylum(t)
 			a.config.Definition = test.with
-			reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
+			f := a.handle(frametest.Frame{
 				Type: frame.TypeHello, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: test.link, Task: "task", Digest: test.digest,
-			}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypeWelcome || f.Retire != test.wants {
-				t.Errorf("got %+v, %v", f, err)
+			})
+			if f.Type != frame.TypeWelcome || f.Retire != test.wants {
+				t.Errorf("got %+v", f)
 			}
 		})
 	}
@@ -46,27 +41,21 @@ func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
 // function has started. So the answer to a first hello never makes the runner retire.
 func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
 	a := newAsylum(t)
-	runners := &told{asylum: a}
-	a.config.Fleet, a.config.Definition = runners, func(string) string { return "one" }
+	a.config.Definition = func(string) string { return "one" }
 	a.sleeps()
-	if _, err := a.store.PutItem(t.Context(), session.Item{Box: asylumBox, ID: a.stream, State: session.Waiting, Address: a.address(), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	a.waits()
 	a.sweep()
-	gen, err := strconv.ParseInt(runners.env[frame.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(a.env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for link, retires := range []bool{false, true} {
-		reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
+		f := a.handle(frametest.Frame{
 			Type: frame.TypeHello, Box: asylumBox, Gen: session.Generation(gen), Runner: "r2", Link: int64(link) + 1, Task: "task-2",
-			Token: runners.env[frame.EnvToken], Digest: "two",
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypeWelcome || f.Retire != retires {
-			t.Errorf("hello %d: got %+v, %v", link+1, f, err)
+			Token: a.env[frame.EnvToken], Digest: "two",
+		})
+		if f.Type != frame.TypeWelcome || f.Retire != retires {
+			t.Errorf("hello %d: got %+v", link+1, f)
 		}
 	}
 }

@@ -19,9 +19,9 @@ import (
 func (a *asylum) givesBack(d frametest.Frame) error {
 	a.t.Helper()
 	f := frametest.Frame{Type: frame.TypeReturn, Box: asylumBox, Gen: d.Gen, Ticket: d.Ticket, NotAfter: d.NotAfter, Payload: d.Payload[d.Lens[0]:]}
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
-	if reply != nil {
-		a.t.Errorf("the return was answered with %s", reply)
+	reply, err := a.say(f)
+	if reply.Type != "" {
+		a.t.Errorf("the return was answered with %+v", reply)
 	}
 	return err
 }
@@ -30,14 +30,7 @@ func (a *asylum) givesBack(d frametest.Frame) error {
 // a time. It returns the call's end, or "" if it has none a minute later.
 func drained(t *testing.T, a *asylum, draining time.Duration) string {
 	t.Helper()
-	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	call := a.calls()
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		for _, d := range a.posted(frame.TypeDeliver) {
@@ -71,8 +64,8 @@ func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
 				if err != nil || len(items) != 1 || items[0].State != session.Waiting {
 					t.Fatalf("the inbox has %+v, %v", items, err)
 				}
-				if b, err := a.store.Box(t.Context(), asylumBox); err != nil || b.State != session.Starting || b.Gen <= asylumGen || a.starts != 1 {
-					t.Errorf("the box is %s in generation %d after %d starts: %v", b.State, b.Gen, a.starts, err)
+				if b := a.box(); b.State != session.Starting || b.Gen <= asylumGen || a.starts != 1 {
+					t.Errorf("the box is %s in generation %d after %d starts", b.State, b.Gen, a.starts)
 				}
 				it, err := a.store.Claim(t.Context(), asylumBox, items[0].ID, asylumGen+1)
 				if err != nil || string(it.Raw) != a.request(`{"name":"transfer"}`) {
@@ -88,12 +81,8 @@ func TestACallThatADrainingBoxGivesBackWakesTheNextGeneration(t *testing.T) {
 func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
-		s, b, err := a.store.Load(t.Context(), "s1", asylumBox)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := host.Delivery{Address: a.address(), Client: s, Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
-		tracker, err := relayhost.NewBackend(a.config).Deliver(t.Context(), d, b)
+		d := host.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
+		tracker, err := relayhost.NewBackend(a.config).Deliver(t.Context(), d, a.box())
 		if err != nil {
 			t.Fatal(err)
 		}

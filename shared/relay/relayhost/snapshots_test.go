@@ -45,13 +45,9 @@ func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	if f.Box == "" {
 		f.Box, f.Gen, f.Runner = asylumBox, asylumGen, "r"
 	}
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	got, err := frametest.Decode(reply)
-	if err != nil || got.Type != frame.TypeKept || got.N != f.N {
-		a.t.Fatalf("answered with %+v, %v", got, err)
+	got := a.handle(f)
+	if got.Type != frame.TypeKept || got.N != f.N {
+		a.t.Fatalf("answered with %+v", got)
 	}
 	return got
 }
@@ -88,19 +84,6 @@ func (a *asylum) saves(owner, text string) {
 	}
 }
 
-// changes changes the box record.
-func (a *asylum) changes(change func(*session.Box)) {
-	a.t.Helper()
-	b, err := a.store.Box(a.t.Context(), asylumBox)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	change(&b)
-	if err := a.store.SaveBox(a.t.Context(), b); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
 func TestRunnerSavesAndGetsASnapshotByURLs(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
@@ -122,19 +105,12 @@ func TestABoxIsKnownByTheDefinitionWhoseInstallIsKept(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
 	a.config.Definition = func(server string) string { return "definition of " + server }
-	installed := func() string {
-		b, err := a.store.Box(t.Context(), asylumBox)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b.Installed
-	}
 	a.saves("s1", "a workspace")
-	if got := installed(); got != "" {
+	if got := a.box().Installed; got != "" {
 		t.Errorf("a workspace counts as the install of %s", got)
 	}
 	a.saves("install-npx-4711", "an install")
-	if got := installed(); got != "definition of s" {
+	if got := a.box().Installed; got != "definition of s" {
 		t.Errorf("the install that is kept is that of %q", got)
 	}
 	a.asks(frametest.Frame{Type: frame.Get, N: 9, Owner: "install-npx-4711"})
@@ -247,8 +223,8 @@ func TestTroubleOfTheBucketIsNoAnswer(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping().Before(func(*http.Request) int { return http.StatusServiceUnavailable })
 	f := frametest.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "r"}
-	if reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(f)); !errors.Is(err, session.Unavailable) {
-		t.Errorf("answered with %s, %v", reply, err)
+	if reply, err := a.say(f); !errors.Is(err, session.Unavailable) {
+		t.Errorf("answered with %+v, %v", reply, err)
 	}
 }
 
@@ -276,13 +252,6 @@ func (a *asylum) ends() {
 	}
 }
 
-func (a *asylum) sweeps() {
-	a.t.Helper()
-	if err := relayhost.NewSweeper(a.config).Sweep(a.t.Context()); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
 func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
@@ -296,7 +265,7 @@ func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) 
 	if got := a.left(s3); got != "2 objects, 1 items, due: true" {
 		t.Errorf("ended: %s", got)
 	}
-	a.sweeps()
+	a.sweep()
 	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
 		t.Errorf("swept: %s", got)
 	}
@@ -329,7 +298,7 @@ func TestSnapshotIsRemovedLaterIfItCannotBeNow(t *testing.T) {
 		t.Error("the sweep does not say that the bucket is down")
 	}
 	s3.Before(nil)
-	a.sweeps()
+	a.sweep()
 	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
 		t.Errorf("swept: %s", got)
 	}
@@ -340,7 +309,7 @@ func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
 	s3 := a.keeping()
 	a.saves("s1", "one")
 	a.ends() // and its stop is lost
-	a.sweeps()
+	a.sweep()
 	if n := len(a.posted(frame.TypeStop)); n != 2 {
 		t.Errorf("it was told %d times", n)
 	}
@@ -359,7 +328,7 @@ func TestSnapshotThatAnEndedSessionLeavesWhenItsBoxFallsAsleepGoesToo(t *testing
 	a.ends() // and its stop is lost
 	a.saves("s1", "what its process had left")
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
-	a.sweeps()
+	a.sweep()
 	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
 		t.Errorf("swept: %s", got)
 	}
@@ -370,18 +339,12 @@ func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {
 	a.keeping()
 	a.config.Forget = nil // as of a function without rights
 	a.ends()
-	a.sweeps()
-	reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
-		Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1,
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypePulled || len(f.IDs) > 0 {
-		t.Errorf("pulled %+v, %v", f, err)
+	a.sweep()
+	if f := a.handle(frametest.Frame{Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1}); f.Type != frame.TypePulled || len(f.IDs) > 0 {
+		t.Errorf("pulled %+v", f)
 	}
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
-	a.sweeps()
+	a.sweep()
 	if a.starts > 0 || len(a.posted(frame.TypeDeliver)) > 0 || len(a.posted(frame.TypeNudge)) > 0 {
 		t.Errorf("%d starts, posts %+v", a.starts, a.posts)
 	}

@@ -2,7 +2,6 @@ package relayhost_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -27,12 +26,12 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 	a := newAsylum(t)
 	faulty := sessiontest.NewFaulty(a.store, 1, sessiontest.Faults{})
 	faulty.Set("Append", sessiontest.Faults{Lost: 1})
-	config := a.config
-	config.Store = faulty
+	a.config.Store = faulty
 	suspends := a.suspension(1, 1, wire.MethodElicit, wire.MethodElicit)
-	if _, err := relayhost.NewHandler(config).Frame(t.Context(), "c", frametest.Encode(suspends)); session.CodeOf(err) != session.Unavailable {
+	if _, err := a.say(suspends); session.CodeOf(err) != session.Unavailable {
 		t.Fatalf("the frame was answered: %v", err)
 	}
+	a.config.Store = a.store
 	it := a.item()
 	if it.State != session.Suspended || it.Round != 1 || it.Base != 2 || it.Gen != asylumGen || len(it.Questions) != 2 ||
 		string(it.Raw) != a.request(`{"name":"n","requestState":"s1"}`) || !bytes.Equal(it.Address.Requests[0], []byte("77")) {
@@ -81,10 +80,7 @@ func TestSuspensionCostsAWriteMoreThanItsEvents(t *testing.T) {
 			a := newAsylum(t)
 			f := a.suspension(1, 1, wire.MethodElicit)
 			if marked {
-				mark := frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{f.Items[0].Ticket}}
-				if _, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(mark)); err != nil {
-					t.Fatal(err)
-				}
+				a.handle(frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{f.Items[0].Ticket}})
 				f.Items[0].Marked = true
 			}
 			a.store.Reset()
@@ -233,10 +229,7 @@ func TestCancelEndsASuspendedCall(t *testing.T) {
 
 func TestCancelLooksForSuspendedCallsOnlyWhereThereMayBeSome(t *testing.T) {
 	a := newAsylum(t)
-	s, _, err := a.store.Load(t.Context(), "s1", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := a.session()
 	s.Init = json.RawMessage(`{"capabilities":{}}`)
 	if err := a.store.Save(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -304,18 +297,10 @@ func TestSweepResumesWhatAFunctionThatDiedHadTheLastAnswerOf(t *testing.T) {
 func TestSweepEndsWhatWasSuspendedByABoxThatDiedBeforeItAsked(t *testing.T) {
 	a := newAsylum(t)
 	it := a.suspended(wire.MethodElicit)
-	lose := func() {
-		b, err := a.store.Box(t.Context(), asylumBox)
-		if err != nil {
-			t.Fatal(err)
-		}
+	a.changes(func(b *session.Box) {
 		b.State, b.Lost, b.Runner, b.Conn = session.Asleep, b.Gen, "", ""
 		b.Failure = session.Failure{Phase: "runtime", Detail: "the box was killed", At: time.Now()}
-		if err := a.store.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lose()
+	})
 	a.sweep()
 	if diff := cmp.Diff(it, a.item()); diff != "" {
 		t.Fatalf("a call that waits for its client has ended with its box: %s", diff)
@@ -350,10 +335,7 @@ func TestSweepTakesAwayWhatIsSuspendedAndHasEnded(t *testing.T) {
 func TestSweepEndsSuspendedCallsOfSessionsThatHaveEnded(t *testing.T) {
 	a := newAsylum(t)
 	a.suspended(wire.MethodElicit)
-	s, _, err := a.store.Load(t.Context(), "s1", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := a.session()
 	s.State = session.Ended
 	if err := a.store.Save(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -402,20 +384,13 @@ func TestPollTakesASuspendedCallForAccepted(t *testing.T) {
 func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
-		m, err := wire.Parse([]byte(a.request(`{"name":"n"}`)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		racing := &behind{Counting: a.store}
+		racing := &between{Store: a.store}
 		config := a.config
 		config.Store = racing
-		host := host.New(racing, relayhost.NewBackend(config), host.Limits{})
-		call, err := host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a.host = host.New(racing, relayhost.NewBackend(config), host.Limits{})
+		call := a.calls()
 		a.stream = a.posted(frame.TypeDeliver)[0].ID
-		racing.then = func() { // runs after the call has looked for its item and before it looks at the box
+		racing.do = func() { // runs after the call has looked for its item and before it looks at the box
 			a.suspended(wire.MethodElicit)
 			a.sleeps()
 		}
@@ -428,21 +403,6 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 			t.Errorf("delivered %d times, %d starts, the item is %s", n, a.starts, a.item().State)
 		}
 	})
-}
-
-// behind is a store that calls a function after an item was not found.
-type behind struct {
-	*sessiontest.Counting
-	then func()
-}
-
-func (b *behind) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	it, err := b.Counting.Item(ctx, box, id)
-	if then := b.then; err != nil && then != nil {
-		b.then = nil
-		then()
-	}
-	return it, err
 }
 
 func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {

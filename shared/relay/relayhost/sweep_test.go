@@ -1,7 +1,6 @@
 package relayhost_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,11 +64,7 @@ func (noFleet) launch(session.Box) (map[string]string, error) { return map[strin
 
 func configOf(t *testing.T, store session.Store) relayhost.Config {
 	t.Helper()
-	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{7}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return relayhost.Config{Store: store, Poster: noFleet{}, Fleet: noFleet{}, Sealer: sealer, Launch: noFleet{}.launch}
+	return relayhost.Config{Store: store, Poster: noFleet{}, Fleet: noFleet{}, Sealer: sealerOf(t, 7), Launch: noFleet{}.launch}
 }
 
 // lostBoxes returns a store with boxes that were lost while they had requests. Each item
@@ -148,11 +143,7 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 	store.Set("SaveBox", sessiontest.Faults{Lost: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	d := host.Delivery{
-		Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
-		Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
-	}
-	tender, err := relayhost.NewBackend(configOf(t, store)).Deliver(ctx, d, session.Box{ID: "t/s"})
+	tender, err := relayhost.NewBackend(configOf(t, store)).Deliver(ctx, callOf("t", "s"), session.Box{ID: "t/s"})
 	if err != nil || !tender.(host.Handover).Handed() {
 		t.Fatalf("got %v, and the item is in the inbox", err)
 	}
@@ -162,20 +153,6 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 	if n := store.Done(sessiontest.Lost); n > 10 {
 		t.Errorf("the record was written %d times in vain", n)
 	}
-}
-
-// counted is a fleet that counts the tasks that are run.
-type counted struct {
-	noFleet
-	runs  *int
-	since time.Time
-}
-
-func (f counted) Traits(string) fleet.Traits { return fleet.Traits{Lists: true, Since: f.since} }
-
-func (f counted) Run(context.Context, fleet.Task) (string, error) {
-	*f.runs++
-	return "task", nil
 }
 
 // A program may end after it has taken the wake lease and before it has started the task.
@@ -193,16 +170,16 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			runs, config := 0, configOf(t, store)
-			config.Fleet = counted{runs: &runs, since: leased.Add(c.since)}
+			runners, config := &anyFleet{since: leased.Add(c.since)}, configOf(t, store)
+			config.Fleet = runners
 			sweeper := relayhost.NewSweeper(config)
 			for range 2 {
 				if err := sweeper.Sweep(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if runs != c.want {
-				t.Errorf("%d tasks were run, want %d", runs, c.want)
+			if runners.started != c.want {
+				t.Errorf("%d tasks were run, want %d", runners.started, c.want)
 			}
 		})
 	}

@@ -7,17 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // If two fields of an address had one name in a ticket, one of them would be lost
 // silently.
 func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
-	sealer, err := relayhost.NewSealer(make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sealer := sealerOf(t, 1)
 	var a session.Address
 	fields := reflect.ValueOf(&a).Elem()
 	for i := range fields.NumField() {

@@ -1,7 +1,6 @@
 package relayhost_test
 
 import (
-	"bytes"
 	"errors"
 	"testing"
 
@@ -16,9 +15,9 @@ func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 	s := newSiege(t)
 	hello := frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2}
 	for _, v := range []string{"2", "-1", "99999"} {
-		s.gainsNothing("version "+v, ofVersion(v, hello))
+		s.gainsNothing("version "+v, frametest.EncodeAs(v, hello))
 		var version *frame.VersionError
-		if _, err := s.handle(ofVersion(v, hello)); session.CodeOf(err) != session.Invalid || !errors.As(err, &version) {
+		if _, err := s.handle(frametest.EncodeAs(v, hello)); session.CodeOf(err) != session.Invalid || !errors.As(err, &version) {
 			t.Errorf("version %s: %v", v, err)
 		}
 	}
@@ -45,7 +44,7 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 			{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1},
 			{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{events.Items[0].Ticket}},
 			events,
-			{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1, Payload: fromTheFuture(events)},
+			{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1, Payload: frametest.EncodeWithMore(events)},
 			{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
 			{Type: "new", Box: hostileBox},
 			{Type: frame.TypeBye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
@@ -57,7 +56,7 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", f.Type, err)
 		}
-		got, err := extended.handle(fromTheFuture(f))
+		got, err := extended.handle(frametest.EncodeWithMore(f))
 		if err != nil {
 			t.Errorf("%s: %v", f.Type, err)
 		}
@@ -71,14 +70,4 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 	if b, err := extended.memory.Box(t.Context(), hostileBox); err != nil || b.State != session.Asleep {
 		t.Errorf("the box is %q: %v", b.State, err)
 	}
-}
-
-// ofVersion is a frame as another version might write it.
-func ofVersion(v string, f frametest.Frame) []byte {
-	return bytes.Replace(frametest.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
-}
-
-// fromTheFuture is a frame with header fields that this version does not know.
-func fromTheFuture(f frametest.Frame) []byte {
-	return bytes.Replace(frametest.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }
