@@ -81,9 +81,7 @@ func onAwakeBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)
 
 func (b *bench) wakeUp() {
 	b.t.Helper()
-	b.connected()
-	hello := b.expect(frame.TypeHello)
-	b.welcome(hello, benchGen)
+	b.welcome(b.dialed(), benchGen)
 	b.emptyInbox()
 }
 
@@ -108,8 +106,8 @@ func (b *bench) connected() *memoryConn {
 
 func (b *bench) send(f frametest.Frame) { b.conn.send(f) }
 
-// reconnected waits for the next connection and takes the hello on it.
-func (b *bench) reconnected() frametest.Frame {
+// dialed waits for the next connection and takes the hello on it.
+func (b *bench) dialed() frametest.Frame {
 	b.t.Helper()
 	for range 1000 {
 		synctest.Wait()
@@ -205,6 +203,14 @@ func (b *bench) returned() error {
 	}
 }
 
+// returnedWith checks that Run has returned with an error of this code, or with none for "".
+func (b *bench) returnedWith(want session.Code) {
+	b.t.Helper()
+	if err := b.returned(); session.CodeOf(err) != want {
+		b.t.Errorf("Run returned %v", err)
+	}
+}
+
 func (b *bench) runs() {
 	b.t.Helper()
 	synctest.Wait()
@@ -248,6 +254,13 @@ func (b *bench) says(stream session.StreamID, raw string) { b.say("s1", stream, 
 
 // ends makes the box send the last event of a stream of session s1.
 func (b *bench) ends(stream session.StreamID, raw string) { b.say("s1", stream, raw, true) }
+
+// finishes makes the box send the end of a stream, and the host take it.
+func (b *bench) finishes(stream session.StreamID) {
+	b.t.Helper()
+	b.ends(stream, "end")
+	b.ack(b.expect(frame.TypeEvents))
+}
 
 func (b *bench) say(s session.ID, stream session.StreamID, raw string, final bool) {
 	e := runner.Event{Session: s, Stream: stream, Raw: []byte(raw), Final: final}

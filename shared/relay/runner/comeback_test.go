@@ -7,8 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -88,9 +88,7 @@ func TestConnectionClosedAsFencedStopsTheRunner(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		g.set(nil, closedWith(runner.CloseFenced))
 		b.conn.cut()
-		if err := b.returned(); !errors.Is(err, runner.ErrFenced) {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Fenced)
 	}, g.at)
 }
 
@@ -115,7 +113,7 @@ func TestRunnerComesBackAfterOtherCloseCodes(t *testing.T) {
 			b.deliver("d1", fromInbox)
 			g.set(nil, closedWith(code))
 			b.conn.cut()
-			b.welcome(b.reconnected(), benchGen)
+			b.welcome(b.dialed(), benchGen)
 			b.ends("d1", "end")
 			if got := batchOf(b.expect(frame.TypeEvents)); got != "d1@1 end!" {
 				t.Errorf("after code %d: %s", code, got)
@@ -133,7 +131,7 @@ func TestThrottledRunnerComesBackLater(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
 			g.set(nil, closedWith(code))
 			b.conn.cut()
-			b.reconnected()
+			b.dialed()
 			if gap := g.gaps(0); gap[0] < time.Second || gap[0] > 11*time.Second {
 				t.Errorf("came back %s after code %d", gap[0], code)
 			}
@@ -147,12 +145,10 @@ func TestRunnerThatIsNotUnderstoodTimeAndAgainStops(t *testing.T) {
 		g.set(nil, closedWith(runner.CloseTooBig))
 		for range 4 {
 			b.conn.cut()
-			b.welcome(b.reconnected(), benchGen)
+			b.welcome(b.dialed(), benchGen)
 		}
 		b.conn.cut()
-		if err := b.returned(); session.CodeOf(err) != session.Invalid {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Invalid)
 	}, g.at)
 }
 
@@ -162,7 +158,7 @@ func TestRunnerThatIsSeldomNotUnderstoodGoesOn(t *testing.T) {
 		g.set(nil, closedWith(runner.CloseTooBig))
 		for range 12 {
 			b.conn.cut()
-			b.welcome(b.reconnected(), benchGen)
+			b.welcome(b.dialed(), benchGen)
 			b.pass(4 * time.Minute)
 		}
 		b.runs()
@@ -183,7 +179,7 @@ func TestHostThatIsBusyIsTriedAgainWithPauses(t *testing.T) {
 				t.Errorf("status %d: tried again after %v", status, gaps)
 			}
 			g.set(nil, nil)
-			b.welcome(b.reconnected(), benchGen)
+			b.welcome(b.dialed(), benchGen)
 			b.pass(time.Hour)
 			b.runs()
 		}, g.at)
@@ -227,7 +223,7 @@ func TestRefusedRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
 			t.Errorf("%d attempts in five minutes", n)
 		}
 		g.set(nil, nil)
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		b.pass(20 * time.Minute)
 		b.runs()
 	}, g.at)
@@ -242,8 +238,7 @@ func moments(t *testing.T, seed uint64, drain time.Duration) []time.Duration {
 		begun := time.Now()
 		b.conn.in <- frame.DrainFrame(drain)
 		time.Sleep(drain)
-		b.connected()
-		b.welcome(b.expect(frame.TypeHello), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		g.set(errors.New("network is down"), nil)
 		b.conn.cut()
 		time.Sleep(20 * time.Second)
@@ -326,22 +321,14 @@ func TestCutConnectionHasNoCloseCode(t *testing.T) {
 }
 
 func TestRefusalSaysWhenToComeAgain(t *testing.T) {
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "9")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}),
-		ReadHeaderTimeout: time.Minute,
-	}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
-	_, err = runner.DialWebSocket(t.Context(), "ws://"+listener.Addr().String(), nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "9")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	_, err := runner.DialWebSocket(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
 	var refused *runner.RefusedError
-	if !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests || refused.After != 9*time.Second {
+	if !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests || refused.After != 9*time.Second || !strings.Contains(err.Error(), "429") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -355,11 +342,13 @@ func TestAnEmptyMessageIsPassedOverWithoutAWord(t *testing.T) {
 		if log.Len() > 0 {
 			t.Errorf("the runner says %s", &log)
 		}
-		b.conn.in <- []byte("what is this")
+		b.conn.in <- []byte(`{"message": "Internal server error", "connectionId":"c", "requestId":"r"}`)
 		b.nothing()
 		if !strings.Contains(log.String(), "no relay frame") {
 			t.Errorf("of a message that is no frame the runner says %q", &log)
 		}
-		b.runs()
+		if b.runs(); b.conn.isClosed() {
+			t.Error("the connection was closed")
+		}
 	}, func(c *runner.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 }

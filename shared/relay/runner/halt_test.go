@@ -40,8 +40,7 @@ func TestMessageAfterAHaltKeepsTheBoxUp(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.send(frametest.Frame{Type: frame.TypeHalt, By: "ada"})
 		b.deliver("d1")
-		b.ends("d1", `{}`)
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		since := time.Now()
 		b.box.idleFrom(since)
 		b.soon(frame.TypeBye, 3*time.Minute)

@@ -38,8 +38,7 @@ func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 
 func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.connected()
-		b.welcome(b.expect(frame.TypeHello), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		b.expect(frame.TypePull)
 		time.Sleep(2 * time.Second)
 		if pull := b.expect(frame.TypePull); pull.N != 1 {
@@ -81,7 +80,7 @@ func TestOpenPullIsAskedAgainOnANewConnection(t *testing.T) {
 		b.send(frametest.Frame{Type: frame.TypeNudge})
 		b.expect(frame.TypePull)
 		b.conn.cut()
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		if pull := b.expect(frame.TypePull); pull.N != 2 {
 			t.Errorf("pull has number %d", pull.N)
 		}
@@ -161,8 +160,7 @@ func TestDeliverThatIsTooLateIsNotExecutedUnlessItWasClaimed(t *testing.T) {
 
 func TestDeliverWaitsForTheFirstWelcome(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.connected()
-		b.expect(frame.TypeHello)
+		b.dialed()
 		b.deliver("d1")
 		b.deliver("d1")
 		b.nothing()
@@ -187,8 +185,7 @@ func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 		b.deliver("d2", ofSession("s2"))
 		b.deliver("d3")
 		b.deliver("d4", fromInbox) // has its trace
-		b.ends("d3", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d3")
 		time.Sleep(time.Second - time.Millisecond)
 		b.nothing()
 		time.Sleep(time.Millisecond)
@@ -216,7 +213,7 @@ func TestReportIsDueAfterAReconnect(t *testing.T) {
 		b.conn.cut()
 		time.Sleep(20 * time.Second)
 		b.wire.set(false)
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
 	})
 }

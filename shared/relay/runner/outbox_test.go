@@ -71,7 +71,7 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		again()
 		b.conn.cut()
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		again()
 		b.ack(f.Frame, next(2))
 		if g := b.expect(frame.TypeEvents); g.Seq != 2 {
@@ -165,9 +165,7 @@ func TestAckThatSaysFencedStops(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Standalone, "a")
 		b.ack(b.expect(frame.TypeEvents), func(f *frametest.Frame) { f.Fenced = true })
-		if err := b.returned(); session.CodeOf(err) != session.Fenced {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Fenced)
 	})
 }
 
@@ -243,20 +241,6 @@ func (b *bench) whole() frametest.Frame {
 	}
 }
 
-func TestLongResponseArrivesByteForByte(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", fromInbox)
-		raw := `{"text":"` + strings.Repeat("aé€😀", 16<<20/10-10) + `"}`
-		b.ends("d1", raw)
-		f := b.whole()
-		if f.Type != frame.TypeEvents || batchOf(f) != "d1@1 "+raw+"!" {
-			t.Errorf("%s of %d bytes is not what was said", f.Type, len(f.Payload))
-		}
-		b.ack(f)
-		b.pass(time.Minute)
-	})
-}
-
 func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Standalone, strings.Repeat("x", 250_000))
@@ -279,7 +263,7 @@ func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 		}
 		b.nothing()
 		b.conn.cut()
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		if f := b.expect(frame.TypePart); f.N != 1 || f.Box != benchBox {
 			t.Errorf("part %d of box %s was sent again", f.N, f.Box)
 		}

@@ -26,10 +26,10 @@ func TestARunnerConnectsWithTheNewestPass(t *testing.T) {
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link, Ticket: "second"})
 		b.emptyInbox()
 		b.conn.cut()
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.reconnected().Link}) // of a host that gives none
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.dialed().Link}) // of a host that gives none
 		b.nothing()
 		b.conn.cut()
-		b.reconnected()
+		b.dialed()
 		if want := []string{"first", "second", "second"}; !slices.Equal(passes, want) {
 			t.Errorf("connected with %q, want %q", passes, want)
 		}

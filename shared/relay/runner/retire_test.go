@@ -21,7 +21,7 @@ func onRetiring(t *testing.T, test func(b *bench)) {
 		b.deliver("d1")
 		b.send(frametest.Frame{Type: frame.TypeDrain})
 		synctest.Wait()
-		hello := b.reconnected()
+		hello := b.dialed()
 		if hello.Digest != "one" {
 			t.Errorf("a hello names the definition %q", hello.Digest)
 		}
@@ -33,22 +33,20 @@ func onRetiring(t *testing.T, test func(b *bench)) {
 	})
 }
 
+// leaves lets the runner say bye, and takes it.
 func (b *bench) leaves() {
 	b.t.Helper()
 	b.box.idleFrom(time.Now())
 	bye := b.soon(frame.TypeBye, time.Second)
 	b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
-	if err := b.returned(); err != nil {
-		b.t.Errorf("Run returned %v", err)
-	}
+	b.returnedWith("")
 }
 
 func TestRetiringRunnerFinishesItsCallAndLeavesNewOnesToItsSuccessor(t *testing.T) {
 	onRetiring(t, func(b *bench) {
 		b.deliver("d2")
 		b.send(frametest.Frame{Type: frame.TypeNudge})
-		b.ends("d1", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		b.leaves()
 		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
 	})
@@ -62,11 +60,9 @@ func TestRetiringRunnerWithALongCallExecutesNewOnesAfterAWhile(t *testing.T) {
 		b.emptyInbox()
 		b.deliver("d2")
 		b.runs()
-		b.ends("d2", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d2")
 		b.runs()
-		b.ends("d1", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		b.leaves()
 		equal(b.t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
 	})
@@ -74,24 +70,21 @@ func TestRetiringRunnerWithALongCallExecutesNewOnesAfterAWhile(t *testing.T) {
 
 func TestRetiringRunnerThatHasSaidByeDoesNotComeBack(t *testing.T) {
 	onRetiring(t, func(b *bench) {
-		b.ends("d1", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		b.box.idleFrom(time.Now())
 		bye := b.soon(frame.TypeBye, time.Second)
 		b.deliver("d2")
 		b.send(frametest.Frame{Type: frame.TypeNudge})
 		b.nothing()
 		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
-		if err := b.returned(); err != nil {
-			b.t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 	})
 }
 
 func TestRunnerWithoutRetireGoesOn(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.send(frametest.Frame{Type: frame.TypeDrain})
-		hello := b.reconnected()
+		hello := b.dialed()
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
 		b.deliver("d1")
 		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})

@@ -17,8 +17,7 @@ import (
 
 func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.connected()
-		hello := b.expect(frame.TypeHello)
+		hello := b.dialed()
 		if hello.Runner == "" {
 			t.Error("hello has no runner")
 		}
@@ -40,21 +39,16 @@ func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
 
 func TestTokenIsSaidUntilTheFirstWelcome(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.connected()
-		first := b.expect(frame.TypeHello)
+		first := b.dialed()
 		b.conn.cut()
-		time.Sleep(time.Second)
-		b.connected()
-		second := b.expect(frame.TypeHello)
+		second := b.dialed()
 		if second.Link != 2 || second.Runner != first.Runner || second.Token != benchToken {
 			t.Errorf("hello again has link %d, token %q, runner %q", second.Link, second.Token, second.Runner)
 		}
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.emptyInbox()
 		b.conn.cut()
-		time.Sleep(time.Second)
-		b.connected()
-		if third := b.expect(frame.TypeHello); third.Token != "" {
+		if third := b.dialed(); third.Token != "" {
 			t.Error("a token that was used up is said again")
 		}
 	})
@@ -200,25 +194,11 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
 }
 
-func TestDrainRenewsWithinTheTime(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeDrain, In: 20_000})
-		time.Sleep(20 * time.Second)
-		b.connected()
-		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
-			t.Errorf("hello has link %d", hello.Link)
-		}
-	})
-}
-
 func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		err := b.returned()
-		if !errors.Is(err, runner.ErrFenced) || session.CodeOf(err) != session.Fenced {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Fenced)
 		b.ends("d1", "end")
 		b.nothing()
 		if !b.conn.isClosed() {
@@ -231,12 +211,9 @@ func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 // and its Run returns at once.
 func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.connected()
-		b.expect(frame.TypeHello)
+		b.dialed()
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		if err := b.returned(); !errors.Is(err, runner.ErrFenced) {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Fenced)
 		b.nothing()
 	}, func(c *runner.Config) {
 		c.Executor = nil
@@ -250,10 +227,7 @@ func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.conn.cut()
-		time.Sleep(time.Second)
-		b.connected()
-		b.expect(frame.TypeHello)
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		b.welcome(b.dialed(), benchGen)
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
 		b.runs()
 		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
@@ -275,41 +249,12 @@ func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
 	})
 }
 
-func TestHostThatComesBackIsFound(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.wire.set(true)
-		b.conn.cut()
-		time.Sleep(time.Minute)
-		b.wire.set(false)
-		b.welcome(b.reconnected(), benchGen)
-		b.pass(time.Hour)
-		b.runs()
-	})
-}
-
-func TestWhatIsNoFrameIsPassedOver(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.conn.in <- []byte(`{"message": "Internal server error", "connectionId":"c", "requestId":"r"}`)
-		b.send(frametest.Frame{Type: "from-the-future"})
-		b.nothing()
-		b.runs()
-	})
-}
-
-func TestAnswerAndStopReachTheBox(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.send(frametest.Frame{Type: frame.TypeAnswer, Session: "s1", Question: "q-1", Payload: []byte(`{"id":"q-1"}`)})
-		b.send(frametest.Frame{Type: frame.TypeStop, Session: "s1"})
-		equal(t, "box", b.box.told(), []string{`answer s1 q-1 {"id":"q-1"}`, "stop s1"})
-	})
-}
-
 func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.conn.cut()
 		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime"})
 		b.runner.Status(runner.StatusReport{Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Handshake: []byte(`{"a":1}`)})
-		b.welcome(b.reconnected(), benchGen)
+		b.welcome(b.dialed(), benchGen)
 		got := b.expect(frame.TypeStatus)
 		want := frametest.Frame{
 			V: frame.Version, Type: frame.TypeStatus, Box: benchBox, Gen: benchGen,
@@ -324,17 +269,6 @@ func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 	})
 }
 
-func TestLongDeliverIsJoined(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		raw := `{"text":"` + strings.Repeat("é€😀", 100_000) + `"}`
-		b.deliver("d1", func(f *frametest.Frame) { f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw) })
-		got := b.box.deliveries()
-		if len(got) != 1 || string(got[0].Raw) != raw || string(got[0].Init) != "{}" {
-			t.Fatalf("%d deliveries, or not the bytes that were sent", len(got))
-		}
-	})
-}
-
 func TestStoppedRunnerLetsItsBoxFinishThenSaysBye(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
@@ -343,14 +277,11 @@ func TestStoppedRunnerLetsItsBoxFinishThenSaysBye(t *testing.T) {
 		b.deliver("d2")
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 		b.box.idleFrom(time.Now())
-		b.ends("d1", "end")
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		time.Sleep(100 * time.Millisecond)
 		bye := b.expect(frame.TypeBye)
 		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
-		if err := b.returned(); err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 	})
 }
 

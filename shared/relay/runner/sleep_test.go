@@ -45,9 +45,7 @@ func TestIdleBoxSaysByeLingersAndReturns(t *testing.T) {
 		time.Sleep(5*time.Second - time.Millisecond)
 		b.runs()
 		time.Sleep(time.Millisecond)
-		if err := b.returned(); err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 		b.nothing()
 	})
 }
@@ -66,17 +64,14 @@ func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
 }
 
 func TestBusyRunnerSaysNoBye(t *testing.T) {
-	idle := func(b *bench) {
-		b.box.idleFrom(time.Now())
-		b.pass(time.Hour)
-	}
 	t.Run("box not idle", func(t *testing.T) {
 		onAwakeBench(t, func(b *bench) { b.pass(time.Hour) })
 	})
 	t.Run("request in flight", func(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
 			b.deliver("d1", fromInbox)
-			idle(b)
+			b.box.idleFrom(time.Now())
+			b.pass(time.Hour)
 		})
 	})
 	t.Run("batch not acked", func(t *testing.T) {
@@ -168,16 +163,14 @@ func TestLateWelcomeIsNoWelcomeAfterBye(t *testing.T) {
 func TestFencedAfterByeStops(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: bye.Link})
-		if err := b.returned(); session.CodeOf(err) != session.Fenced {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith(session.Fenced)
 	})
 }
 
 func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
 	onParting(t, func(b *bench, _ frametest.Frame) {
 		b.conn.cut()
-		hello := b.reconnected()
+		hello := b.dialed()
 		if hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
@@ -193,9 +186,7 @@ func TestCutWhileLingeringIsTheEnd(t *testing.T) {
 	onLingering(t, func(b *bench) {
 		b.conn.cut()
 		time.Sleep(5 * time.Second)
-		if err := b.returned(); err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 	})
 }
 
@@ -218,9 +209,7 @@ func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
 	onLingering(t, func(b *bench) {
 		b.says(session.Standalone, "late")
 		time.Sleep(5 * time.Second)
-		if err := b.returned(); err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 		b.nothing()
 	})
 }

@@ -60,10 +60,7 @@ func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
 		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Done, Owner: "s1", Object: "o"})
 		first := b.expect(frame.Done)
 		b.conn.cut()
-		time.Sleep(time.Second)
-		b.connected()
-		hello := b.expect(frame.TypeHello)
-		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link})
+		b.welcome(b.dialed(), benchGen)
 		again := b.expect(frame.Done)
 		if again.N != first.N || again.Object != "o" {
 			t.Errorf("again is %+v", again)

@@ -117,8 +117,7 @@ func TestCallOfTheNextRoundIsInFlightThoughTheOneBeforeIsAckedLate(t *testing.T)
 		b.ack(f)
 		b.box.idleFrom(time.Now().Add(-time.Hour)) // the relay knows better
 		b.pass(10 * time.Minute)
-		b.ends("d1", `{"end":1}`)
-		b.ack(b.expect(frame.TypeEvents))
+		b.finishes("d1")
 		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
@@ -139,19 +138,6 @@ func TestPullGoesOnUntilTheRoundHasComeThatWasToldOf(t *testing.T) {
 		b.deliver("d1", inRound(1, 1))
 		b.pass(time.Minute)
 		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d1"})
-	})
-}
-
-func TestSuspensionIsSentAgainOnANewConnection(t *testing.T) {
-	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1")
-		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		before := b.expect(frame.TypeEvents)
-		b.conn.cut()
-		b.welcome(b.reconnected(), benchGen)
-		if diff := cmp.Diff(before, b.soon(frame.TypeEvents, time.Second)); diff != "" {
-			t.Error(diff)
-		}
 	})
 }
 

@@ -1,68 +1,35 @@
 package runner_test
 
 import (
-	"bytes"
-	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 )
 
-// warnings counts the log lines above Info, by message.
-type warnings struct {
-	slog.Handler
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (w *warnings) Handle(_ context.Context, r slog.Record) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if r.Level > slog.LevelInfo {
-		w.n[r.Message]++
+// warnsTo writes the log lines above Info to lines.
+func warnsTo(lines *commontest.Lines) func(*runner.Config) {
+	return func(c *runner.Config) {
+		c.Log = slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelInfo + 1}))
 	}
-	return nil
-}
-
-func (w *warnings) Enabled(context.Context, slog.Level) bool { return true }
-
-func (w *warnings) all() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := 0
-	for _, count := range w.n {
-		n += count
-	}
-	return n
-}
-
-// ofVersion is a frame as another version might write it.
-func ofVersion(v string, f frametest.Frame) []byte {
-	return bytes.Replace(frametest.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
-}
-
-// fromTheFuture is a frame with header fields that this version does not know.
-func fromTheFuture(f frametest.Frame) []byte {
-	return bytes.Replace(frametest.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }
 
 func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
-	log := &warnings{n: map[string]int{}}
+	var log commontest.Lines
 	onAwakeBench(t, func(b *bench) {
 		for _, v := range []string{"2", "-1", "99999"} {
 			for range 3 {
-				b.conn.in <- ofVersion(v, request("d1", fromInbox))
+				b.conn.in <- frametest.EncodeAs(v, request("d1", fromInbox))
 			}
 		}
 		equal(t, "executed", b.box.told(), nil)
-		if n := log.all(); n != 1 {
-			t.Errorf("%d warnings: %v", n, log.n)
+		if said := log.Take(); strings.Count(said, "\n") != 1 {
+			t.Errorf("warnings: %q", said)
 		}
 		if b.conn.isClosed() {
 			t.Error("the connection was closed")
@@ -70,21 +37,21 @@ func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
 		b.deliver("d1", fromInbox)
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 		b.conn.cut()
-		b.welcome(b.reconnected(), benchGen)
-		before := log.all()
-		b.conn.in <- ofVersion("2", request("d2"))
-		b.conn.in <- ofVersion("2", request("d2"))
+		b.welcome(b.dialed(), benchGen)
+		log.Take() // of the cut
+		b.conn.in <- frametest.EncodeAs("2", request("d2"))
+		b.conn.in <- frametest.EncodeAs("2", request("d2"))
 		b.runs()
-		if n := log.all() - before; n != 1 {
-			t.Errorf("%d warnings on the next connection", n)
+		if said := log.Take(); strings.Count(said, "\n") != 1 {
+			t.Errorf("warnings on the next connection: %q", said)
 		}
-	}, func(c *runner.Config) { c.Log = slog.New(log) })
+	}, warnsTo(&log))
 }
 
 func TestRunnerPassesOverFieldsItDoesNotKnow(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		send := func(f frametest.Frame) { b.conn.in <- fromTheFuture(f) }
+		send := func(f frametest.Frame) { b.conn.in <- frametest.EncodeWithMore(f) }
 		send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link})
 		send(frametest.Frame{Type: frame.TypePulled, N: b.expect(frame.TypePull).N})
 		send(request("d1", fromInbox))
@@ -97,14 +64,12 @@ func TestRunnerPassesOverFieldsItDoesNotKnow(t *testing.T) {
 		b.box.idleFrom(time.Now())
 		send(frametest.Frame{Type: frame.TypeByeOK, Link: b.soon(frame.TypeBye, 3*time.Minute).Link})
 		time.Sleep(5 * time.Second)
-		if err := b.returned(); err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+		b.returnedWith("")
 	})
 }
 
 func TestRunnerPassesOverTypesItDoesNotKnow(t *testing.T) {
-	log := &warnings{n: map[string]int{}}
+	var log commontest.Lines
 	onAwakeBench(t, func(b *bench) {
 		for _, unknown := range []frame.Type{"from-the-future", "Deliver", "hello", " welcome", frame.Type(strings.Repeat("x", 1000))} {
 			b.send(frametest.Frame{Type: unknown, ID: "d1", Gen: benchGen, Link: 1, Lens: []int{0, 2}, Payload: []byte("{}")})
@@ -112,8 +77,8 @@ func TestRunnerPassesOverTypesItDoesNotKnow(t *testing.T) {
 		b.nothing()
 		b.runs()
 		equal(t, "box", b.box.told(), nil)
-		if n := log.all(); n > 0 {
-			t.Errorf("warnings: %v", log.n)
+		if said := log.Take(); said != "" {
+			t.Errorf("warnings: %q", said)
 		}
-	}, func(c *runner.Config) { c.Log = slog.New(log) })
+	}, warnsTo(&log))
 }
