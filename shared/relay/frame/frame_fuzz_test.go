@@ -16,15 +16,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
+// samples returns a frame of each type.
+func samples() []frame.Frame {
+	return []frame.Frame{
+		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[session.ID][]string{"s": {"q"}}},
+		frame.Pull{},
+		frame.Taken{Tickets: []string{"a"}},
+		frame.Ask{},
+		frame.Return{},
+		frame.Status{},
+		frame.Bye{},
+		frame.Whole{},
+		frame.Events{Seq: 2, Session: "s", Items: []frame.EventItem{{Ticket: "t", First: 1, Lens: []int{1, 2}}}, Payload: []byte("a\nb")},
+		frame.Snapshot{Op: frame.Put, Owner: "s", Size: 7},
+		frame.Snapshot{Op: frame.Get},
+		frame.Snapshot{Op: frame.Done},
+		frame.Snapshot{Op: frame.Forget},
+		frame.Welcome{},
+		frame.Fenced{},
+		frame.Nudge{},
+		frame.Look{},
+		frame.Deliver{},
+		frame.May{},
+		frame.Pulled{},
+		frame.Ack{},
+		frame.ByeOK{},
+		frame.Answer{},
+		frame.Stop{},
+		frame.Halt{},
+		frame.Drain{},
+		frame.Kept{},
+		frame.PartOK{},
+		frame.Part{Frame: "f", N: 1, Of: 2, Payload: []byte("\u2028\n")},
+	}
+}
+
 // Decode and Encode together give a frame that reads the same.
 func FuzzDecode(f *testing.F) {
-	for _, one := range []frame.Frame{
-		frame.Nudge{},
-		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[session.ID][]string{"s": {"q"}}},
-		frame.Events{Seq: 2, Session: "s", Items: []frame.EventItem{{Ticket: "t", First: 1, Lens: []int{1, 2}}}, Payload: []byte("a\nb")},
-		frame.Part{Frame: "f", N: 1, Of: 2, Payload: []byte("\u2028\n")},
-		frame.Snapshot{Op: frame.Put, Owner: "s", Size: 7},
-	} {
+	for _, one := range samples() {
 		f.Add(frame.Encode(one))
 	}
 	f.Add([]byte(`{"v":1,"t":"x","lens":null,"items":[{}],"unknown":{"a":1}}` + "\n"))
@@ -52,37 +81,7 @@ func FuzzDecode(f *testing.F) {
 // and finds the same fields in the rest.
 func FuzzDecodeReadsLikeEncodingJSON(f *testing.F) {
 	types := map[frame.Type]reflect.Type{}
-	for _, one := range []frame.Frame{
-		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[session.ID][]string{"s": {"q"}}},
-		frame.Pull{},
-		frame.Taken{Tickets: []string{"a"}},
-		frame.Ask{},
-		frame.Return{},
-		frame.Status{},
-		frame.Bye{},
-		frame.Whole{},
-		frame.Events{Seq: 2, Session: "s", Items: []frame.EventItem{{Ticket: "t", First: 1, Lens: []int{1, 2}}}, Payload: []byte("a\nb")},
-		frame.Snapshot{Op: frame.Put},
-		frame.Snapshot{Op: frame.Get},
-		frame.Snapshot{Op: frame.Done},
-		frame.Snapshot{Op: frame.Forget},
-		frame.Welcome{},
-		frame.Fenced{},
-		frame.Nudge{},
-		frame.Look{},
-		frame.Deliver{},
-		frame.May{},
-		frame.Pulled{},
-		frame.Ack{},
-		frame.ByeOK{},
-		frame.Answer{},
-		frame.Stop{},
-		frame.Halt{},
-		frame.Drain{},
-		frame.Kept{},
-		frame.PartOK{},
-		frame.Part{Frame: "f", N: 1, Of: 2},
-	} {
+	for _, one := range samples() {
 		types[one.Kind()] = reflect.TypeOf(one)
 		f.Add(frame.Encode(one))
 	}
