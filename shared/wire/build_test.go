@@ -83,13 +83,6 @@ func TestInitializeNeverSelectsTheModernEra(t *testing.T) {
 	}
 }
 
-func TestLegacyVersionsNewestFirst(t *testing.T) {
-	want := []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
-	if diff := cmp.Diff(want, wire.LegacyVersions()); diff != "" {
-		t.Errorf("versions differ (-want +got):\n%s", diff)
-	}
-}
-
 func TestDecodeHeaderValue(t *testing.T) {
 	tests := []struct {
 		value, want string

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -229,34 +230,35 @@ func plainParams(m wire.Message) bool {
 
 // plain reports the same for one object. A value that is no object is plain.
 func plain(raw json.RawMessage, names string) bool {
-	var keys []string
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return true
-	}
-	for dec.More() {
-		token, err := dec.Token()
-		key, isKey := token.(string)
-		var value json.RawMessage
-		if err != nil || !isKey || dec.Decode(&value) != nil {
-			return false
-		}
+	keys, _, _ := entries(raw)
+	for i, key := range keys {
 		for _, name := range strings.Fields(names) {
 			if alike(key, name) && key != name {
 				return false
 			}
 		}
-		if key == "__proto__" {
+		if key == "__proto__" || slices.ContainsFunc(keys[:i], func(other string) bool { return alike(key, other) }) {
 			return false
 		}
-		for _, other := range keys {
-			if alike(key, other) {
-				return false
-			}
-		}
-		keys = append(keys, key)
 	}
 	return true
+}
+
+// entries decodes the top level of valid JSON. ok is false if that is no object.
+func entries(raw []byte) (keys []string, values []json.RawMessage, ok bool) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
+		return nil, nil, false
+	}
+	for dec.More() {
+		var value json.RawMessage
+		key, err := dec.Token()
+		if err := errors.Join(err, dec.Decode(&value)); err != nil {
+			panic(err)
+		}
+		keys, values = append(keys, key.(string)), append(values, value)
+	}
+	return keys, values, true
 }
 
 // alike reports whether some reader may take two keys for one.
@@ -270,19 +272,13 @@ func alike(a, b string) bool {
 // members decodes the top level of an object. ok is false if raw is no object, or has
 // doubled keys or more than 64.
 func members(raw []byte) (fields map[string]json.RawMessage, ok bool) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return nil, false
-	}
+	keys, values, ok := entries(raw)
 	fields = map[string]json.RawMessage{}
-	for dec.More() {
-		token, err := dec.Token()
-		key, isKey := token.(string)
-		var value json.RawMessage
-		if err != nil || !isKey || dec.Decode(&value) != nil || fields[key] != nil {
+	for i, key := range keys {
+		if fields[key] != nil {
 			return nil, false
 		}
-		fields[key] = value
+		fields[key] = values[i]
 	}
 	for key := range fields {
 		for _, name := range []string{"jsonrpc", "id", "method", "params", "result", "error"} {
@@ -291,7 +287,7 @@ func members(raw []byte) (fields map[string]json.RawMessage, ok bool) {
 			}
 		}
 	}
-	return fields, len(fields) <= 64
+	return fields, ok && len(fields) <= 64
 }
 
 // member returns the value of the last member with this key, nil if there is none.

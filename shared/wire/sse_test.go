@@ -143,13 +143,6 @@ func TestSSEReaderServesWhatCameWithTheError(t *testing.T) {
 	}
 }
 
-func TestSSEReaderHandsOutDataForKeeps(t *testing.T) {
-	events, _ := readAll(strings.NewReader("data: first\n\ndata: other\n\n"), 100)
-	if len(events) != 2 || string(events[0].Data) != "first" {
-		t.Errorf("got %v", events)
-	}
-}
-
 func data(s string) wire.SSE { return wire.SSE{Data: []byte(s), HasData: true} }
 
 // readAll reads events up to the error that ends the stream.
