@@ -23,11 +23,7 @@ func meta(more string) string {
 
 func request(t testing.TB, method, params string) bridge.Request {
 	t.Helper()
-	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":` + params + `}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := bridge.ReadRequest(m)
+	r, err := bridge.ReadRequest(message(t, `{"jsonrpc":"2.0","id":7,"method":"`+method+`","params":`+params+`}`))
 	if err != nil {
 		t.Fatal(err)
 	}
