@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -19,22 +17,12 @@ import (
 // runner's process, and where it takes requests.
 func newSession(t *testing.T) (cmd *exec.Cmd, url string) {
 	t.Helper()
-	cmd = exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "HOME=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0",
-		listenAt + "=127.0.0.1:0", "AWS_SECRET_ACCESS_KEY=" + credential,
-	}
+	cmd = runnerWith(t, "HOME="+t.TempDir(), listenAt+"=127.0.0.1:0")
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	})
+	start(t, cmd)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var said struct{ Address string }

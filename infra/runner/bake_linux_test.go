@@ -36,7 +36,10 @@ func parsed(t *testing.T, text string) catalog.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, _ := all.Server("s")
+	s, ok := all.Server("s")
+	if !ok {
+		t.Fatal("no server")
+	}
 	return s
 }
 

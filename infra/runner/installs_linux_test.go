@@ -105,9 +105,7 @@ func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *
 // uploads. installed reports whether the box has asked the registry for anything.
 func (i *installs) wake(k *keptInstalls, text string) (installed bool) {
 	i.t.Helper()
-	if err := errors.Join(os.RemoveAll(i.at.cache), os.RemoveAll(filepath.Join(i.root, "home"))); err != nil {
-		i.t.Fatal(err)
-	}
+	i.forget()
 	i.at.installs = k
 	before := i.from.asked.Load()
 	l, err := i.stage(text)

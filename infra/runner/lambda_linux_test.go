@@ -301,15 +301,19 @@ func attack() loot {
 	return l
 }
 
-// newFunction starts a runner as Lambda does, and returns its process.
-func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
+// runnerWith returns a runner with a credential and more variables.
+func runnerWith(t *testing.T, more ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0",
-		"AWS_LAMBDA_RUNTIME_API=" + strings.TrimPrefix(l.URL, "http://"), "AWS_SECRET_ACCESS_KEY=" + credential,
-	}
-	cmd.Stderr = t.Output()
+	cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "DORMOUSE_CACHE=" + t.TempDir(), "GORACE=atexit_sleep_ms=0", "AWS_SECRET_ACCESS_KEY=" + credential,
+	}, more...)
+	return cmd
+}
+
+// start starts a runner, and stops it with the test.
+func start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -317,6 +321,14 @@ func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
+}
+
+// newFunction starts a runner as Lambda does, and returns its process.
+func newFunction(t *testing.T, l *lambdaStandIn) *exec.Cmd {
+	t.Helper()
+	cmd := runnerWith(t, "AWS_LAMBDA_RUNTIME_API="+strings.TrimPrefix(l.URL, "http://"))
+	cmd.Stderr = t.Output()
+	start(t, cmd)
 	return cmd
 }
 

@@ -27,7 +27,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 // registry serves the packages of a test on loopback, in npm's form and as a simple index
@@ -248,15 +247,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 // stage installs what a servers file needs.
 func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
-	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	s, ok := all.Server("s")
-	if !ok {
-		i.t.Fatal("no server")
-	}
-	return provisionerFor(s, i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil)
+	return provisionerFor(parsed(i.t, text), i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil)
 }
 
 // digestOf is the digest of a file.
