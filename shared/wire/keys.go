@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -47,132 +48,46 @@ func foldRune(r rune) rune {
 	}
 }
 
-// place is an object in which some keys decide what the message means.
-type place string
+// place is an object in which some keys decide what the message means. keys has these keys,
+// each exactly and folded.
+type place struct {
+	name string
+	keys map[string]string
+}
 
-const (
-	atTop     place = "a message"
-	ofMeta    place = "params._meta"
-	ofAny     place = "params"
-	ofMCPsOwn place = "params of a method of MCP"
+var (
+	atTop  = place{"a message", deciding("jsonrpc", "id", "method", "params", "result", "error")}
+	ofMeta = place{"params._meta", deciding(MetaProgressToken, MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo,
+		MetaLogLevel, MetaSubscriptionID, MetaRelatedTask)}
+	ofAny     = place{"params", deciding("_meta", "progressToken", "requestId")}
+	ofMCPsOwn = place{"params of a method of MCP", deciding("_meta", "progressToken", "requestId", "name", "uri", "arguments",
+		"cursor", "level", "task", "taskId", "protocolVersion", "capabilities", "clientInfo", "inputResponses", "requestState")}
 )
 
-// named returns the deciding key at place p that equals key, exactly or folded. It returns
-// "" if there is none.
-func (p place) named(key []byte) string {
-	switch p {
-	case atTop:
-		return memberNamed(key)
-	case ofMeta:
-		return metaNamed(key)
-	case ofMCPsOwn:
-		if name := callNamed(key); name != "" {
-			return name
-		}
-		return paramNamed(key)
-	case ofAny:
-		return paramNamed(key)
-	default:
-		return ""
+func deciding(names ...string) map[string]string {
+	keys := make(map[string]string, 2*len(names))
+	for _, name := range names {
+		keys[name], keys[strings.ToUpper(name)] = name, name
 	}
+	return keys
 }
 
-func memberNamed(key []byte) string {
-	switch string(key) {
-	case "jsonrpc", "JSONRPC":
-		return "jsonrpc"
-	case "id", "ID":
-		return "id"
-	case "method", "METHOD":
-		return "method"
-	case "params", "PARAMS":
-		return "params"
-	case "result", "RESULT":
-		return "result"
-	case "error", "ERROR":
-		return "error"
-	default:
-		return ""
-	}
-}
-
-func metaNamed(key []byte) string {
-	switch string(key) {
-	case MetaProgressToken, "PROGRESSTOKEN":
-		return MetaProgressToken
-	case MetaProtocolVersion, "IO.MODELCONTEXTPROTOCOL/PROTOCOLVERSION":
-		return MetaProtocolVersion
-	case MetaClientCapabilities, "IO.MODELCONTEXTPROTOCOL/CLIENTCAPABILITIES":
-		return MetaClientCapabilities
-	case MetaClientInfo, "IO.MODELCONTEXTPROTOCOL/CLIENTINFO":
-		return MetaClientInfo
-	case MetaLogLevel, "IO.MODELCONTEXTPROTOCOL/LOGLEVEL":
-		return MetaLogLevel
-	case MetaSubscriptionID, "IO.MODELCONTEXTPROTOCOL/SUBSCRIPTIONID":
-		return MetaSubscriptionID
-	case MetaRelatedTask, "IO.MODELCONTEXTPROTOCOL/RELATED-TASK":
-		return MetaRelatedTask
-	default:
-		return ""
-	}
-}
-
-func paramNamed(key []byte) string {
-	switch string(key) {
-	case "_meta", "_META":
-		return "_meta"
-	case "progressToken", "PROGRESSTOKEN":
-		return "progressToken"
-	case "requestId", "REQUESTID":
-		return "requestId"
-	default:
-		return ""
-	}
-}
-
-func callNamed(key []byte) string {
-	switch string(key) {
-	case "name", "NAME":
-		return "name"
-	case "uri", "URI":
-		return "uri"
-	case "arguments", "ARGUMENTS":
-		return "arguments"
-	case "cursor", "CURSOR":
-		return "cursor"
-	case "level", "LEVEL":
-		return "level"
-	case "task", "TASK":
-		return "task"
-	case "taskId", "TASKID":
-		return "taskId"
-	case "protocolVersion", "PROTOCOLVERSION":
-		return "protocolVersion"
-	case "capabilities", "CAPABILITIES":
-		return "capabilities"
-	case "clientInfo", "CLIENTINFO":
-		return "clientInfo"
-	case "inputResponses", "INPUTRESPONSES":
-		return "inputResponses"
-	case "requestState", "REQUESTSTATE":
-		return "requestState"
-	default:
-		return ""
-	}
-}
+// named returns the deciding key that equals key, exactly or folded. It returns "" if there
+// is none.
+func (p *place) named(key []byte) string { return p.keys[string(key)] }
 
 // checkParams refuses params in which two readers could find different values.
 func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := ofAny // a method that only this server has may have any params
+	where := &ofAny // a method that only this server has may have any params
 	if ofMCP(m.Method) {
-		where = ofMCPsOwn
+		where = &ofMCPsOwn
 	}
 	meta, err := checkKeys(m.Params, where)
 	if err == nil && meta != nil && meta[0] == '{' {
-		_, err = checkKeys(meta, ofMeta)
+		_, err = checkKeys(meta, &ofMeta)
 	}
 	return err
 }
@@ -198,7 +113,7 @@ const manyKeys = 16
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
 // its case. It also refuses a key that equals a deciding key only when folded. It returns
 // the value of "_meta".
-func checkKeys(object []byte, where place) (meta []byte, err error) {
+func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte
 	var ends [manyKeys]int // the end of each key in folded, where the first keys stand one after the other
 	folded, n := room[:0], 0
@@ -226,11 +141,11 @@ func checkKeys(object []byte, where place) (meta []byte, err error) {
 		}
 		switch {
 		case name != "" && string(key) != name:
-			return nil, invalid("key %q of %s is refused, because a server could take it for %q: write %q", string(key), where, name, name)
+			return nil, invalid("key %q of %s is refused, because a server could take it for %q: write %q", string(key), where.name, name, name)
 		case string(key) == "__proto__":
-			return nil, invalid("key %q of %s is refused, because JavaScript could take what is in it for more keys", string(key), where)
+			return nil, invalid("key %q of %s is refused, because JavaScript could take what is in it for more keys", string(key), where.name)
 		case twice:
-			return nil, invalid("key %q comes twice in %s, send it once", string(key), where)
+			return nil, invalid("key %q comes twice in %s, send it once", string(key), where.name)
 		case name == "_meta":
 			meta = object[m.start:m.end:m.end]
 		}
