@@ -86,8 +86,8 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 				f, err := frame.Decode([]byte(e.Body))
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
-				} else if "relay-"+string(f.Kind()) != name || string(frame.Encode(f)) != e.Body {
-					t.Errorf("%s: a %s frame; a runner would write %s", name, f.Kind(), frame.Encode(f))
+				} else if "relay-"+string(frame.Kind(f)) != name || string(frame.Encode(f)) != e.Body {
+					t.Errorf("%s: a %s frame; a runner would write %s", name, frame.Kind(f), frame.Encode(f))
 				}
 			}
 		}

@@ -13,7 +13,7 @@ import (
 func Encode(f Frame) []byte {
 	payload := payloadOf(f)
 	b := make([]byte, 0, usualHeader+len(payload))
-	b = append(append(append(b, begin...), f.Kind()...), '"')
+	b = append(append(append(b, begin...), f.kind()...), '"')
 	fields := len(b)
 	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
 	if err != nil { // strings, numbers and slices of them only
@@ -158,57 +158,38 @@ func decode(kind Type, head, payload []byte) (Frame, error) {
 		f, err := read[Snapshot](head)
 		f.Op = kind
 		return f, err
-	default:
-		return decodePlain(kind, head)
 	}
+	if read := plainly[kind]; read != nil {
+		return read(head)
+	}
+	_, err := read[struct{}](head)
+	return Other{kind}, err
 }
 
-// decodePlain decodes a frame of a type that has no payload.
-func decodePlain(kind Type, head []byte) (Frame, error) {
-	switch kind {
-	case TypeHello:
-		return read[Hello](head)
-	case TypePull:
-		return read[Pull](head)
-	case TypeTaken:
-		return read[Taken](head)
-	case TypeAsk:
-		return read[Ask](head)
-	case TypeBye:
-		return read[Bye](head)
-	case TypeWhole:
-		return read[Whole](head)
-	case TypeWelcome:
-		return read[Welcome](head)
-	case TypeFenced:
-		return read[Fenced](head)
-	case TypeNudge:
-		return read[Nudge](head)
-	case TypeLook:
-		return read[Look](head)
-	case TypeMay:
-		return read[May](head)
-	case TypePulled:
-		return read[Pulled](head)
-	case TypeAck:
-		return read[Ack](head)
-	case TypeByeOK:
-		return read[ByeOK](head)
-	case TypeStop:
-		return read[Stop](head)
-	case TypeHalt:
-		return read[Halt](head)
-	case TypeDrain:
-		return read[Drain](head)
-	case TypePartOK:
-		return read[PartOK](head)
-	case TypeKept:
-		return read[Kept](head)
-	default:
-		_, err := read[struct{}](head)
-		return Other{kind}, err
-	}
+// plainly has a decoder for each type of frame that has no payload.
+var plainly = map[Type]func(head []byte) (Frame, error){
+	TypeHello:   frameOf[Hello],
+	TypePull:    frameOf[Pull],
+	TypeTaken:   frameOf[Taken],
+	TypeAsk:     frameOf[Ask],
+	TypeBye:     frameOf[Bye],
+	TypeWhole:   frameOf[Whole],
+	TypeWelcome: frameOf[Welcome],
+	TypeFenced:  frameOf[Fenced],
+	TypeNudge:   frameOf[Nudge],
+	TypeLook:    frameOf[Look],
+	TypeMay:     frameOf[May],
+	TypePulled:  frameOf[Pulled],
+	TypeAck:     frameOf[Ack],
+	TypeByeOK:   frameOf[ByeOK],
+	TypeStop:    frameOf[Stop],
+	TypeHalt:    frameOf[Halt],
+	TypeDrain:   frameOf[Drain],
+	TypePartOK:  frameOf[PartOK],
+	TypeKept:    frameOf[Kept],
 }
+
+func frameOf[F Frame](head []byte) (Frame, error) { return read[F](head) }
 
 func read[F any](head []byte) (f F, err error) {
 	err = unmarshal(head, &f)

@@ -4,7 +4,7 @@ import "github.com/dormouse-mcp/dormouse/shared/session"
 
 // Frame is one of the structs of this file. Their json tags are the header; a Payload
 // follows it.
-type Frame interface{ Kind() Type }
+type Frame interface{ kind() Type }
 
 // FromRunner is a frame that a runner sends.
 type FromRunner interface {
@@ -279,83 +279,33 @@ type Kept struct {
 // ends ignore it.
 type Other struct{ Type Type }
 
-// Kind returns the type of the frame.
-func (Hello) Kind() Type { return TypeHello }
+// Kind returns the type of a frame.
+func Kind(f Frame) Type { return f.kind() }
 
-// Kind returns the type of the frame.
-func (Pull) Kind() Type { return TypePull }
-
-// Kind returns the type of the frame.
-func (Taken) Kind() Type { return TypeTaken }
-
-// Kind returns the type of the frame.
-func (Ask) Kind() Type { return TypeAsk }
-
-// Kind returns the type of the frame.
-func (Return) Kind() Type { return TypeReturn }
-
-// Kind returns the type of the frame.
-func (Events) Kind() Type { return TypeEvents }
-
-// Kind returns the type of the frame.
-func (Status) Kind() Type { return TypeStatus }
-
-// Kind returns the type of the frame.
-func (Bye) Kind() Type { return TypeBye }
-
-// Kind returns the type of the frame.
-func (Part) Kind() Type { return TypePart }
-
-// Kind returns the type of the frame.
-func (Whole) Kind() Type { return TypeWhole }
-
-// Kind returns the type of the frame.
-func (Welcome) Kind() Type { return TypeWelcome }
-
-// Kind returns the type of the frame.
-func (Fenced) Kind() Type { return TypeFenced }
-
-// Kind returns the type of the frame.
-func (Nudge) Kind() Type { return TypeNudge }
-
-// Kind returns the type of the frame.
-func (Look) Kind() Type { return TypeLook }
-
-// Kind returns the type of the frame.
-func (Deliver) Kind() Type { return TypeDeliver }
-
-// Kind returns the type of the frame.
-func (May) Kind() Type { return TypeMay }
-
-// Kind returns the type of the frame.
-func (Pulled) Kind() Type { return TypePulled }
-
-// Kind returns the type of the frame.
-func (Ack) Kind() Type { return TypeAck }
-
-// Kind returns the type of the frame.
-func (ByeOK) Kind() Type { return TypeByeOK }
-
-// Kind returns the type of the frame.
-func (Answer) Kind() Type { return TypeAnswer }
-
-// Kind returns the type of the frame.
-func (Stop) Kind() Type { return TypeStop }
-
-// Kind returns the type of the frame.
-func (Halt) Kind() Type { return TypeHalt }
-
-// Kind returns the type of the frame.
-func (Drain) Kind() Type { return TypeDrain }
-
-// Kind returns the type of the frame.
-func (PartOK) Kind() Type { return TypePartOK }
-
-// Kind returns the type of the frame.
-func (Kept) Kind() Type { return TypeKept }
-
-// Kind returns Op.
-func (s Snapshot) Kind() Type { return s.Op }
-
-// Kind returns Type.
-func (o Other) Kind() Type { return o.Type }
+func (Hello) kind() Type      { return TypeHello }
+func (Pull) kind() Type       { return TypePull }
+func (Taken) kind() Type      { return TypeTaken }
+func (Ask) kind() Type        { return TypeAsk }
+func (Return) kind() Type     { return TypeReturn }
+func (Events) kind() Type     { return TypeEvents }
+func (Status) kind() Type     { return TypeStatus }
+func (Bye) kind() Type        { return TypeBye }
+func (Part) kind() Type       { return TypePart }
+func (Whole) kind() Type      { return TypeWhole }
+func (Welcome) kind() Type    { return TypeWelcome }
+func (Fenced) kind() Type     { return TypeFenced }
+func (Nudge) kind() Type      { return TypeNudge }
+func (Look) kind() Type       { return TypeLook }
+func (Deliver) kind() Type    { return TypeDeliver }
+func (May) kind() Type        { return TypeMay }
+func (Pulled) kind() Type     { return TypePulled }
+func (Ack) kind() Type        { return TypeAck }
+func (ByeOK) kind() Type      { return TypeByeOK }
+func (Answer) kind() Type     { return TypeAnswer }
+func (Stop) kind() Type       { return TypeStop }
+func (Halt) kind() Type       { return TypeHalt }
+func (Drain) kind() Type      { return TypeDrain }
+func (PartOK) kind() Type     { return TypePartOK }
+func (Kept) kind() Type       { return TypeKept }
+func (s Snapshot) kind() Type { return s.Op }
+func (o Other) kind() Type    { return o.Type }

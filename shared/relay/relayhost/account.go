@@ -115,7 +115,7 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 	var kind frame.Type
 	var box session.BoxID
 	if f != nil {
-		kind = f.Kind()
+		kind = frame.Kind(f)
 		if f, ok := f.(frame.FromRunner); ok {
 			box = f.From().Box
 		}

@@ -76,7 +76,7 @@ func (k *Backend) announce(ctx context.Context, d host.Delivery) {
 // postOnce posts a frame that may be lost. It logs a failure and does not try again.
 func (k *Backend) postOnce(ctx context.Context, conn string, of session.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
-		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Kind(), "session_id", of, "error", err)
+		k.Log.WarnContext(ctx, "post to a box failed", "type", frame.Kind(f), "session_id", of, "error", err)
 	}
 }
 

@@ -198,7 +198,7 @@ func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error)
 		return nil, err
 	}
 	if !joinable(joined, f.Box) {
-		return nil, session.Errorf(session.Invalid, "relay frame %q holds a %s, or one of another box", f.Frame, frame.Clip(string(joined.Kind())))
+		return nil, session.Errorf(session.Invalid, "relay frame %q holds a %s, or one of another box", f.Frame, frame.Clip(string(frame.Kind(joined))))
 	}
 	return joined, nil
 }
