@@ -33,7 +33,7 @@ func newLife(ctx context.Context, cfg Config, id string, done chan struct{}, pos
 	c := &core{Config: cfg, post: post, runner: id, ctx: own, cancel: cancel, gen: cfg.Gen}
 	c.calls = make(chan func(), 1)
 	l := &life{core: c, done: done}
-	l.links = &links{core: c, user: l, open: map[*link]bool{}}
+	l.links = &links{core: c, life: l, open: map[*link]bool{}}
 	l.transfers = &transfers{core: c, links: l.links, byName: map[string]*transfer{}}
 	l.deliveries = newDeliveries()
 	l.outboxes = &outboxes{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[session.ID]*outbox{}}
@@ -56,7 +56,7 @@ func (l *life) start() {
 	}
 }
 
-// begin makes the Executor before any other of its methods is called.
+// begin makes the Executor of an invited runner, before any of its methods is called.
 func (l *life) begin(launch map[string]string) {
 	l.call(func() {
 		b, err := l.Begin(launch)
@@ -211,6 +211,7 @@ func (l *life) keepHouse() {
 }
 
 // resume continues after a welcome, where the last connection or the last bye stopped.
+// moved says that the connection is new, fresh that the generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false
@@ -225,10 +226,3 @@ func (l *life) resume(moved, fresh bool) {
 	l.queries.resumeQueries()
 	l.sleep.watchIdle()
 }
-
-// retire, cutAsleep and loosenAll make life a linkUser; links does not know the other parts.
-func (l *life) retire() { l.sleep.retire() }
-
-func (l *life) cutAsleep() { l.sleep.cutAsleep() }
-
-func (l *life) loosenAll() { l.outboxes.loosenAll() }

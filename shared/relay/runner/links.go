@@ -34,30 +34,11 @@ const (
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// linkUser is the part of a life that links calls.
-type linkUser interface {
-	// received handles a message of a connection, or the error with which the connection
-	// ended.
-	received(lk *link, data []byte, err error)
-	// resume continues after a welcome. moved says that the connection is new, fresh that
-	// the generation is new.
-	resume(moved, fresh bool)
-	// begin makes the Executor of an invited runner.
-	begin(launch map[string]string)
-	// retire handles a welcome that says that the server has another definition by now.
-	retire()
-	// cutAsleep handles the loss of the connection, which may come after a bye.
-	cutAsleep()
-	// loosenAll ends the back-pressure, because there has been no connection for
-	// looseAfter.
-	loosenAll()
-}
-
 // links keeps one connection to the host: it sends hello, renews the connection before the
 // gateway's limit, and comes back after a cut.
 type links struct {
 	*core
-	user linkUser
+	life *life
 
 	live    *link          // the welcomed connection, which all frames use
 	next    *link          // open, its hello not answered yet
@@ -141,7 +122,7 @@ func (ls *links) dialed(conn Conn, err error) {
 func (ls *links) read(lk *link) {
 	for {
 		data, err := lk.conn.Receive()
-		if !ls.post(func() { ls.user.received(lk, data, err) }) || err != nil {
+		if !ls.post(func() { ls.life.received(lk, data, err) }) || err != nil {
 			return
 		}
 	}
@@ -319,13 +300,13 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
 	if ls.Begin != nil && !ls.begun {
 		ls.begun = true
-		ls.user.begin(f.Launch)
+		ls.life.begin(f.Launch)
 	}
 	if f.Retire {
-		ls.user.retire()
+		ls.life.sleep.retire()
 	}
 	if moved || fresh || !same {
-		ls.user.resume(moved, fresh)
+		ls.life.resume(moved, fresh)
 	}
 }
 
@@ -404,8 +385,8 @@ func (ls *links) cut(lk *link, err error) {
 		ls.live = nil
 		ls.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
 		ls.set(&ls.giveUp, ls.ReconnectFor, ls.abandon)
-		ls.set(&ls.loosen, looseAfter, ls.user.loosenAll)
-		ls.user.cutAsleep()
+		ls.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
+		ls.life.sleep.cutAsleep()
 		ls.retry(after, err)
 	case ls.next:
 		ls.next = nil
