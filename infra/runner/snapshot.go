@@ -104,8 +104,8 @@ type asked struct{ link *runner.Runner }
 var _ snapshot.Host = (*asked)(nil)
 
 // ask asks the host, and turns its errors into those of a snapshot store.
-func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.SnapshotAnswer, error) {
-	answer, err := a.link.Snapshot(ctx, q)
+func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
+	answer, err := a.link.Snapshot(ctx, f)
 	switch {
 	case errors.Is(err, session.NotFound):
 		err = fmt.Errorf("%w: %w", snapshot.ErrNone, err)
@@ -117,13 +117,13 @@ func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.Snaps
 
 // Newest implements snapshot.Host. The host knows the box's generation.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
-	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: owner})
-	return answer.URL, answer.Sum, answer.Saved, err
+	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: owner})
+	return answer.URL, answer.Sum, time.UnixMilli(answer.Saved), err
 }
 
 // Room implements snapshot.Host.
 func (a *asked) Room(ctx context.Context, owner string, _, size int64, sum string) (snapshot.Room, error) {
-	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Put, Owner: owner, Size: size, Sum: sum})
+	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Put, Owner: owner, Size: size, Sum: sum})
 	room := snapshot.Room{Object: answer.Object, URL: answer.URL, Header: http.Header{}}
 	for name, value := range answer.Header {
 		room.Header.Set(name, value)
@@ -133,12 +133,12 @@ func (a *asked) Room(ctx context.Context, owner string, _, size int64, sum strin
 
 // Commit implements snapshot.Host.
 func (a *asked) Commit(ctx context.Context, owner string, _ int64, object string) error {
-	_, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Done, Owner: owner, Object: object})
+	_, err := a.ask(ctx, frame.Snapshot{Op: frame.Done, Owner: owner, Object: object})
 	return err
 }
 
 // Forget implements snapshot.Host.
 func (a *asked) Forget(ctx context.Context, owner string, _ int64) error {
-	_, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Forget, Owner: owner})
+	_, err := a.ask(ctx, frame.Snapshot{Op: frame.Forget, Owner: owner})
 	return err
 }

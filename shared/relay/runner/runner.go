@@ -127,29 +127,30 @@ func (r *Runner) post(do func(*life)) bool {
 	}
 }
 
-// Snapshot asks the host, and repeats the request until the host answers or ctx is done.
-// The box does not fall asleep meanwhile.
+// Snapshot asks the host about the snapshots of an owner, and repeats the request until the
+// host answers or ctx is done. The box does not fall asleep meanwhile. Snapshot sets the
+// Sender and N of the request. A URL in the answer is valid for some minutes.
 //
 // Errors: NotFound if there is no snapshot. [ErrFenced] if a newer runner runs the box, or
 // has saved. TooLarge. Invalid if the host keeps no snapshots. Unavailable if ctx or
 // [Runner.Run] has ended.
-func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
-	a := &query{frame: frame.Snapshot{Op: q.Type, Owner: q.Owner, Size: q.Size, Sum: q.Sum, Object: q.Object}, answer: make(chan frame.Kept, 1)}
+func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
+	a := &query{frame: f, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })
-	var f frame.Kept
+	var kept frame.Kept
 	select {
-	case f = <-a.answer:
+	case kept = <-a.answer:
 	case <-r.done:
 		posted = false
 	case <-ctx.Done():
 		r.post(func(l *life) { l.queries.unquery(a) })
-		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
+		return frame.Kept{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
 	}
 	switch {
 	case !posted:
-		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
-	case f.Refused != "":
-		return SnapshotAnswer{}, session.Errorf(f.Refused, "the host refuses %q about a snapshot", q.Type)
+		return frame.Kept{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
+	case kept.Refused != "":
+		return frame.Kept{}, session.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
 	}
-	return SnapshotAnswer{URL: f.URL, Sum: f.Sum, Saved: time.UnixMilli(f.Saved), Header: f.Header, Object: f.Object}, nil
+	return kept, nil
 }

@@ -3,31 +3,9 @@ package runner
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
-
-// SnapshotRequest is a request of a box about the snapshots of an owner. Type is one
-// of: [frame.Get]; [frame.Put], with the Size and the Sum of the snapshot; [frame.Done], with the
-// Object that Put returned; or [frame.Forget].
-type SnapshotRequest struct {
-	Type   frame.Type
-	Owner  string
-	Size   int64  // bytes
-	Sum    string // SHA-256, in hexadecimal
-	Object string
-}
-
-// SnapshotAnswer is the answer to Get (URL, Sum, Saved) and Put (URL, Header, Object). A URL
-// is a secret and is valid for some minutes.
-type SnapshotAnswer struct {
-	URL    string
-	Sum    string
-	Saved  time.Time
-	Header map[string]string
-	Object string
-}
 
 // queries holds the requests about snapshots that the host has not answered.
 type queries struct {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -16,15 +15,15 @@ import (
 
 // replied is the outcome of a request about a snapshot.
 type replied struct {
-	answer runner.SnapshotAnswer
+	answer frame.Kept
 	err    error
 }
 
 // ask makes the runner of a bench ask the host.
-func (b *bench) ask(ctx context.Context, q runner.SnapshotRequest) <-chan replied {
+func (b *bench) ask(ctx context.Context, f frame.Snapshot) <-chan replied {
 	done := make(chan replied, 1)
 	go func() {
-		a, err := b.runner.Snapshot(ctx, q)
+		a, err := b.runner.Snapshot(ctx, f)
 		done <- replied{a, err}
 	}()
 	return done
@@ -32,7 +31,7 @@ func (b *bench) ask(ctx context.Context, q runner.SnapshotRequest) <-chan replie
 
 func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Put, Owner: "s1", Size: 7})
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Put, Owner: "s1", Size: 7})
 		first := b.expect(frame.Put)
 		if first.Owner != "s1" || first.Size != 7 || first.Box != benchBox || first.Gen != benchGen || first.Runner == "" {
 			t.Errorf("got %+v", first)
@@ -46,8 +45,7 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 			b.send(frametest.Frame{Type: frame.TypeKept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})
 		}
 		got := <-done
-		if got.err != nil || got.answer.URL != "https://x/y" || got.answer.Object != "o" || got.answer.Header["If-None-Match"] != "*" ||
-			!got.answer.Saved.Equal(time.UnixMilli(5)) {
+		if got.err != nil || got.answer.URL != "https://x/y" || got.answer.Object != "o" || got.answer.Header["If-None-Match"] != "*" || got.answer.Saved != 5 {
 			t.Errorf("got %+v, %v", got.answer, got.err)
 		}
 		time.Sleep(20 * time.Second)
@@ -57,7 +55,7 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 
 func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Done, Owner: "s1", Object: "o"})
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Done, Owner: "s1", Object: "o"})
 		first := b.expect(frame.Done)
 		b.conn.cut()
 		b.welcome(b.dialed(), benchGen)
@@ -74,7 +72,7 @@ func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
 
 func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Forget, Owner: "s1"})
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Forget, Owner: "s1"})
 		b.box.idleFrom(time.Now().Add(-time.Hour))
 		for range 40 { // twice its idle time, and more
 			b.expect(frame.Forget)
@@ -92,14 +90,14 @@ func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
 func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		for _, code := range []session.Code{session.NotFound, session.Fenced, session.TooLarge, session.Invalid} {
-			done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Get, Owner: "s1"})
+			done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Get, Owner: "s1"})
 			b.send(frametest.Frame{Type: frame.TypeKept, N: b.expect(frame.Get).N, Refused: code})
 			if got := <-done; !errors.Is(got.err, code) {
 				t.Errorf("%s: %v", code, got.err)
 			}
 		}
 		ctx, cancel := context.WithCancel(b.t.Context())
-		done := b.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: "s1"})
+		done := b.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: "s1"})
 		b.expect(frame.Get)
 		cancel()
 		if got := <-done; !errors.Is(got.err, session.Unavailable) || !errors.Is(got.err, context.Canceled) {
