@@ -6,29 +6,12 @@ import "time"
 // They also limit how long an idle process is kept.
 type deadlines struct {
 	box  *boxCore
-	p    timed
+	p    *process
 	idle *time.Timer
 	used time.Time // when the process last had something to do
 
 	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
 	grace *time.Timer // the time for its last calls
-}
-
-// timed has the methods of a process that its deadlines call.
-type timed interface {
-	// reached returns the step of its life that the process has reached.
-	reached() state
-	// isCurrent reports whether the process gets new messages.
-	isCurrent() bool
-	// talk returns the conversation with it.
-	talk() *conversation
-	// excuse adds to f what the process wrote to stdout instead of an answer to r.
-	excuse(r *request, f *fault)
-	// expire ends a request with f, and tells the process to stop working on it.
-	expire(r *request, reason string, f *fault)
-	// stop begins to end the process, and fail ends it with its requests.
-	stop(f *fault)
-	fail(f *fault)
 }
 
 // limit sets the deadline of a request: a server that does not answer must not keep the
@@ -47,7 +30,7 @@ func (d *deadlines) count(r *request, left time.Duration) {
 		defer d.box.mu.Unlock()
 		// The request may have ended, or asked something, while this waited for the
 		// lock.
-		if d.p.talk().requests[r.number] != r || r.asked > 0 {
+		if d.p.conv.requests[r.number] != r || r.asked > 0 {
 			return
 		}
 		limit := d.box.server.ToolTimeout
@@ -67,7 +50,7 @@ func (d *deadlines) doubt(r *request, give func()) {
 	time.AfterFunc(repair, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		if d.p.talk().requests[r.number] == r {
+		if d.p.conv.requests[r.number] == r {
 			give()
 		}
 	})
@@ -85,7 +68,7 @@ func (d *deadlines) opened(q *question) {
 	q.timer = time.AfterFunc(d.box.server.AnswerTimeout, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		if d.p.talk().questions[q.visible] != q {
+		if d.p.conv.questions[q.visible] != q {
 			return
 		}
 		limit := d.box.server.AnswerTimeout
@@ -99,7 +82,7 @@ func (d *deadlines) opened(q *question) {
 func (d *deadlines) closed(q *question) {
 	q.timer.Stop()
 	r := q.call
-	if r.asked--; r.asked == 0 && r.timer != nil && d.p.talk().requests[r.number] == r {
+	if r.asked--; r.asked == 0 && r.timer != nil && d.p.conv.requests[r.number] == r {
 		d.count(r, r.left)
 	}
 }
@@ -108,11 +91,11 @@ func (d *deadlines) closed(q *question) {
 func (d *deadlines) quiet() {
 	d.box.touch()
 	d.used = d.box.used
-	if d.last != nil && d.p.reached() < stopping && d.p.talk().idle() {
+	if d.last != nil && d.p.state < stopping && d.p.conv.idle() {
 		d.p.stop(d.last)
 		return
 	}
-	if d.p.reached() != ready {
+	if d.p.state != ready {
 		return
 	}
 	if d.idle != nil {
@@ -124,7 +107,7 @@ func (d *deadlines) quiet() {
 		defer d.box.mu.Unlock()
 		// The process may have been used while this waited for the lock. While a request
 		// is open the timer does nothing: the end of the request calls quiet.
-		if d.p.isCurrent() && d.p.talk().idle() && time.Since(d.used) >= d.box.server.Idle {
+		if d.p.isCurrent() && d.p.conv.idle() && time.Since(d.used) >= d.box.server.Idle {
 			d.p.stop(nil)
 		}
 	})
@@ -148,7 +131,7 @@ func (d *deadlines) drain(why *fault, within time.Duration) {
 	d.last, d.grace = why, time.AfterFunc(within, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		if d.p.reached() != gone {
+		if d.p.state != gone {
 			d.p.fail(why)
 		}
 	})

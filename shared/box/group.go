@@ -88,16 +88,16 @@ func (g *group) tidy() {
 // start makes a process. The process runs when the earlier processes of the group have
 // ended. If room is not nil, it also waits for the end of room, whose place it takes.
 func (g *group) start(room *process) *process {
-	p := newProcess(&g.audience, g)
+	p := newProcess(g)
 	isStateless, probe := speaks(&g.audience)
-	g.begin(newHandshake(p, g, isStateless, probe), room)
+	g.begin(newHandshake(p, isStateless, probe), room)
 	return p
 }
 
 // begin runs the process of a handshake, after the earlier processes of the group and after
 // room, if that is not nil.
 func (g *group) begin(h *handshake, room *process) {
-	r := newProcessRun(h, g.left)
+	r := &processRun{p: h.p, hello: h, prepare: preparation{p: h.p}}
 	if room != nil {
 		r.prepare.before = append(r.prepare.before, room.over)
 	}
@@ -117,8 +117,6 @@ func (g *group) left(p *process) {
 	g.tidy()
 	g.box.leave()
 }
-
-func (g *group) isCurrent(p *process) bool { return g.current == p }
 
 // detach makes the next message start another process.
 func (g *group) detach(p *process) {

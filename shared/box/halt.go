@@ -64,7 +64,7 @@ func (p *process) drain(why *fault, within time.Duration) {
 	case p.conv.idle():
 		p.stop(&own)
 	default:
-		p.owner.detach(p)
+		p.group.detach(p)
 		p.clock.drain(&own, within)
 	}
 }

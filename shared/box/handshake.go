@@ -13,7 +13,6 @@ import (
 // process speaks, and limits the time for it.
 type handshake struct {
 	p         *process
-	next      starter // runs the process that takes the place of this one
 	begun     time.Time
 	probe     probe
 	stateless bool        // it is tried in the stateless protocol
@@ -32,14 +31,8 @@ const (
 	probeSilent               // the one before has not answered
 )
 
-// starter runs the process of a handshake. The process begins after room, and all other
-// processes of its sessions, have ended.
-type starter interface {
-	begin(h *handshake, room *process)
-}
-
-func newHandshake(p *process, next starter, isStateless bool, how probe) *handshake {
-	h := &handshake{p: p, next: next, stateless: isStateless, probe: how}
+func newHandshake(p *process, isStateless bool, how probe) *handshake {
+	h := &handshake{p: p, stateless: isStateless, probe: how}
 	if isStateless {
 		p.proto = &stateless{p: p}
 	} else {
@@ -182,10 +175,10 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
 	p.followed, p.replaced = true, why
-	next := newProcess(p.audience, p.owner)
-	successor := newHandshake(next, h.next, isStateless, probeNone)
+	next := newProcess(p.group)
+	successor := newHandshake(next, isStateless, probeNone)
 	successor.refused = p.fill(f)
-	h.next.begin(successor, p)
+	p.group.begin(successor, p)
 	empty := next.conv
 	next.converse(p.conv)
 	next.held = p.held

@@ -21,7 +21,7 @@ const (
 type process struct {
 	box      *boxCore
 	audience *audience // the sessions whose process it is
-	owner    processOwner
+	group    *group
 	conv     *conversation
 	proto    protocol
 	clock    deadlines
@@ -52,18 +52,10 @@ type ending struct {
 	replaced string // why one in the other protocol takes its place; "" if none does
 }
 
-// processOwner decides which process gets new messages.
-type processOwner interface {
-	// isCurrent reports whether p gets new messages.
-	isCurrent(p *process) bool
-	// detach has the next message start another process, if p is the current one.
-	detach(p *process)
-}
-
-func newProcess(of *audience, o processOwner) *process {
-	c := of.box
+func newProcess(g *group) *process {
+	c, of := g.box, &g.audience
 	p := &process{
-		box: c, audience: of, owner: o, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
+		box: c, audience: of, group: g, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
 		halt: make(chan struct{}), over: make(chan struct{}), keeping: keeping{box: c, audience: of},
 	}
 	p.clock = deadlines{box: c, p: p}
@@ -82,12 +74,12 @@ func (p *process) converse(c *conversation) {
 // to moves the process forward to a state, never back.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
+// isCurrent reports whether the process gets new messages.
+func (p *process) isCurrent() bool { return p.group.current == p }
+
 // # For its deadlines
 
-func (p *process) reached() state      { return p.state }
-func (p *process) isCurrent() bool     { return p.owner.isCurrent(p) }
-func (p *process) talk() *conversation { return p.conv }
-
+// excuse adds to f what the process wrote to stdout instead of an answer to r.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -100,6 +92,7 @@ func (p *process) excuse(r *request, f *fault) {
 	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
 }
 
+// expire ends a request with f, and tells the process to stop working on it.
 func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.tellCancelled(r, reason)
 	p.conv.end(r, p.fill(f).response(r.id))
@@ -121,7 +114,7 @@ func (p *process) stop(f *fault) {
 		p.failed = &own
 	}
 	p.to(stopping)
-	p.owner.detach(p)
+	p.group.detach(p)
 	if !p.told {
 		p.told, p.keeping.atWork = true, !p.conv.idle()
 		close(p.halt)

@@ -10,11 +10,6 @@ type processRun struct {
 	p       *process
 	hello   *handshake
 	prepare preparation
-	left    func(*process) // is called when the process is gone
-}
-
-func newProcessRun(h *handshake, left func(*process)) *processRun {
-	return &processRun{p: h.p, hello: h, prepare: preparation{p: h.p}, left: left}
 }
 
 func (r *processRun) run() {
@@ -31,7 +26,7 @@ func (r *processRun) run() {
 	p.endRequests(p.obituary())
 	r.bury()
 	close(p.over)
-	r.left(p)
+	p.group.left(p)
 }
 
 // finish ends the open requests of a process that has ended. It reports whether the
@@ -128,7 +123,7 @@ func (r *processRun) leave() {
 		r.hello.probed(probeSilent)
 	}
 	p.to(stopping)
-	p.owner.detach(p)
+	p.group.detach(p)
 	p.child.Terminate()
 }
 
