@@ -35,7 +35,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
 		boxCore: boxCore{
-			saves: saveContext{saving, abandon}, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
+			saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
 			grace: proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
 			draw:  numbers(s.Scope),
 			spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
@@ -293,7 +293,7 @@ func (b *Box) Close(ctx context.Context, within time.Duration) error {
 		return nil
 	case <-ctx.Done():
 	}
-	b.saves.abandon()
+	b.abandon()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, g := range b.groups {

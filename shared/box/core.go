@@ -16,16 +16,17 @@ import (
 
 // boxCore is what the sessions and processes of a box share.
 type boxCore struct {
-	server Server
-	sink   Sink
-	log    *slog.Logger
-	hide   *redact.Redactor
-	grace  proc.Grace
-	draw   func() int64 // see conversation
-	spawn  func(proc.Command, proc.Grace) (child, error)
-	lacks  sync.Once    // the box logs once which guards the sandboxes lack
-	marks  atomic.Int64 // how many processes got one
-	saves  saveContext
+	server  Server
+	sink    Sink
+	log     *slog.Logger
+	hide    *redact.Redactor
+	grace   proc.Grace
+	draw    func() int64 // see conversation
+	spawn   func(proc.Command, proc.Grace) (child, error)
+	lacks   sync.Once          // the box logs once which guards the sandboxes lack
+	marks   atomic.Int64       // how many processes got one
+	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
+	abandon context.CancelFunc // ends saves
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine
 	// that holds it works on tables and copies messages. It must not make a system call
@@ -56,12 +57,6 @@ type child interface {
 	KernelKilled() bool
 }
 
-// saveContext is the context in which workspaces are saved; abandon ends it.
-type saveContext struct {
-	ctx     context.Context //nolint:containedctx // Close ends it
-	abandon context.CancelFunc
-}
-
 // touch notes that a client is active.
 func (c *boxCore) touch() { c.used = time.Now() }
 
@@ -70,12 +65,8 @@ func (c *boxCore) enter() { c.active++ }
 
 func (c *boxCore) leave() {
 	c.active--
-	if c.active == 0 && c.over != nil {
-		select {
-		case <-c.over: // a message came after Close
-		default:
-			close(c.over)
-		}
+	if c.active == 0 && c.over != nil && !isClosed(c.over) { // a message may come after Close
+		close(c.over)
 	}
 }
 
@@ -88,7 +79,7 @@ func (c *boxCore) remove(sessionID string) {
 	go func() {
 		err := c.server.Provisioner.Remove(sessionID)
 		if c.server.Keeper != nil {
-			ctx, done := context.WithTimeout(c.saves.ctx, saveTime)
+			ctx, done := context.WithTimeout(c.saves, saveTime)
 			defer done()
 			if c.server.Kept == ScopePrincipal {
 				c.server.Keeper.Leave(sessionID)

@@ -149,13 +149,12 @@ func (g *group) request(p *process, st *stream, m wire.Message) {
 	for _, other := range g.live {
 		// A process that is being stopped may still answer a request with this id.
 		if other != p && other.conv.byID[clientID{s, idKey(m.ID)}] != nil {
-			st.refuse(m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"})
+			st.answer(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}))
 			return
 		}
 	}
 	if g.box.server.Scope.wide() && !g.common(s, &m) {
-		st.open--
-		st.event(wire.ResultResponse(m.ID, nil), st.open == 0)
+		st.answer(wire.ResultResponse(m.ID, nil))
 		return
 	}
 	p.request(st, m)

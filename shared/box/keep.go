@@ -60,7 +60,7 @@ func (k *keeping) save(inOrder bool) {
 	case !inOrder:
 		log.Warn("workspace not saved, because its process failed; the earlier snapshot remains")
 	default:
-		ctx, done := context.WithTimeout(b.saves.ctx, saveTime)
+		ctx, done := context.WithTimeout(b.saves, saveTime)
 		defer done()
 		err := b.server.Keeper.Save(ctx, name, owner, workspace)
 		if err != nil {

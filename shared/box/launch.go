@@ -26,9 +26,7 @@ func (s Server) environment() map[string]string {
 		"LANG":   s.base("LANG", "C.UTF-8"),
 		"TMPDIR": tmp,
 	}
-	for name, value := range s.Env {
-		env[name] = value
-	}
+	maps.Copy(env, s.Env)
 	return env
 }
 

@@ -42,12 +42,7 @@ func (a *preparation) awaitTurn() bool {
 		case <-a.p.halt:
 		}
 	}
-	select {
-	case <-a.p.halt:
-		return false
-	default:
-		return a.awaitStart()
-	}
+	return !isClosed(a.p.halt) && a.awaitStart()
 }
 
 // awaitStart waits for the pause after failed starts. It returns false if the process is
@@ -163,10 +158,8 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 			log.Warn("the sandbox does without", "guard", string(l.Guard), "why", l.Why)
 		}
 	})
-	base := maps.Clone(s.Base)
-	if base == nil {
-		base = map[string]string{}
-	}
+	base := map[string]string{}
+	maps.Copy(base, s.Base)
 	maps.Copy(base, place.Environment())
 	s.Base = base
 	l, err := s.launch()
@@ -198,7 +191,7 @@ func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, er
 		if v := secrets[name].Value; v != "" {
 			pairs = append(pairs, principalBegin+name+"}", v)
 		}
-		if !s.inFile(name) {
+		if !s.uses(fileBegin + name) {
 			continue
 		}
 		if g.folder == "" {
@@ -234,10 +227,8 @@ func (a *preparation) mark(s *Server) (clear func()) {
 		return func() {}
 	}
 	own := fmt.Sprintf("%s/%d", s.Mark, p.box.marks.Add(1))
-	env := maps.Clone(s.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := map[string]string{}
+	maps.Copy(env, s.Env)
 	env[proc.MarkEnv] = own
 	s.Env = env
 	return func() {

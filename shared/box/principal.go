@@ -3,7 +3,6 @@ package box
 import (
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +48,7 @@ func (p *process) stale() bool {
 	for _, name := range p.box.server.Principal {
 		if now := p.audience.secrets[name]; now.Value == p.keeping.given.secrets[name].Value {
 			continue
-		} else if !p.box.server.inEnv(name) && p.keeping.given.write(name, now.Value) == nil {
+		} else if !p.box.server.uses(principalBegin+name) && p.keeping.given.write(name, now.Value) == nil {
 			p.keeping.given.secrets[name] = now
 			continue
 		}
@@ -67,18 +66,14 @@ func (p *process) useless(now time.Time) bool {
 	})
 }
 
-// inEnv reports whether the environment has the value of a secret itself.
-func (s Server) inEnv(name string) bool {
-	return slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), func(v string) bool {
-		return strings.Contains(v, principalBegin+name+"}")
-	})
-}
-
-// inFile reports whether the server reads a secret from a file.
-func (s Server) inFile(name string) bool {
-	return slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), func(v string) bool {
-		return strings.Contains(v, fileBegin+name+"}")
-	})
+// uses reports whether a value of the environment has the template that begins so.
+func (s Server) uses(template string) bool {
+	for _, value := range s.Env {
+		if strings.Contains(value, template+"}") {
+			return true
+		}
+	}
+	return false
 }
 
 // newFolder makes the folder of the files. It fails if a link leads out of the workspace.

@@ -149,14 +149,13 @@ func (p *process) asked() bool {
 func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
-		st.open--
-		st.event(p.fill(f).response(m.ID), st.open == 0)
+		st.answer(p.fill(f).response(m.ID))
 		return
 	}
 	r, refused := p.conv.add(st, m)
 	switch {
 	case refused != nil:
-		st.refuse(m.ID, refused)
+		st.answer(wire.ErrorResponse(m.ID, refused))
 	case m.Method == wire.MethodInitialize:
 		if p.greeted {
 			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))

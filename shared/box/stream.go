@@ -2,7 +2,6 @@ package box
 
 import (
 	"bytes"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -45,17 +44,16 @@ func (st *stream) event(raw []byte, final bool) {
 	st.session.output(e)
 }
 
-// refuse ends a request with an error before a process gets it.
-func (st *stream) refuse(id json.RawMessage, e *wire.Error) {
+// answer ends a request with a response before a process gets it.
+func (st *stream) answer(raw []byte) {
 	st.open--
-	st.event(wire.ErrorResponse(id, e), st.open == 0)
+	st.event(raw, st.open == 0)
 }
 
 // refuseAll ends all requests of a delivery with f before a process gets them.
 func (st *stream) refuseAll(requests []wire.Message, f *fault) {
 	for _, m := range requests {
-		st.open--
-		st.event(f.response(m.ID), st.open == 0)
+		st.answer(f.response(m.ID))
 	}
 }
 
