@@ -215,21 +215,18 @@ func (s *summed) Read(p []byte) (int, error) {
 // final is an error that is not retried.
 type final struct{ error }
 
-// Unwrap returns the cause.
-func (f *final) Unwrap() error { return f.error }
-
 // try retries do until it succeeds, fails with a final error, or Pauses are used up.
 func (s *Signed) try(ctx context.Context, do func() error) error {
-	for _, pause := range s.cfg.Pauses {
+	for i := 0; ; i++ {
 		err := do()
 		var last *final
-		if err == nil {
-			return nil
-		}
 		if errors.As(err, &last) {
 			return last.error
 		}
-		t := time.NewTimer(pause)
+		if err == nil || i == len(s.cfg.Pauses) {
+			return err
+		}
+		t := time.NewTimer(s.cfg.Pauses[i])
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -237,12 +234,6 @@ func (s *Signed) try(ctx context.Context, do func() error) error {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}
-	err := do()
-	var last *final
-	if errors.As(err, &last) {
-		return last.error
-	}
-	return err
 }
 
 // withoutURL removes the URL from an error, because its signature is a secret.

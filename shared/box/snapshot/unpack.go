@@ -93,46 +93,60 @@ func corrupt(format string, args ...any) error {
 
 // untar reads the archive below the compression.
 func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
-	u := unpacker{ctx: ctx, in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
-	want, err := begin(u.in, version, limits)
-	if err != nil {
+	u := unpacker{in: tar.NewReader(r), root: root, modes: map[string]fs.FileMode{}}
+	if err := entriesOf(ctx, u.in, version, limits, u.entry); err != nil {
 		return err
-	}
-	if err := entriesOf(u.in, u.entry); err != nil {
-		return err
-	}
-	if u.entries != want {
-		return corrupt("it has %d entries of %d", u.entries, want)
 	}
 	return u.finish()
 }
 
-// entriesOf hands each entry of an archive to unpack.
-func entriesOf(in *tar.Reader, unpack func(*tar.Header) error) error {
+// entriesOf reads an archive, and hands each entry to unpack, with its clean name. It checks
+// the limits, and that the archive has as many entries as it says.
+func entriesOf(ctx context.Context, in *tar.Reader, version string, limits Limits, unpack func(name string, h *tar.Header) error) error {
+	want, err := begin(in, version, limits)
+	if err != nil {
+		return err
+	}
+	entries, bytes := 0, int64(0)
 	for {
 		h, err := in.Next()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF) && entries != want:
+			return corrupt("it has %d entries of %d", entries, want)
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		}
-		if err := unpack(h); err != nil {
+		if entries++; entries > limits.Files {
+			return &LimitError{Files: entries, MaxFiles: limits.Files, MaxBytes: limits.Bytes}
+		}
+		name := h.Name
+		if h.Typeflag == tar.TypeDir {
+			name = strings.TrimSuffix(name, "/")
+		}
+		if !fine(name) {
+			return corrupt("it names %q", h.Name)
+		}
+		if h.Typeflag == tar.TypeReg {
+			bytes += h.Size
+		}
+		if bytes > limits.Bytes {
+			return &LimitError{Bytes: bytes, MaxBytes: limits.Bytes, Files: entries, MaxFiles: limits.Files, Largest: name}
+		}
+		if err := unpack(name, h); err != nil {
 			return err
 		}
 	}
 }
 
 type unpacker struct {
-	ctx    context.Context
-	in     *tar.Reader
-	root   *os.Root
-	limits Limits
-
-	entries int
-	bytes   int64
-	modes   map[string]fs.FileMode // modes of folders, set after everything is written
-	links   []string
+	in    *tar.Reader
+	root  *os.Root
+	modes map[string]fs.FileMode // modes of folders, set after everything is written
+	links []string
 }
 
 // begin reads the global header of an archive, and returns the number of entries.
@@ -157,18 +171,8 @@ func begin(in *tar.Reader, version string, limits Limits) (int, error) {
 	return n, nil
 }
 
-func (u *unpacker) entry(h *tar.Header) error {
-	if err := context.Cause(u.ctx); err != nil {
-		return err
-	}
-	if u.entries++; u.entries > u.limits.Files {
-		return &LimitError{Files: u.entries, MaxFiles: u.limits.Files, MaxBytes: u.limits.Bytes}
-	}
-	name := h.Name
-	if h.Typeflag == tar.TypeDir {
-		name = strings.TrimSuffix(name, "/")
-	}
-	if !fine(name) || skipped(name) {
+func (u *unpacker) entry(name string, h *tar.Header) error {
+	if skipped(name) {
 		return corrupt("it names %q", h.Name)
 	}
 	_, gone := h.PAXRecords[recordGone]
@@ -176,9 +180,6 @@ func (u *unpacker) entry(h *tar.Header) error {
 	case gone && h.Typeflag == tar.TypeReg && h.Size == 0:
 		return u.remove(name)
 	case h.Typeflag == tar.TypeReg:
-		if u.bytes += h.Size; u.bytes > u.limits.Bytes {
-			return &LimitError{Bytes: u.bytes, MaxBytes: u.limits.Bytes, Files: u.entries, MaxFiles: u.limits.Files, Largest: name}
-		}
 		return u.file(name, h)
 	case h.Typeflag == tar.TypeDir:
 		return u.folder(name, h)

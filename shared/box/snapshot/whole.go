@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/klauspost/compress/s2"
 	"golang.org/x/sys/unix"
@@ -79,8 +78,8 @@ func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) erro
 	defer func() { _ = dir.Close() }() // only read
 	limits = limits.withDefaults()
 	bounded := &io.LimitedReader{R: s2.NewReader(reader{ctx, source{r}}, s2.ReaderMaxBlockSize(blockBytes)), N: limits.most()}
-	u := wholeUnpacker{ctx: ctx, in: tar.NewReader(bounded), root: root, folder: int(dir.Fd()), limits: limits, buffer: make([]byte, 256<<10)}
-	if err := u.all(); err != nil {
+	u := wholeUnpacker{in: tar.NewReader(bounded), root: root, folder: int(dir.Fd()), buffer: make([]byte, 256<<10)}
+	if err := u.all(ctx, limits); err != nil {
 		return readError(ctx, err)
 	}
 	return ended(ctx, bounded)
@@ -89,18 +88,14 @@ func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) erro
 // wholeUnpacker fills a folder that was empty. Links must come last in the archive, so
 // the path of a file or folder never leads through a link.
 type wholeUnpacker struct {
-	ctx    context.Context
 	in     *tar.Reader
 	root   *os.Root
 	folder int    // the descriptor of root
 	umask  uint32 // takes permissions from new entries
-	limits Limits
 	buffer []byte
 
-	entries int
-	bytes   int64
-	linked  bool     // there was a link
-	closed  []closed // folders in the order of their making
+	linked bool     // there was a link
+	closed []closed // folders in the order of their making
 }
 
 // closed is a folder that gets its permissions once everything is written.
@@ -109,19 +104,12 @@ type closed struct {
 	mode fs.FileMode
 }
 
-func (u *wholeUnpacker) all() error {
-	want, err := begin(u.in, wholeVersion, u.limits)
-	if err == nil {
-		err = u.readUmask()
-	}
-	if err != nil {
+func (u *wholeUnpacker) all(ctx context.Context, limits Limits) error {
+	if err := u.readUmask(); err != nil {
 		return err
 	}
-	if err := entriesOf(u.in, u.entry); err != nil {
+	if err := entriesOf(ctx, u.in, wholeVersion, limits, u.entry); err != nil {
 		return err
-	}
-	if u.entries != want {
-		return corrupt("it has %d entries of %d", u.entries, want)
 	}
 	for _, c := range slices.Backward(u.closed) { // inner folders first: a closed folder cannot be entered
 		if err := u.root.Chmod(c.name, c.mode); err != nil {
@@ -143,20 +131,9 @@ func (u *wholeUnpacker) readUmask() error {
 	return at("mkdir", name, err)
 }
 
-func (u *wholeUnpacker) entry(h *tar.Header) error {
-	if err := context.Cause(u.ctx); err != nil {
-		return err
-	}
-	if u.entries++; u.entries > u.limits.Files {
-		return &LimitError{Files: u.entries, MaxFiles: u.limits.Files, MaxBytes: u.limits.Bytes}
-	}
-	name, mode := h.Name, uint32(h.Mode&0o777)
-	if h.Typeflag == tar.TypeDir {
-		name = strings.TrimSuffix(name, "/")
-	}
+func (u *wholeUnpacker) entry(name string, h *tar.Header) error {
+	mode := uint32(h.Mode & 0o777)
 	switch {
-	case !fine(name):
-		return corrupt("it names %q", h.Name)
 	case h.Typeflag == tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) > maxName {
 			return corrupt("link %q leads nowhere", name)
@@ -172,9 +149,6 @@ func (u *wholeUnpacker) entry(h *tar.Header) error {
 		return at("mkdir", name, unix.Mkdirat(u.folder, name, mode|0o700))
 	case h.Typeflag != tar.TypeReg:
 		return corrupt("%q is neither file, folder nor link", name)
-	}
-	if u.bytes += h.Size; u.bytes > u.limits.Bytes {
-		return &LimitError{Bytes: u.bytes, MaxBytes: u.limits.Bytes, Files: u.entries, MaxFiles: u.limits.Files, Largest: name}
 	}
 	return u.file(name, mode, h)
 }
