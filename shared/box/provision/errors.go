@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -102,11 +103,11 @@ func (d detail) Error() string {
 
 func (d detail) Unwrap() error { return d.err }
 
-// hint adds advice to a failed command, if find has advice for the command's output.
-func hint(err error, find func(said string) string) error {
+// hint adds advice to a failed command whose output has one of these words.
+func hint(err error, advice string, words ...string) error {
 	var failed *commandError
-	if errors.As(err, &failed) && failed.hint == "" {
-		failed.hint = find(failed.more)
+	if errors.As(err, &failed) && failed.hint == "" && slices.ContainsFunc(words, func(w string) bool { return strings.Contains(failed.more, w) }) {
+		failed.hint = advice
 	}
 	return err
 }

@@ -136,10 +136,8 @@ func manifest(root *os.Root, name string) ([]byte, error) {
 		return nil, fmt.Errorf("manifest %s: %w", name, err)
 	case len(data) > maxManifest:
 		return nil, fmt.Errorf("manifest %s is over the limit of %d MiB", name, maxManifest>>20)
-	case data == nil:
-		return []byte{}, nil
 	}
-	return data, nil
+	return data, nil // not nil, also for an empty file
 }
 
 // source returns the digest of all the files of a folder that a copy would have.

@@ -182,9 +182,8 @@ func credentials(name, value string) []string {
 	const least = 6 // a shorter word would be found in any package
 	var found []string
 	for _, word := range strings.Fields(value) {
-		if hidden := withoutCredentials(word); hidden != word {
-			_, rest, _ := strings.Cut(word, "://")
-			user, _, _ := strings.Cut(rest[:hostEnd(rest)], "@")
+		if in := userinfo.FindStringSubmatch(word); in != nil {
+			user, _, _ := strings.Cut(in[1], "@")
 			if _, password, ok := strings.Cut(user, ":"); ok {
 				user = password
 			}

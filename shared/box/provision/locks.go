@@ -114,14 +114,8 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 // mismatch adds a hint to the error of an install if the bytes from the registry do not
 // have the hashes in the lock.
 func (l locked) mismatch(err error) error {
-	return hint(err, func(said string) string {
-		for _, words := range []string{"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch"} {
-			if strings.Contains(said, words) {
-				return fmt.Sprintf("the registry gives other bytes than the lock %s names, so nothing is installed: find out why; if the new ones are wanted, remove the lock from the folder locks of the cache", l.name)
-			}
-		}
-		return ""
-	})
+	return hint(err, fmt.Sprintf("the registry gives other bytes than the lock %s names, so nothing is installed: find out why; if the new ones are wanted, remove the lock from the folder locks of the cache", l.name),
+		"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch")
 }
 
 // fileHash returns the hash of a file in the form of requirements files.

@@ -225,14 +225,8 @@ func (s pythonInstaller) compile(ctx context.Context, b build, uv string, in pyt
 
 // needsScripts adds to a failed install the hint that a package would have to be built.
 func needsScripts(err error) error {
-	return hint(err, func(said string) string {
-		for _, words := range []string{"No matching distribution", "building from source is disabled", "no usable wheels", "no wheels", "is disabled"} {
-			if strings.Contains(said, words) {
-				return "only built packages (wheels) are installed: if there is none for this Python, " + scriptsSetting + " has the package built from its source, in a sandbox"
-			}
-		}
-		return ""
-	})
+	return hint(err, "only built packages (wheels) are installed: if there is none for this Python, "+scriptsSetting+" has the package built from its source, in a sandbox",
+		"No matching distribution", "building from source is disabled", "no usable wheels", "no wheels", "is disabled")
 }
 
 // buildPython makes the virtual environment b.dir/venv with the packages of the lock.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,32 +135,11 @@ func (t *tail) text() string {
 	return text
 }
 
-// withoutCredentials hides user and password in the URLs of a text.
-func withoutCredentials(text string) string {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, "://")
-		out.WriteString(before)
-		if !found {
-			return out.String()
-		}
-		out.WriteString("://")
-		end := hostEnd(rest)
-		if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
-			out.WriteString("***")
-			rest = rest[at:]
-		}
-		text = rest
-	}
-}
+// userinfo finds user and password in the URLs of a text.
+var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 
-// hostEnd returns the length of the part of a URL behind "://" that names user and host.
-func hostEnd(rest string) int {
-	if end := strings.IndexAny(rest, "/ \t\r\n\"'"); end >= 0 {
-		return end
-	}
-	return len(rest)
-}
+// withoutCredentials hides user and password in the URLs of a text.
+func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
 // record creates the file for the output of an install.
 func record(file string) (io.WriteCloser, error) {

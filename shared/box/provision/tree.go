@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -350,14 +351,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 // # What was copied
 
 // names returns the sorted paths: a folder comes before its contents.
-func (t tree) names() []string {
-	var all []string
-	for name := range t {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
 // readTree returns nil if the file is missing or invalid.
 func readTree(file string) (tree, error) {
