@@ -45,18 +45,13 @@ func EndMarked(mark string) error {
 // marked lists the pids that carry the mark. A zombie has no environment any more, so it
 // is not listed.
 func marked(mark string) ([]int, error) {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	names, err := proc.Readdirnames(-1)
-	_ = proc.Close() // was only read
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	var found []int
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
 		if err == nil && pid != os.Getpid() && carries(pid, mark) {
 			found = append(found, pid)
 		}

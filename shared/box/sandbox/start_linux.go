@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	path := cmd.Path
 	o := s.order()
 	o.Path, o.Args, o.Env = []byte(path), texts(cmd.Args), texts(cmd.Env)
-	o.Dir = []byte(firstOf(cmd.Dir, s.policy.Workspace, s.policy.Temp, "/"))
+	o.Dir = []byte(cmp.Or(cmd.Dir, s.policy.Workspace, s.policy.Temp, "/"))
 	if cmd.SysProcAttr != nil {
 		o.Death = int(cmd.SysProcAttr.Pdeathsig)
 	}
@@ -222,15 +223,6 @@ func texts(from []string) [][]byte {
 		to = append(to, []byte(s))
 	}
 	return to
-}
-
-func firstOf(from ...string) string {
-	for _, s := range from {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }
 
 func owned(info fs.FileInfo) (user uint32, names uint64) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -47,13 +48,11 @@ func userRange(idMap string) (first, n uint32) {
 	return first, n
 }
 
+// number returns 0 for a text that is no id.
 func number(s string) uint64 {
-	n := uint64(0)
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' || n > 1<<32 {
-			return 0
-		}
-		n = n*10 + uint64(c-'0')
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0
 	}
 	return n
 }
