@@ -130,6 +130,20 @@ type Task struct {
 	Env map[string]string `json:"env,omitempty"`
 }
 
+// Check returns nil for a task whose client token and environment every place takes.
+// Errors: [ErrInvalid].
+func (t Task) Check() error {
+	if t.ClientToken == "" || len(t.ClientToken) > MaxClientToken {
+		return fmt.Errorf("%w: the client token has %d bytes, it must have 1 to %d", ErrInvalid, len(t.ClientToken), MaxClientToken)
+	}
+	for name, value := range t.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", ErrInvalid, name)
+		}
+	}
+	return nil
+}
+
 // State is the step of its life that a task has reached. It only moves forward.
 type State string
 
@@ -184,13 +198,8 @@ const maxInvitation = 1 << 20
 //
 // Errors: [ErrInvalid] for a task that could never run there.
 func (t Task) Invite(place string) (id string, invitation []byte, err error) {
-	if t.ClientToken == "" || len(t.ClientToken) > MaxClientToken {
-		return "", nil, fmt.Errorf("%w: the client token has %d bytes, it must have 1 to %d", ErrInvalid, len(t.ClientToken), MaxClientToken)
-	}
-	for name, value := range t.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return "", nil, fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", ErrInvalid, name)
-		}
+	if err := t.Check(); err != nil {
+		return "", nil, err
 	}
 	id = place + "/" + t.ClientToken
 	invitation, err = json.Marshal(Invitation{Task: id, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, Env: t.Env})

@@ -55,14 +55,14 @@ const (
 )
 
 // Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size,
-// Disabled, Shape and HTTPClient are required.
+// Disabled, Shape and HTTPClient are required. [ParsePlace] reads the fields without a tag.
 type Config struct {
 	Region      string
-	Credentials aws.CredentialsProvider
+	Credentials aws.CredentialsProvider `json:"-"`
 	// Endpoint is the address of ECS, without a slash at its end.
 	Endpoint string
 	// HTTPClient may be nil.
-	HTTPClient Doer
+	HTTPClient Doer `json:"-"`
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string
@@ -86,13 +86,13 @@ type Config struct {
 	LogGroup string
 	// Image and Size are for tasks whose Shape does not set them.
 	Image string
-	Size  Size
+	Size  Size `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
 	// Disabled makes Run fail at once with fleet.ErrDisabled.
-	Disabled bool
+	Disabled bool `json:"-"`
 	// Shape returns the special needs of a task; nil for none.
-	Shape func(fleet.Task) Shape
+	Shape func(fleet.Task) Shape `json:"-"`
 }
 
 // Shape describes how one server's tasks differ from the others. Zero fields mean no
@@ -229,7 +229,10 @@ func taskID(token string) string { return Place + "/" + token }
 // overridesOf returns a task's own environment in sorted order, so that equal tasks make
 // equal requests.
 func overridesOf(t fleet.Task) (overrides, error) {
-	if err := validate(t); err != nil {
+	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
+		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
+	}
+	if err := t.Check(); err != nil {
 		return overrides{}, err
 	}
 	env := []variable{{TaskEnv, taskID(t.ClientToken)}}
@@ -249,18 +252,6 @@ func overridesOf(t fleet.Task) (overrides, error) {
 			fleet.ErrInvalid, len(encoded), maxOverrides)
 	}
 	return all, nil
-}
-
-func validate(t fleet.Task) error {
-	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
-		return fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
-	}
-	for name, value := range t.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", fleet.ErrInvalid, name)
-		}
-	}
-	return nil
 }
 
 // isName reports whether s has 1 to most characters, all of them ASCII letters, digits

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,15 +125,7 @@ func (p *problem) Error() string {
 // is reports whether an error is an answer of ECS with one of some codes.
 func is(err error, codes ...string) bool {
 	var p *problem
-	if !errors.As(err, &p) {
-		return false
-	}
-	for _, code := range codes {
-		if p.Code == code {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &p) && slices.Contains(codes, p.Code)
 }
 
 // throttles reports whether a rate or a quota is used up.

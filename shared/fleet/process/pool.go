@@ -29,10 +29,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -158,7 +158,7 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	if err := validate(t); err != nil {
+	if err := t.Check(); err != nil {
 		return "", err
 	}
 	if p.cfg.Disabled {
@@ -394,25 +394,10 @@ func (p *Pool) forget(now time.Time) {
 	p.order = kept
 }
 
-func validate(t fleet.Task) error {
-	if t.ClientToken == "" || len(t.ClientToken) > fleet.MaxClientToken {
-		return fmt.Errorf("%w: the client token has %d bytes, it must have 1 to %d",
-			fleet.ErrInvalid, len(t.ClientToken), fleet.MaxClientToken)
-	}
-	for name, value := range t.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", fleet.ErrInvalid, name)
-		}
-	}
-	return nil
-}
-
 func environment(base, own map[string]string, id string) []string {
 	all := make(map[string]string, len(base)+len(own)+1)
 	for _, m := range []map[string]string{base, own, {TaskEnv: id}} {
-		for k, v := range m {
-			all[k] = v
-		}
+		maps.Copy(all, m)
 	}
 	env := make([]string, 0, len(all))
 	for k, v := range all {
