@@ -174,10 +174,7 @@ func (l Legacy) Listen(id, discover json.RawMessage, uris []string) []byte {
 		}
 	}
 	if can("resources", "subscribe") && len(uris) > 0 {
-		list, err := json.Marshal(uris)
-		if err == nil { // strings always encode
-			filter = append(filter, member{"resourceSubscriptions", list})
-		}
+		filter = append(filter, member{"resourceSubscriptions", texts(uris)})
 	}
 	if len(filter) == 0 {
 		return nil

@@ -47,17 +47,8 @@ func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
 			tools[i], _ = wire.Replace(tool, text(string(TaskOptional)), "execution", "taskSupport")
 		}
 	}
-	all := append([]byte{'['}, bytes.Join(raws(tools), []byte{','})...)
-	list, _ = wire.Replace(list, append(all, ']'), "tools")
+	list, _ = wire.Replace(list, array(tools), "tools")
 	return list
-}
-
-func raws(list []json.RawMessage) [][]byte {
-	out := make([][]byte, len(list))
-	for i, raw := range list {
-		out[i] = raw
-	}
-	return out
 }
 
 // AsLegacyTask returns a tools/call that the server runs as a task. keep is how long the

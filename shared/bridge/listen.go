@@ -112,18 +112,6 @@ func (l *Listener) Acknowledged() []byte {
 		object{{"_meta", l.stamp()}, {"notifications", filter.encode()}}.encode())
 }
 
-// texts returns a list of strings as JSON.
-func texts(list []string) json.RawMessage {
-	out := []byte{'['}
-	for i, s := range list {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, text(s)...)
-	}
-	return append(out, ']')
-}
-
 func (l *Listener) stamp() json.RawMessage { return object{{wire.MetaSubscriptionID, l.id}}.encode() }
 
 // Notification returns a server's message for the client, or nil if the client did not ask

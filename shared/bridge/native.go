@@ -75,10 +75,6 @@ func Executions(list json.RawMessage) json.RawMessage {
 		}
 		tools[i] = tool.with("execution", object{{"taskSupport", support}}.encode()).encode()
 	}
-	raw, err := json.Marshal(tools)
-	if err != nil {
-		return list // it was JSON before
-	}
-	list, _ = wire.Replace(list, raw, "tools")
+	list, _ = wire.Replace(list, array(tools), "tools")
 	return list
 }

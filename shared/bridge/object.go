@@ -77,6 +77,27 @@ func (o object) encode() json.RawMessage {
 // text returns a string as JSON, without the escapes that are for HTML.
 func text(s string) json.RawMessage { return wire.AppendString(make([]byte, 0, len(s)+2), s) }
 
+// array returns values as a JSON array.
+func array(values []json.RawMessage) json.RawMessage {
+	out := []byte{'['}
+	for i, v := range values {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, v...)
+	}
+	return append(out, ']')
+}
+
+// texts returns a list of strings as JSON.
+func texts(list []string) json.RawMessage {
+	values := make([]json.RawMessage, len(list))
+	for i, s := range list {
+		values[i] = text(s)
+	}
+	return array(values)
+}
+
 // number returns a whole number as JSON.
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 

@@ -27,7 +27,7 @@ func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o = o.with("resultType", text(wire.ResultComplete))
 	if fresh, cached := freshness(method); cached {
 		if o.get("ttlMs") == nil {
-			o = o.with("ttlMs", strconv.AppendInt(nil, fresh.Milliseconds(), 10))
+			o = o.with("ttlMs", number(fresh.Milliseconds()))
 		}
 		if o.get("cacheScope") == nil {
 			// The result is private, because another caller may get another result.
@@ -82,7 +82,7 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	}
 	o := object{
 		{"resultType", text(wire.ResultComplete)},
-		{"supportedVersions", versions()},
+		{"supportedVersions", texts(Versions())},
 		// The tasks of 2025-11-25 are not the tasks of the extension.
 		{"capabilities", capabilities.without("tasks").encode()},
 	}
@@ -120,14 +120,6 @@ func nothing(method string) json.RawMessage {
 
 // Versions returns the versions that a client may speak, newest first.
 func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
-
-func versions() json.RawMessage {
-	out, err := json.Marshal(Versions())
-	if err != nil { // strings always encode
-		panic("bridge: versions that cannot be encoded: " + err.Error())
-	}
-	return out
-}
 
 // Fault returns a legacy server's error object in the form of the modern era, and its
 // code. A missing resource no longer has a code of its own. Fault replaces Dormouse's own
