@@ -195,7 +195,7 @@ func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements relayhost.Poster. An imitated runner gets the messages for the runner's
+// Post implements session.Poster. An imitated runner gets the messages for the runner's
 // connection.
 func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	w.mu.Lock()

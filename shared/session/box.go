@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -184,15 +185,7 @@ func Forwards(question string) (name string, ok bool) {
 
 // Asks reports whether the item is suspended for a question.
 func (it Item) Asks(question string) bool {
-	if it.State != Suspended {
-		return false
-	}
-	for _, q := range it.Questions {
-		if q.ID == question {
-			return true
-		}
-	}
-	return false
+	return it.State == Suspended && slices.ContainsFunc(it.Questions, func(q Question) bool { return q.ID == question })
 }
 
 // Suspend returns the next state of the item of a call that asks questions. raw is the

@@ -186,11 +186,7 @@ func UnmarshalItem(record []byte, it *Item) error {
 func MarshalConnection(c Connection) ([]byte, error) { return marshal(c) }
 
 // UnmarshalConnection reads what [MarshalConnection] wrote.
-func UnmarshalConnection(record []byte) (Connection, error) {
-	var c Connection
-	err := json.Unmarshal(record, &c)
-	return c, err
-}
+func UnmarshalConnection(record []byte) (Connection, error) { return unmarshal[Connection](record) }
 
 func unmarshal[T any](record []byte) (T, error) {
 	var v T

@@ -353,7 +353,7 @@ func (c *cable) Close(string) error {
 	return nil
 }
 
-// Post implements relayhost.Poster. The gateway treats the connection of a killed task as
+// Post implements session.Poster. The gateway treats the connection of a killed task as
 // open for another minute.
 func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	s.live.Lock()

@@ -57,11 +57,6 @@ func over(ctx context.Context, p host.Posting, show bool) {
 	a.ended = append(a.ended, endedCall{p.Batch.Stream, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")})
 }
 
-// newAccount begins the account of a frame.
-func newAccount(c Config, conn string, data []byte) *account {
-	return &account{config: c, begun: time.Now(), conn: conn, size: len(data)}
-}
-
 type gathering struct{}
 
 // gather returns a context in which [proven] and [opened] find the account.

@@ -9,14 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Poster posts frames to the connections of runners.
-type Poster = session.Poster
-
 // Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer and
 // Launch are required; each of the others says what its zero value means.
 type Config struct {
 	Store  session.Store
-	Poster Poster
+	Poster session.Poster // to the connections of runners
 	// Clients reaches the connections of WebSocket clients. Without it nothing is pushed,
 	// and clients get the events later.
 	Clients session.Clients

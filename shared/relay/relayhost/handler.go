@@ -33,7 +33,7 @@ const partLife = 15 * time.Minute
 // Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
 // not handled, or only in part; the runner then sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
-	a := newAccount(h.Config, conn, data)
+	a := &account{config: h.Config, begun: time.Now(), conn: conn, size: len(data)}
 	f, err := fromRunner(data)
 	if err != nil {
 		return nil, a.end(ctx, f, nil, err)

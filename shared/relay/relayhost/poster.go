@@ -85,11 +85,7 @@ func (c *Connections) ask(ctx context.Context, method, conn string, data []byte)
 		if err == nil || !again || try == posterTries {
 			return status, err
 		}
-		timer := time.NewTimer(rand.N(posterRest))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if waitFor(ctx, rand.N(posterRest)) != nil {
 			return status, err
 		}
 	}
