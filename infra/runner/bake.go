@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -72,15 +73,8 @@ func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, 
 	on := sandbox.Probe()
 	env := map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}
 	sandboxes := workshops(s, c.Work, env, on)
-	environ := map[string]string{}
-	for _, pair := range os.Environ() {
-		if name, value, ok := strings.Cut(pair, "="); ok {
-			environ[name] = value
-		}
-	}
-	for name, value := range c.Environ {
-		environ[name] = value
-	}
+	environ := ownEnvironment()
+	maps.Copy(environ, c.Environ)
 	baked, err := provision.New(provision.Config{
 		Base: c.Work, Cache: c.Cache, Confine: sandboxes, Compile: c.Measure, Environ: environ, Log: c.Log,
 	}, provision.Server{Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd, Scripts: s.Box.InstallScripts}).Bake(ctx, c.Image)
@@ -120,9 +114,7 @@ func measure(ctx context.Context, s catalog.Server, l provision.Launch, work str
 	cmd.Dir = folder
 	env := map[string]string{"PATH": strings.Join(append(l.Path, os.Getenv("PATH")), ":"), "LANG": os.Getenv("LANG")}
 	for _, more := range []map[string]string{inside.Environment(), l.Env, s.Env} {
-		for name, value := range more {
-			env[name] = value
-		}
+		maps.Copy(env, more)
 	}
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
@@ -96,12 +95,7 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 
 // provisionerFor returns the provisioner for a server's processes.
 func provisionerFor(s catalog.Server, at setup, log *slog.Logger) *provision.Provisioner {
-	environ := map[string]string{}
-	for _, pair := range os.Environ() {
-		if name, value, ok := strings.Cut(pair, "="); ok {
-			environ[name] = value
-		}
-	}
+	environ := ownEnvironment()
 	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
 	c := provision.Config{
 		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
@@ -151,12 +145,9 @@ func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
 
 // Deliver implements runner.Executor.
 func (b *boxed) Deliver(d runner.Delivery) {
-	var secrets map[string]box.Secret
+	secrets := make(map[string]box.Secret, len(d.Secrets))
 	for name, s := range d.Secrets {
-		if secrets == nil {
-			secrets = map[string]box.Secret{}
-		}
-		secrets[name] = box.Secret{Value: s.Value, Until: s.Until}
+		secrets[name] = box.Secret(s)
 	}
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Delivery{
