@@ -2,13 +2,8 @@ package sandbox
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const mib = 1 << 20
@@ -81,40 +76,6 @@ func TestProcessLimitBitesForAUserOfItsOwn(t *testing.T) {
 			t.Errorf("%d processes, %v", n, err)
 		}
 	})
-}
-
-func TestOpenFilesLimitBites(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		p := h.policy(t)
-		p.OpenFiles = 64
-		expect(t, h.probe(t, p, "descriptors"), "next=EMFILE", "below=true")
-	})
-}
-
-func TestFileSizeLimitBites(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		p := h.policy(t)
-		p.FileSize = mib
-		file := filepath.Join(p.Workspace, "big")
-		// Go ignores SIGXFSZ, so the program gets the error instead.
-		expect(t, h.probe(t, p, "grow", file, "1048576"), "write=ok", "truncate=ok")
-		expect(t, h.probe(t, p, "grow", file, "1048577"), "write=EFBIG", "truncate=EFBIG")
-		if h.uid == os.Getuid() {
-			if info, err := os.Stat(file); err != nil || info.Size() != mib {
-				t.Errorf("%d bytes, %v", info.Size(), err)
-			}
-		}
-	})
-}
-
-func TestCPUTimeLimitBites(t *testing.T) {
-	h := host{uid: os.Getuid()} // one host is enough: the program computes for a second
-	p := h.policy(t)
-	p.CPUTime = time.Millisecond // rounded up
-	r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"spin"}})
-	if r.code != 128+int(unix.SIGKILL) && r.code != 128+int(unix.SIGXCPU) && !strings.Contains(r.out, "SIGXCPU") {
-		t.Errorf("exit code %d: %s", r.code, r.out)
-	}
 }
 
 func TestCPULimitCannotBeUndone(t *testing.T) {

@@ -18,7 +18,7 @@ func guards(lacks []Lack) []Guard {
 }
 
 func TestMissing(t *testing.T) {
-	everything := Policy{Memory: 1, Processes: 1, CPUs: 1, OpenFiles: 1}
+	everything := Policy{Memory: 1, Processes: 1, CPUs: 1}
 	open := everything
 	open.Sockets = AllSockets
 	internet := everything
@@ -39,7 +39,7 @@ func TestMissing(t *testing.T) {
 	}{
 		{"everything is there", full, everything, nil},
 		{"nothing is there", Support{}, everything, []Guard{
-			GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs, GuardLimits,
+			GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs,
 		}},
 		{"nothing is there, little is asked for", Support{}, Policy{Sockets: AllSockets}, []Guard{GuardFiles, GuardNeighbours}},
 		{"not root", without(func(s *Support) { s.Users = 0 }), everything, []Guard{GuardProcesses}},

@@ -38,8 +38,6 @@
 //	memory                           RLIMIT_DATA, with      counted for each process by itself,
 //	                                 Reserved beside it     memory it shares is not counted
 //	whole CPUs                       affinity and seccomp   –
-//	open files, size of a file,      rlimits                –
-//	  CPU time
 //
 // A seccomp filter sees the values of a call but not the memory behind addresses. So it
 // cannot tell a unix socket of another program from one of this program. Below AllSockets
@@ -66,7 +64,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"time"
 )
 
 // Policy says what a program may do. The zero Policy allows no sockets and no writing,
@@ -107,15 +104,6 @@ type Policy struct {
 	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all.
 	// Affinity enforces it, and seccomp keeps the program from changing that.
 	CPUs float64
-	// OpenFiles limits the descriptors of one process; 0 means the runner's own limit.
-	// RLIMIT_NOFILE enforces it.
-	OpenFiles int
-	// FileSize limits the size of a file, in bytes; 0 means no limit. RLIMIT_FSIZE
-	// enforces it: the writer gets SIGXFSZ or EFBIG.
-	FileSize int64
-	// CPUTime limits the CPU time of one process, rounded up to whole seconds; 0 means
-	// no limit. RLIMIT_CPU enforces it: SIGXCPU, then SIGKILL a second later.
-	CPUTime time.Duration
 
 	// Demand names the guards that must hold: [New] refuses the policy if the system
 	// cannot enforce one of them. If another guard is missing, the sandbox works without
@@ -152,7 +140,6 @@ const (
 	GuardMemory     Guard = "memory"     // Memory
 	GuardProcesses  Guard = "processes"  // Processes
 	GuardCPUs       Guard = "cpus"       // CPUs
-	GuardLimits     Guard = "limits"     // OpenFiles, FileSize, CPUTime
 )
 
 // Lack is a guard that a policy asks for and this system does not have.
@@ -252,16 +239,14 @@ func (s Support) Missing(p Policy) []Lack {
 			lacks = append(lacks, Lack{Guard: g, Why: why})
 		}
 	}
-	const elsewhere = "this is not linux"
 	const filters = "the kernel has no seccomp filters, or there is none for this architecture"
 	need(p.Sockets < InternetSockets, s.Seccomp, GuardNetwork, filters)
 	need(p.Sockets < AllSockets, s.Seccomp, GuardSockets, filters)
 	need(true, s.Landlock > 0, GuardFiles, "the kernel has no landlock, it needs linux 5.13 with landlock among its lsm")
 	need(true, s.Landlock > 0 || own, GuardNeighbours, "the kernel has no landlock and the program has no user of its own, which needs a runner that is root")
-	need(p.Memory > 0, s.Limits, GuardMemory, elsewhere)
+	need(p.Memory > 0, s.Limits, GuardMemory, "this is not linux")
 	need(p.Processes > 0, own, GuardProcesses, "the program has no user of its own, which needs a runner that is root: a limit would count all that the user runs")
 	need(p.CPUs > 0, s.Limits && s.Seccomp, GuardCPUs, "the kernel has no seccomp filters: the program could take more again")
-	need(p.OpenFiles > 0 || p.FileSize > 0 || p.CPUTime > 0, s.Limits, GuardLimits, elsewhere)
 	return lacks
 }
 
@@ -283,10 +268,7 @@ func (p Policy) check() error {
 	if p.Sockets < NoSockets || p.Sockets > AllSockets {
 		return fmt.Errorf("sockets is %d, use one of the constants", p.Sockets)
 	}
-	for name, v := range map[string]float64{
-		"memory": float64(p.Memory), "processes": float64(p.Processes), "cpus": p.CPUs, "open files": float64(p.OpenFiles),
-		"file size": float64(p.FileSize), "cpu time": float64(p.CPUTime),
-	} {
+	for name, v := range map[string]float64{"memory": float64(p.Memory), "processes": float64(p.Processes), "cpus": p.CPUs} {
 		if !(v >= 0) { // NaN too
 			return fmt.Errorf("%s is %v, use 0 for no limit", name, v)
 		}

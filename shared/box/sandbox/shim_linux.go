@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -113,13 +112,8 @@ func limit(o order) error {
 	// If memory runs out, the kernel then kills this program before the runner. The file
 	// may be missing.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
-	cpu := int64((p.CPUTime + time.Second - 1) / time.Second)
-	limits := map[int]int64{unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_FSIZE: p.FileSize, unix.RLIMIT_CPU: cpu}
 	if o.User != 0 {
-		limits[unix.RLIMIT_NPROC] = int64(p.Processes)
-	}
-	for resource, n := range limits {
-		if err := setLimit(resource, n); err != nil {
+		if err := setLimit(unix.RLIMIT_NPROC, int64(p.Processes)); err != nil {
 			return err
 		}
 	}
@@ -143,18 +137,12 @@ func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	// Use package syscall: at exec it would restore a number of files that another
-	// package has set.
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &was); err != nil {
 		return err
 	}
-	hard := min(uint64(n), was.Max)
-	soft := hard
-	if resource == unix.RLIMIT_CPU {
-		hard = min(hard+1, was.Max) // a second to react to SIGXCPU
-	}
-	if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: soft, Max: hard}); err != nil {
+	most := min(uint64(n), was.Max)
+	if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 		return fmt.Errorf("limit %d to %d: %w", resource, n, err)
 	}
 	return nil

@@ -41,13 +41,6 @@ func main() {
 		memory(number(args[0]))
 	case "reserve":
 		reserve(number(args[0]))
-	case "descriptors":
-		descriptors()
-	case "grow":
-		grow(args[0], number(args[1]))
-	case "spin":
-		for n := 0; ; n++ {
-		}
 	case "cpus":
 		cpus()
 	case "privileges":
@@ -277,25 +270,6 @@ func reserve(n int) {
 		return
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "limit=%d mib\n", limit.Cur>>20)
-}
-
-func descriptors() {
-	for n := 0; ; n++ {
-		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
-			say("next", err)
-			_, _ = fmt.Fprintf(os.Stdout, "below=%v\n", n < 64)
-			return
-		}
-	}
-}
-
-func grow(path string, size int) {
-	f, err := os.Create(path)
-	if err == nil {
-		_, err = f.Write(make([]byte, size))
-	}
-	say("write", err)
-	say("truncate", os.Truncate(path, int64(size)))
 }
 
 func cpus() {
