@@ -21,20 +21,6 @@ const (
 	Response
 )
 
-// String returns "request", "notification" or "response".
-func (k Kind) String() string {
-	switch k {
-	case Request:
-		return "request"
-	case Notification:
-		return "notification"
-	case Response:
-		return "response"
-	default:
-		return "unknown"
-	}
-}
-
 // maxMembers bounds the top-level members of a message. JSON-RPC defines six. The rest
 // is for unknown members. The bound keeps the search for duplicates cheap.
 const maxMembers = 64

@@ -345,13 +345,6 @@ func TestSameID(t *testing.T) {
 	}
 }
 
-func TestKindNames(t *testing.T) {
-	got := fmt.Sprint(wire.Request, wire.Notification, wire.Response, wire.Kind(0))
-	if want := "request notification response unknown"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // manyMembers is a valid notification with n top-level members.
 func manyMembers(n int) string {
 	var b strings.Builder

@@ -1,5 +1,7 @@
 package wire
 
+import "slices"
+
 // The published protocol versions.
 const (
 	// V20241105 has HTTP+SSE with two endpoints.
@@ -19,12 +21,7 @@ const (
 // Legacy reports whether version is one of the four of the legacy era, which
 // begin with initialize.
 func Legacy(version string) bool {
-	switch version {
-	case V20241105, V20250326, V20250618, V20251125:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains(LegacyVersions(), version)
 }
 
 // Negotiate returns the version that answers an initialize: requested if it is legacy,
