@@ -44,10 +44,6 @@ type View struct {
 	Plain  bool // resources keep their URIs
 }
 
-// relatedTask is the member of _meta that names the task a message is about (MCP 2025-11-25,
-// basic/utilities/tasks).
-const relatedTask = "io.modelcontextprotocol/related-task"
-
 // Message returns a message of the member as the client gets it. All bytes but those of the
 // names stay the same. A batch is changed message by message.
 func (v View) Message(raw []byte) []byte {
@@ -66,42 +62,42 @@ func (v View) Message(raw []byte) []byte {
 		raw, _ = wire.Replace(raw, WrapID(v.Member, id), "id")
 		raw = v.id(raw, "params", "_meta", wire.MetaProgressToken)
 	case method == wire.NotifyAcknowledged:
-		raw = v.in(raw, func(uri json.RawMessage) []byte {
+		raw = v.at(raw, func(uri []byte) []byte {
 			text, _ := wire.String(uri)
 			if v.Plain {
 				return uri
 			}
 			return wire.AppendString(nil, WrapURI(v.Member, text))
 		}, "params", "notifications", "resourceSubscriptions")
-		raw = v.in(raw, func(id json.RawMessage) []byte { return WrapID(v.Member, id) }, "params", "notifications", "taskIds")
+		raw = v.at(raw, func(id []byte) []byte { return WrapID(v.Member, id) }, "params", "notifications", "taskIds")
 	case method == wire.NotifyResourceUpdated:
 		raw = v.uri(raw, "params", "uri")
 	case method == wire.NotifyCancelled:
 		raw = v.id(raw, "params", "requestId")
 	}
 	raw = v.id(raw, "params", "taskId")
-	return v.id(raw, "params", "_meta", relatedTask, "taskId")
+	return v.id(raw, "params", "_meta", wire.MetaRelatedTask, "taskId")
 }
 
 // result changes the result of a request. The members of the JSON object show what to
 // change, because a response on a resumed stream does not name the method of its request.
 func (v View) result(raw json.RawMessage) json.RawMessage {
-	out := v.at(raw, "contents", func(item []byte) []byte { return v.uri(item, "uri") })
-	out = v.at(out, "content", v.content)
-	out = v.at(out, "messages", func(m []byte) []byte {
+	out := v.at(raw, func(item []byte) []byte { return v.uri(item, "uri") }, "contents")
+	out = v.at(out, v.content, "content")
+	out = v.at(out, func(m []byte) []byte {
 		if content := wire.Lookup(m, "content"); len(content) > 0 && content[0] == '{' {
 			m, _ = wire.Replace(m, v.content(content), "content")
 			return m
 		}
-		return v.at(m, "content", v.content)
-	})
-	out = v.at(out, "tasks", func(t []byte) []byte { return v.id(t, "taskId") })
+		return v.at(m, v.content, "content")
+	}, "messages")
+	out = v.at(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
 	out = v.id(out, "taskId")
 	out = v.id(out, "task", "taskId")
 	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // of tasks/get (2026-07-28)
 		out, _ = wire.Replace(out, v.result(inner), "result")
 	}
-	return v.id(out, "_meta", relatedTask, "taskId")
+	return v.id(out, "_meta", wire.MetaRelatedTask, "taskId")
 }
 
 // content changes a resource, or a link to one, in the result of a tool or a prompt.
@@ -115,20 +111,10 @@ func (v View) content(block []byte) []byte {
 	return block
 }
 
-// at changes each element of a member that is an array.
-func (v View) at(raw []byte, key string, change func([]byte) []byte) []byte {
-	list := wire.Lookup(raw, key)
-	if len(list) == 0 || list[0] != '[' {
-		return raw
-	}
-	raw, _ = wire.Replace(raw, v.each(list, change), key)
-	return raw
-}
-
-// in changes each element of an array at a path.
-func (v View) in(raw []byte, change func(json.RawMessage) []byte, path ...string) []byte {
+// at changes each element of the array at a path.
+func (v View) at(raw []byte, change func([]byte) []byte, path ...string) []byte {
 	if list := wire.Lookup(raw, path...); len(list) > 0 && list[0] == '[' {
-		raw, _ = wire.Replace(raw, v.each(list, func(item []byte) []byte { return change(item) }), path...)
+		raw, _ = wire.Replace(raw, v.each(list, change), path...)
 	}
 	return raw
 }
