@@ -102,8 +102,8 @@ type Client struct {
 var _ fleet.Fleet = (*Client)(nil)
 
 // NewClient returns a client of the pool whose Handler is served at base, a URL without
-// a slash at its end. It does not connect yet. It needs no closing, but
-// [Client.CloseIdle] releases its connections. since is the Since of the pool's traits.
+// a slash at its end. It does not connect yet, and needs no closing. since is the Since of
+// the pool's traits.
 func NewClient(base string, since time.Time) *Client {
 	return &Client{base: base, since: since, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
@@ -138,9 +138,6 @@ func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
 func (c *Client) Traits(string) fleet.Traits {
 	return fleet.Traits{Stops: true, Lists: true, Since: c.since}
 }
-
-// CloseIdle closes the connections that no call uses.
-func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))

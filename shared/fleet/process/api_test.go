@@ -18,7 +18,7 @@ func serve(t *testing.T, p *Pool) *Client {
 	server := httptest.NewServer(http.StripPrefix("/secret/fleet", p.Handler()))
 	t.Cleanup(server.Close)
 	c := NewClient(server.URL+"/secret/fleet", time.Time{})
-	t.Cleanup(c.CloseIdle)
+	t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }
 

@@ -58,7 +58,6 @@ type Delivery struct {
 	HasRequests bool                      // the box owes an end
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server had another definition when the session last had a request
-	Trace       string                    // the name of the client's request in all logs, "" for none
 	Secrets     map[string]session.Secret // keys and tokens of the principal at third parties, by provider
 }
 
@@ -149,12 +148,11 @@ type Config struct {
 	// Digest.
 	Baked bool
 
-	Idle         time.Duration // the box sleeps after it was idle for this long; 120 s
-	Linger       time.Duration // how long the runner stays after bye, for messages that were on their way; 5 s
-	PingEvery    time.Duration // how often the runner sends hello again, below the gateway's idle limit; 5 min
-	RenewAfter   time.Duration // when the runner replaces a connection, below the gateway's limit; 110 min
-	ReconnectFor time.Duration // how long the runner tries to reach the host before it gives up; 2 min
-	Flush        time.Duration // how long requests in flight have to end after Run's ctx is done; 5 s
+	Idle       time.Duration // the box sleeps after it was idle for this long; 120 s
+	Linger     time.Duration // how long the runner stays after bye, for messages that were on their way; 5 s
+	PingEvery  time.Duration // how often the runner sends hello again, below the gateway's idle limit; 5 min
+	RenewAfter time.Duration // when the runner replaces a connection, below the gateway's limit; 110 min
+	Flush      time.Duration // how long requests in flight have to end after Run's ctx is done; 5 s
 
 	// Rand draws the pauses before a reconnect, and the moment of a renewal after a drain.
 	// Only Run uses it. nil means one with a random seed; a simulation passes one with a

@@ -21,6 +21,7 @@ const (
 	askFor       = time.Second     // how long a hello waits for the open questions
 	retireAfter  = 5 * time.Second // how long a replaced connection is still read
 	dialWithin   = 10 * time.Second
+	reconnectFor = 2 * time.Minute // how long the runner tries to reach the host before it gives up
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
@@ -84,7 +85,7 @@ type outgoing struct {
 }
 
 func (ls *links) beginLinks() {
-	ls.set(&ls.giveUp, ls.ReconnectFor, ls.abandon)
+	ls.set(&ls.giveUp, reconnectFor, ls.abandon)
 	ls.connect()
 }
 
@@ -384,7 +385,7 @@ func (ls *links) cut(lk *link, err error) {
 	case ls.live:
 		ls.live = nil
 		ls.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
-		ls.set(&ls.giveUp, ls.ReconnectFor, ls.abandon)
+		ls.set(&ls.giveUp, reconnectFor, ls.abandon)
 		ls.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		ls.life.sleep.cutAsleep()
 		ls.retry(after, err)
@@ -435,7 +436,7 @@ func (ls *links) unwelcome(after sequel) bool {
 }
 
 func (ls *links) abandon() {
-	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", ls.ReconnectFor)
+	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", reconnectFor)
 	ls.finish(err.Because(ls.lost))
 }
 

@@ -26,7 +26,6 @@ func (c Config) withDefaults() Config {
 	def(&c.Linger, 5*time.Second)
 	def(&c.PingEvery, 5*time.Minute)
 	def(&c.RenewAfter, 110*time.Minute)
-	def(&c.ReconnectFor, 2*time.Minute)
 	def(&c.Flush, 5*time.Second)
 	if c.Dial == nil {
 		c.Dial = DialWebSocket
@@ -62,7 +61,7 @@ func (r *Runner) ID() string { return r.id }
 //
 //   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
 //   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
-//   - session.Unavailable: the host could not be reached for ReconnectFor.
+//   - session.Unavailable: the host could not be reached for two minutes.
 //   - session.Invalid: the host does not accept this runner. It said so with a
 //     [CloseCode], or refused connections again and again.
 //   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
