@@ -237,31 +237,40 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	if !q.Since.IsZero() {
 		w.and("at >= ?", q.Since.UnixMilli())
 	}
-	rows, err := f.db.QueryContext(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out FROM calls`+
-		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1)...)
-	if err != nil {
-		return page, unavailable(err)
-	}
-	defer func() { _ = rows.Close() }()
 	var last int64
-	for rows.Next() {
-		if len(page.Calls) == q.Limit {
+	err := f.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out FROM calls`+
+		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1), func(scan func(...any) error) error {
+		if len(page.Calls) == q.Limit { // this row is of the next page
 			page.Next = strconv.FormatInt(last, 10)
-			break
+			return nil
 		}
 		var c api.Call
 		var at int64
-		if err := rows.Scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed,
-			&c.Code, &c.Reason, &c.Woke, &c.In, &c.Out); err != nil {
-			return page, unavailable(err)
-		}
+		err := scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed,
+			&c.Code, &c.Reason, &c.Woke, &c.In, &c.Out)
 		c.Time = time.UnixMilli(at).UTC()
 		page.Calls = append(page.Calls, c)
+		return err
+	})
+	return page, err
+}
+
+// each calls use for every row of a query.
+func (f *file) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
+	rows, err := f.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := use(rows.Scan); err != nil {
+			return unavailable(err)
+		}
 	}
 	if err := rows.Err(); err != nil {
-		return page, unavailable(err)
+		return unavailable(err)
 	}
-	return page, nil
+	return nil
 }
 
 func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]api.Bucket, error) {
@@ -273,18 +282,13 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 	w.equal("tenant", q.Tenant)
 	w.equal("server", q.Server)
 	w.among(q.Servers)
-	rows, err := f.db.QueryContext(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer func() { _ = rows.Close() }()
 	all := []api.Bucket{}
-	for rows.Next() {
+	err := f.each(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args, func(scan func(...any) error) error {
 		var at, n int64
 		var tenant, server string
 		var what int
-		if err := rows.Scan(&at, &tenant, &server, &what, &n); err != nil {
-			return nil, unavailable(err)
+		if err := scan(&at, &tenant, &server, &what, &n); err != nil {
+			return err
 		}
 		b := api.Bucket{Time: time.Unix(at, 0).UTC(), Tenant: tenant, Server: server}
 		if i := len(all) - 1; i < 0 || !all[i].Time.Equal(b.Time) || all[i].Tenant != tenant || all[i].Server != server {
@@ -301,11 +305,9 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 			to.Durations[what] = n
 			to.Calls += n
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, unavailable(err)
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 // keptStarts is how many starts are kept, of all servers together.
@@ -315,26 +317,17 @@ func (f *file) starts(ctx context.Context, q api.StartQuery) ([]api.Start, error
 	var w where
 	w.equal("tenant", q.Tenant)
 	w.equal("server", q.Server)
-	rows, err := f.db.QueryContext(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
-		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit)...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer func() { _ = rows.Close() }()
 	all := []api.Start{}
-	for rows.Next() {
+	err := f.each(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
+		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit), func(scan func(...any) error) error {
 		var s api.Start
 		var at int64
-		if err := rows.Scan(&at, &s.Tenant, &s.Principal, &s.Client, &s.Session, &s.MS, &s.InstallMS, &s.Failed, &s.Phase, &s.Reason); err != nil {
-			return nil, unavailable(err)
-		}
+		err := scan(&at, &s.Tenant, &s.Principal, &s.Client, &s.Session, &s.MS, &s.InstallMS, &s.Failed, &s.Phase, &s.Reason)
 		s.Time = time.UnixMilli(at).UTC()
 		all = append(all, s)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, unavailable(err)
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 // mostPeople bounds the answer of people.
@@ -342,31 +335,24 @@ const mostPeople = 1_000
 
 func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	w := callsOf(q)
-	rows, err := f.db.QueryContext(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
-		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople)...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer func() { _ = rows.Close() }()
 	all := []api.Person{}
-	for rows.Next() {
+	err := f.each(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
+		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople), func(scan func(...any) error) error {
 		var p api.Person
 		var at int64
 		var servers, clients []byte
-		err := rows.Scan(&p.Tenant, &p.Principal, &p.Calls, &p.Failed, &at, &servers, &clients)
+		err := scan(&p.Tenant, &p.Principal, &p.Calls, &p.Failed, &at, &servers, &clients)
 		if err = errors.Join(err, json.Unmarshal(servers, &p.Servers), json.Unmarshal(clients, &p.Clients)); err != nil {
-			return nil, unavailable(err)
+			return err
 		}
 		slices.Sort(p.Servers)
 		slices.Sort(p.Clients)
 		p.Clients = slices.DeleteFunc(p.Clients, func(name string) bool { return name == "" })
 		p.LastCall = time.UnixMilli(at).UTC()
 		all = append(all, p)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, unavailable(err)
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 // callsOf returns the condition for the calls that a query is about.
@@ -381,24 +367,15 @@ func callsOf(q api.PeopleQuery) (w where) {
 
 func (f *file) busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
 	w := callsOf(q)
-	rows, err := f.db.QueryContext(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
+	err = f.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {
 		var b api.Busy
 		var from, to int64
-		if err := rows.Scan(&b.Tenant, &b.Server, &from, &to); err != nil {
-			return nil, unavailable(err)
-		}
+		err := scan(&b.Tenant, &b.Server, &from, &to)
 		b.From, b.To = time.UnixMilli(from), time.UnixMilli(to)
 		all = append(all, b)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, unavailable(err)
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 func unavailable(err error) error {
