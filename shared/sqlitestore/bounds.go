@@ -118,14 +118,10 @@ const readLog = `
 SELECT stream, first, n, bytes, final, written FROM events WHERE session = ? AND expires > ? ORDER BY stream, first`
 
 func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
-	var log []logBatch
-	err := s.rows(ctx, readLog, []any{id, now()}, func(scan func(...any) error) (bool, error) {
-		var b logBatch
-		err := scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
-		log = append(log, b)
-		return true, err
+	return listOf(ctx, s, readLog, []any{id, now()}, func(scan func(...any) error) (b logBatch, err error) {
+		err = scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
+		return b, err
 	})
-	return log, err
 }
 
 // tooMuch returns the batches to drop from a session's log, which it takes sorted by
@@ -246,22 +242,22 @@ WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND ` + is
 	purgeHours  = `
 DELETE FROM purges WHERE (hour, session) IN (SELECT hour, session FROM purges WHERE ` + dueHours + `)
 AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e.purge <= ?1)`
-	purgeSessions = `DELETE FROM sessions WHERE rowid IN (SELECT rowid FROM sessions WHERE expires <= ?1 LIMIT 100)`
-	purgeAnswers  = `DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE expires <= ?1 LIMIT 100)`
-	purgeConns    = `DELETE FROM connections WHERE rowid IN (SELECT rowid FROM connections WHERE expires <= ?1 LIMIT 100)`
-	purgeTickets  = `DELETE FROM entry_tickets WHERE rowid IN (SELECT rowid FROM entry_tickets WHERE expires <= ?1 LIMIT 100)`
-	purgeKeys     = `DELETE FROM keys WHERE expires <= ?1` // they are few
-	purgeGrants   = `DELETE FROM grants WHERE rowid IN (SELECT rowid FROM grants WHERE expires <= ?1 LIMIT 100)`
-	purgeUpstream = `DELETE FROM upstream_tokens WHERE rowid IN (SELECT rowid FROM upstream_tokens WHERE expires <= ?1 LIMIT 100)`
-	purgeStates   = `DELETE FROM states WHERE rowid IN (SELECT rowid FROM states WHERE expires <= ?1 LIMIT 100)`
-	purgeRecords  = `DELETE FROM handshakes WHERE rowid IN (SELECT rowid FROM handshakes WHERE expires <= ?1 LIMIT 100)`
-	purgeParts    = `DELETE FROM parts WHERE rowid IN (SELECT rowid FROM parts WHERE expires <= ?1 LIMIT 100)`
+	purgeKeys = `DELETE FROM keys WHERE expires <= ?1` // they are few
 )
+
+// purges returns the statements that remove expired rows.
+func purges() []string {
+	all := []string{emptyTails, purgeEvents, purgeHours, purgeKeys}
+	for _, table := range []string{"sessions", "answers", "connections", "entry_tickets", "grants", "upstream_tokens", "states", "handshakes", "parts"} {
+		all = append(all, `DELETE FROM `+table+` WHERE rowid IN (SELECT rowid FROM `+table+` WHERE expires <= ?1 LIMIT 100)`)
+	}
+	return all
+}
 
 // purge removes up to 100 expired rows of each kind (all expired keys) and returns
 // how many rows it changed.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
-	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeGrants, purgeUpstream, purgeStates, purgeRecords, purgeParts} {
+	for _, query := range purges() {
 		n, err := s.write(ctx, query, now())
 		if err != nil {
 			return removed, err

@@ -165,23 +165,14 @@ const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER 
 
 // Items returns the items of a box; see [session.Items].
 func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	var items []session.Item
-	err := s.rows(ctx, readItems, []any{box}, func(scan func(...any) error) (bool, error) {
-		it := session.Item{Box: box}
+	return listOf(ctx, s, readItems, []any{box}, func(scan func(...any) error) (it session.Item, err error) {
+		it.Box = box
 		var record []byte
-		if err := scan(&it.ID, &it.State, &it.Gen, &record); err != nil {
-			return false, err
+		if err = scan(&it.ID, &it.State, &it.Gen, &record); err == nil {
+			err = session.UnmarshalItem(record, &it)
 		}
-		if err := session.UnmarshalItem(record, &it); err != nil {
-			return false, err
-		}
-		items = append(items, it)
-		return true, nil
+		return it, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR state = 'taken' AND gen = ?3)`
@@ -196,17 +187,10 @@ const dueBoxes = `SELECT id FROM boxes WHERE state <> '' UNION SELECT box FROM i
 
 // Due returns the boxes the sweep has to look at; see [session.Boxes].
 func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
-	var due []session.BoxID
-	err := s.rows(ctx, dueBoxes, nil, func(scan func(...any) error) (bool, error) {
-		var id session.BoxID
-		err := scan(&id)
-		due = append(due, id)
-		return true, err
+	return listOf(ctx, s, dueBoxes, nil, func(scan func(...any) error) (id session.BoxID, err error) {
+		err = scan(&id)
+		return id, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return due, nil
 }
 
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
@@ -228,19 +212,11 @@ const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = 
 
 // Parts returns the pieces of a frame; see [session.Parts].
 func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
-	var parts []session.Part
-	err := s.rows(ctx, readParts, []any{box, frame, now()}, func(scan func(...any) error) (bool, error) {
-		p := session.Part{Box: box, Frame: frame}
+	return listOf(ctx, s, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p session.Part, err error) {
+		p.Box, p.Frame = box, frame
 		var expires int64
-		if err := scan(&p.N, &expires, &p.Data); err != nil {
-			return false, err
-		}
+		err = scan(&p.N, &expires, &p.Data)
 		p.Expires = expiryOf(expires)
-		parts = append(parts, p)
-		return true, nil
+		return p, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return parts, nil
 }

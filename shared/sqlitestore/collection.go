@@ -103,19 +103,12 @@ func (c collection[T]) listing() string {
 
 // list returns the records of a tenant, or of all tenants for "".
 func (c collection[T]) list(ctx context.Context, s *Store, tenant, after string, limit int) ([]T, error) {
-	var list []T
-	err := s.rows(ctx, c.listing(), []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (bool, error) {
+	return listOf(ctx, s, c.listing(), []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (v T, err error) {
 		var rev int64
 		var record []byte
 		if err := scan(&rev, &record); err != nil {
-			return false, err
+			return v, err
 		}
-		v, err := c.of(rev, record)
-		list = append(list, v)
-		return true, err
+		return c.of(rev, record)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return list, nil
 }

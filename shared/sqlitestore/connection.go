@@ -79,8 +79,8 @@ func (c *connection) begin(ctx context.Context) (uncut context.Context, err erro
 
 func (c *connection) end() { <-c.turn }
 
-// statement returns the prepared statement of a query, which is one of the constants
-// of this package.
+// statement returns the prepared statement of a query. This package has a fixed number of
+// queries.
 func (c *connection) statement(uncut context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := c.statements[query]; ok {
 		return st, nil
@@ -134,6 +134,20 @@ func (s *Store) row(ctx context.Context, query string, args, into []any) (found 
 	}
 	defer s.reader.end()
 	return s.reader.scan(uncut, query, args, into)
+}
+
+// listOf returns what read makes of each row of a query.
+func listOf[T any](ctx context.Context, s *Store, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
+	var list []T
+	err := s.rows(ctx, query, args, func(scan func(...any) error) (bool, error) {
+		v, err := read(scan)
+		list = append(list, v)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
 }
 
 // rows calls each for every row of a query, until each returns false or fails.

@@ -111,21 +111,14 @@ func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit
 	if tenant == "" {
 		query = listSessions
 	}
-	var list []session.Session
-	err := s.rows(ctx, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (bool, error) {
+	return listOf(ctx, s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (session.Session, error) {
 		var rev int64
 		var record, raw []byte
 		if err := scan(&rev, &record, &raw); err != nil {
-			return false, err
+			return session.Session{}, err
 		}
-		x, err := s.sessionOf(rev, record, raw)
-		list = append(list, x)
-		return true, err
+		return s.sessionOf(rev, record, raw)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return list, nil
 }
 
 const putAnswer = `
@@ -230,22 +223,15 @@ WHERE digest = ? AND version >= ? AND version < ? || char(1114111) AND expires >
 
 // ListHandshakes returns parts of a handshake record; see [session.Handshakes].
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
-	var list []session.Handshake
-	err := s.rows(ctx, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (bool, error) {
-		h := session.Handshake{Digest: digest}
+	return listOf(ctx, s, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h session.Handshake, err error) {
 		var taken, result []byte
 		var expires int64
 		if err := scan(&h.Version, &taken, &expires, &result); err != nil {
-			return false, err
+			return h, err
 		}
-		h.Result, h.Expires = result, expiryOf(expires)
-		list = append(list, h)
-		return true, list[len(list)-1].Taken.UnmarshalText(taken)
+		h.Digest, h.Result, h.Expires = digest, result, expiryOf(expires)
+		return h, h.Taken.UnmarshalText(taken)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return list, nil
 }
 
 // Recorded reads parts of several records; see [session.Handshakes].

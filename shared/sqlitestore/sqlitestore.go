@@ -13,6 +13,7 @@
 package sqlitestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -56,20 +57,12 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Events == 0 {
-		o.Events = 1000
-	}
-	if o.Bytes == 0 {
-		o.Bytes = 8 << 20
-	}
-	if o.Settle == 0 {
-		o.Settle = time.Minute
-	}
+	o.Events = cmp.Or(o.Events, 1000)
+	o.Bytes = cmp.Or(o.Bytes, 8<<20)
+	o.Settle = cmp.Or(o.Settle, time.Minute)
+	o.Age = cmp.Or(o.Age, session.EventAge)
 	if o.space == nil {
 		o.space = roomOf
-	}
-	if o.Age == 0 {
-		o.Age = session.EventAge
 	}
 	return o
 }
