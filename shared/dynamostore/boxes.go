@@ -224,9 +224,8 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool) error {
 	in := &dynamodb.ScanInput{TableName: &s.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 	for {
-		out, err := ask(ctx, s, s.client.Scan, in)
+		out, err := ask(ctx, s, "Scan", s.client.Scan, in)
 		if err != nil {
-			s.count("Scan", 0, 0)
 			return s.failed(err)
 		}
 		s.count("Scan", unitsOf(out.ConsumedCapacity), 0)

@@ -1,6 +1,7 @@
 package dynamostore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -18,15 +19,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// ask sends one request, and repeats it for up to the store's Patience if it fails.
-func ask[In, Out any](ctx context.Context, s *Store, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
+// ask sends one request, and repeats it for up to the store's Patience if it fails. It
+// counts a failed request under the name as; its caller counts the others.
+func ask[In, Out any](ctx context.Context, s *Store, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
 	defer cancel()
 	until, _ := ctx.Deadline()
-	return call(ctx, in, func(o *dynamodb.Options) {
+	out, err := call(ctx, in, func(o *dynamodb.Options) {
 		o.Retryer = retryer{until}
 		o.APIOptions = append(o.APIOptions, s.limitAttempts)
 	})
+	if err != nil {
+		s.count(as, 0, 0)
+	}
+	return out, err
 }
 
 // retryer repeats every attempt that may succeed the next time, with full jitter,
@@ -102,11 +108,10 @@ func unitsOf(c *types.ConsumedCapacity) float64 {
 
 // get reads one row. It returns nil if the row does not exist.
 func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
-	out, err := ask(ctx, s, s.client.GetItem, &dynamodb.GetItemInput{
+	out, err := ask(ctx, s, "GetItem", s.client.GetItem, &dynamodb.GetItemInput{
 		TableName: &s.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 	})
 	if err != nil {
-		s.count("GetItem", 0, 0)
 		return nil, s.failed(err)
 	}
 	s.count("GetItem", unitsOf(out.ConsumedCapacity), 0)
@@ -137,9 +142,8 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 	if len(values) > 0 {
 		in.ExpressionAttributeValues = values
 	}
-	out, err := ask(ctx, s, s.client.PutItem, in)
+	out, err := ask(ctx, s, "PutItem", s.client.PutItem, in)
 	if err != nil {
-		s.count("PutItem", 0, 0)
 		stored, isRefused := refused(err)
 		switch {
 		case !isRefused:
@@ -162,14 +166,13 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
 	nonce := session.NewNonce()
 	values[":o"] = str(nonce)
-	out, err := ask(ctx, s, s.client.UpdateItem, &dynamodb.UpdateItemInput{
+	out, err := ask(ctx, s, "UpdateItem", s.client.UpdateItem, &dynamodb.UpdateItemInput{
 		TableName: &s.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		ReturnConsumedCapacity:              types.ReturnConsumedCapacityTotal,
 	})
 	if err != nil {
-		s.count("UpdateItem", 0, 0)
 		stored, isRefused := refused(err)
 		if !isRefused {
 			return nil, false, s.failed(err)
@@ -190,9 +193,8 @@ func (s *Store) remove(ctx context.Context, k row, condition string, values row)
 	if condition != "" {
 		in.ConditionExpression = &condition
 	}
-	out, err := ask(ctx, s, s.client.DeleteItem, in)
+	out, err := ask(ctx, s, "DeleteItem", s.client.DeleteItem, in)
 	if err != nil {
-		s.count("DeleteItem", 0, 0)
 		if _, isRefused := refused(err); isRefused {
 			return nil, nil
 		}
@@ -223,10 +225,7 @@ func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, e
 	if sp.fields != "" {
 		in.ProjectionExpression = &sp.fields
 	}
-	as := sp.as
-	if as == "" {
-		as = "Query"
-	}
+	as := cmp.Or(sp.as, "Query")
 	if sp.next == nil {
 		sp.next = func() int { return max(sp.limit, 100) }
 	}
@@ -234,9 +233,8 @@ func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, e
 		if sp.limit > 0 {
 			in.Limit = aws.Int32(int32(limit))
 		}
-		out, err := ask(ctx, s, s.client.Query, in)
+		out, err := ask(ctx, s, as, s.client.Query, in)
 		if err != nil {
-			s.count(as, 0, 0)
 			return s.failed(err)
 		}
 		s.count(as, unitsOf(out.ConsumedCapacity), 0)
@@ -264,12 +262,11 @@ func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
 		for ; len(left) < maxGet && len(keys) > 0; keys = keys[1:] {
 			left = append(left, keys[0])
 		}
-		out, err := ask(ctx, s, s.client.BatchGetItem, &dynamodb.BatchGetItemInput{
+		out, err := ask(ctx, s, "BatchGetItem", s.client.BatchGetItem, &dynamodb.BatchGetItemInput{
 			RequestItems:           map[string]types.KeysAndAttributes{s.table: {Keys: left, ConsistentRead: aws.Bool(true)}},
 			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		if err != nil {
-			s.count("BatchGetItem", 0, 0)
 			return nil, s.failed(err)
 		}
 		s.count("BatchGetItem", units(out.ConsumedCapacity...), 0)
@@ -295,12 +292,11 @@ func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) erro
 	for len(writes) > 0 || len(left) > 0 {
 		n := min(maxWrite-len(left), len(writes))
 		left, writes = append(left, writes[:n]...), writes[n:]
-		out, err := ask(ctx, s, s.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
+		out, err := ask(ctx, s, "BatchWriteItem", s.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
 			RequestItems:           map[string][]types.WriteRequest{s.table: left},
 			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		if err != nil {
-			s.count("BatchWriteItem", 0, 0)
 			return s.failed(err)
 		}
 		s.count("BatchWriteItem", 0, units(out.ConsumedCapacity...))

@@ -53,6 +53,7 @@
 package dynamostore
 
 import (
+	"cmp"
 	"maps"
 	"sync"
 	"time"
@@ -91,21 +92,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Events == 0 {
-		o.Events = 1000
-	}
-	if o.Bytes == 0 {
-		o.Bytes = 8 << 20
-	}
-	if o.Age == 0 {
-		o.Age = session.EventAge
-	}
-	if o.Life == 0 {
-		o.Life = 7 * 24 * time.Hour
-	}
-	if o.Patience == 0 {
-		o.Patience = 15 * time.Second
-	}
+	o.Events = cmp.Or(o.Events, 1000)
+	o.Bytes = cmp.Or(o.Bytes, 8<<20)
+	o.Age = cmp.Or(o.Age, session.EventAge)
+	o.Life = cmp.Or(o.Life, 7*24*time.Hour)
+	o.Patience = cmp.Or(o.Patience, 15*time.Second)
 	return o
 }
 

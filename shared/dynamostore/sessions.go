@@ -184,9 +184,8 @@ func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int
 		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
 	}
 	for {
-		out, err := ask(ctx, s, s.client.Query, in)
+		out, err := ask(ctx, s, "Query", s.client.Query, in)
 		if err != nil {
-			s.count("Query", 0, 0)
 			return s.failed(err)
 		}
 		s.count("Query", unitsOf(out.ConsumedCapacity), 0)
