@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -43,9 +44,7 @@ type tally struct {
 
 // New makes a Meter.
 func New(o Options) *Meter {
-	if o.MemoryMB == 0 {
-		o.MemoryMB = Usual().MemoryMB
-	}
+	o.MemoryMB = cmp.Or(o.MemoryMB, Usual().MemoryMB)
 	return &Meter{options: o, started: o.Started}
 }
 
