@@ -306,15 +306,7 @@ func (in *inside) close(ctx context.Context) error {
 		in.alarm.Stop()
 	}
 	in.cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		in.work.Wait()
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	_ = awsapi.Wait(ctx, &in.work) // the rest of the stop does not wait longer
 	var err error
 	if in.alarm != nil {
 		err = in.alarm.Close(ctx)

@@ -1,8 +1,9 @@
 // Package awsapi holds code that the stand-ins for AWS's APIs on this machine share: ids,
-// and answers in the form that AWS's SDKs read.
+// answers in the form that AWS's SDKs read, and the wait for work in the background.
 package awsapi
 
 import (
+	"context"
 	crand "crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -78,4 +80,19 @@ func JSON(w http.ResponseWriter, status int, body []byte) {
 // NewTraceID returns a trace header in X-Ray's form.
 func NewTraceID(now time.Time) string {
 	return fmt.Sprintf("Root=1-%08x-%08x%016x", uint32(now.Unix()), rand.Uint32(), rand.Uint64())
+}
+
+// Wait returns when work is done, or with the error of ctx if that ends first.
+func Wait(ctx context.Context, work *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -245,15 +245,8 @@ func (a *API) Close(ctx context.Context) error {
 	}
 	a.mu.Unlock()
 	defer a.cancel()
-	done := make(chan struct{})
-	go func() {
-		a.work.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("events were given up: %w", ctx.Err())
+	if err := awsapi.Wait(ctx, &a.work); err != nil {
+		return fmt.Errorf("events were given up: %w", err)
 	}
+	return nil
 }

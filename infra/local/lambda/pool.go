@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
@@ -262,16 +263,9 @@ func (p *Pool) Close(ctx context.Context) error {
 	for _, f := range p.functions {
 		f.close()
 	}
-	gone := make(chan struct{})
-	go func() {
-		p.running.Wait()
-		close(gone)
-	}()
-	var err error
-	select {
-	case <-gone:
-	case <-ctx.Done():
-		err = fmt.Errorf("functions were killed because they did not stop in time: %w", ctx.Err())
+	err := awsapi.Wait(ctx, &p.running)
+	if err != nil {
+		err = fmt.Errorf("functions were killed because they did not stop in time: %w", err)
 		for _, f := range p.functions {
 			f.killAll()
 		}

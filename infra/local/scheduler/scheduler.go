@@ -199,17 +199,10 @@ func (a *API) Stop() {
 // Close calls Stop, and waits for the events that are being handled until ctx ends.
 func (a *API) Close(ctx context.Context) error {
 	a.Stop()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.work.Wait()
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("close the schedules: %w", ctx.Err())
+	if err := awsapi.Wait(ctx, &a.work); err != nil {
+		return fmt.Errorf("close the schedules: %w", err)
 	}
+	return nil
 }
 
 // Len returns the number of schedules.

@@ -333,26 +333,18 @@ func (a *API) Close(ctx context.Context) error {
 		c.shut(goingAway)
 	}
 	defer a.cancel()
-
-	done := make(chan struct{})
-	go func() {
-		a.work.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
+	err := awsapi.Wait(ctx, &a.work)
+	if err == nil {
 		return nil
-	case <-ctx.Done():
 	}
 	a.cancel()
 	for _, c := range a.close() {
 		c.cut()
 	}
-	select {
-	case <-done:
-	case <-time.After(cutTime):
-	}
-	return fmt.Errorf("the WebSocket API %s was cut off: %w", a.cfg.Name, ctx.Err())
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutTime)
+	defer cancel()
+	_ = awsapi.Wait(last, &a.work) // the error below says it already
+	return fmt.Errorf("the WebSocket API %s was cut off: %w", a.cfg.Name, err)
 }
 
 // close refuses new connections from now on and returns the open ones.
