@@ -96,9 +96,7 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 			return err
 		}
 	}
-	if err := m.openSockets(&runnerRoutes{in}, clients); err != nil {
-		t.Fatal(err)
-	}
+	m.openSockets(&runnerRoutes{in}, clients)
 	socket, err := endpoints.NewSocket(wired(t, m), natives.Servers(), endpoints.Alarms{}, push, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -245,9 +243,7 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	m := unstarted(t, Config{Limits: LimitsHome})
 	in := &inside{m: m}
 	r := &runnerRoutes{in}
-	if err := m.openSockets(r, &clientRoutes{in}); err != nil {
-		t.Fatal(err)
-	}
+	m.openSockets(r, &clientRoutes{in})
 	f := wired(t, m)
 	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)})
 	other, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))

@@ -71,18 +71,17 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the stand-in for AWS's services: %w", err)
 	}
+	m.closers = append(m.closers, func(context.Context) error { return l.Close() })
 	// The path is a secret that only the functions know.
 	secret := "/" + uuid.NewString()
 	e.local = "http://" + l.Addr().String() + secret
 	if m.cfg.Boxes == BoxesLambda {
 		if m.invoked, err = openInvoked(m); err != nil {
-			_ = l.Close()
 			return err
 		}
 	}
 	env := e.environment(servers)
 	if err := e.checkNatives(ctx, m.servers.Load(), env); err != nil {
-		_ = l.Close()
 		return err
 	}
 	e.pool, err = lambda.NewPool(lambda.PoolConfig{
@@ -90,27 +89,20 @@ func (m *machine) startEmulated(ctx context.Context) error {
 		Output: m.functionOutput, Env: env, Functions: e.configs(),
 	})
 	if err != nil {
-		_ = l.Close()
 		return err
 	}
 	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: m.log})
 	e.alarm, err = scheduler.New(scheduler.Config{
 		Folder: m.folder.File(schedulesFolder), Functions: e.pool.Names(), Send: e.api.Send, Logger: m.log,
 	})
-	if err == nil {
-		e.rest, err = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: m.log})
-	}
-	if err == nil {
-		err = m.openSockets(m.routes(e.pool, relayStage, "relay"), m.routes(e.pool, socketStage, "socket"))
-	}
+	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: m.log})
+	m.openSockets(m.routes(e.pool, relayStage, "relay"), m.routes(e.pool, socketStage, "socket"))
 	m.functions = e
 	m.closers = append(m.closers, e.close)
 	if err != nil {
-		_ = l.Close()
 		return err
 	}
 	if err := e.openOperators(m.servers.Load()); err != nil {
-		_ = l.Close()
 		return err
 	}
 	m.serve(l, http.StripPrefix(secret, e.services()), nil)
@@ -134,7 +126,7 @@ func (e *emulated) services() http.Handler {
 
 // routes returns the routes of a WebSocket API with one function behind it.
 func (m *machine) routes(functions lambda.Invoker, stage, function string) sockets.Routes {
-	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Message: sockets.AWS().Message, Log: m.log}.Routes()
+	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Log: m.log}
 }
 
 func (e *emulated) configs() []lambda.FunctionConfig {

@@ -92,9 +92,7 @@ func (m *machine) startInside(context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := m.openSockets(&runnerRoutes{in}, &clientRoutes{in}); err != nil {
-		return err
-	}
+	m.openSockets(&runnerRoutes{in}, &clientRoutes{in})
 	if err := in.serve(m.servers.Load()); err != nil {
 		return err
 	}

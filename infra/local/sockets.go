@@ -13,13 +13,13 @@ const (
 
 // openSockets creates the two WebSocket APIs. The API for runners is served on a unix
 // socket, where a runner shows a pass.
-func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
+func (m *machine) openSockets(runners, clients sockets.Routes) {
 	limits := sockets.Home()
 	if m.cfg.Limits == LimitsAWS {
 		limits = sockets.AWS()
 	}
 	limits.Idle, limits.Life = cmp.Or(m.cfg.SocketIdle, limits.Idle), cmp.Or(m.cfg.SocketLife, limits.Life)
-	open := func(name, stage string, routes sockets.Routes) (*sockets.API, error) {
+	open := func(name, stage string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
 			Name: name, Stage: stage, Routes: routes, Limits: limits, Shuffle: m.cfg.Shuffle,
 			// The relay ignores the disconnects of runners.
@@ -27,14 +27,8 @@ func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
 		})
 	}
-	if m.relay, err = open("relay", relayStage, runners); err != nil {
-		return err
-	}
-	if m.socket, err = open("socket", socketStage, clients); err != nil {
-		return err
-	}
+	m.relay, m.socket = open("relay", relayStage, runners), open("socket", socketStage, clients)
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
-	return nil
 }
 
 // relayURL returns the URL for runners.

@@ -170,9 +170,7 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 		t.Fatal(err)
 	}
 	r := &runners{}
-	if r.api, err = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r}); err != nil {
-		t.Fatal(err)
-	}
+	r.api = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r, Limits: sockets.AWS()})
 	listener, host := listenForContainers(t)
 	relay := &http.Server{Handler: r.api, ReadHeaderTimeout: time.Minute}
 	go func() { _ = relay.Serve(listener) }()

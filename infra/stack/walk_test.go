@@ -410,13 +410,10 @@ func (w *walk) serves() {
 // It writes the certificate that they have into a file.
 func (w *walk) gate(authority string) *url.URL {
 	w.t.Helper()
-	api, err := apigw.NewRESTAPI(apigw.RESTConfig{
+	api := apigw.NewRESTAPI(apigw.RESTConfig{
 		Function: "dormouse-http", Paths: map[string]string{"/console": "dormouse-console", "/console/": "dormouse-console"},
 		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
 	inside := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		switch {

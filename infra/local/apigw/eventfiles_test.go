@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -114,10 +115,7 @@ func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), f.HTTPMethod, target, bytes.NewReader(body))
 			r.Header, r.TLS, r.RemoteAddr = f.sentByClient(), &tls.ConnectionState{}, f.RequestContext.Identity.SourceIP+":50000"
 			k := kept{make(chan []byte, 1)}
-			api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k, Stage: f.RequestContext.Stage, APIID: f.RequestContext.APIID})
-			if err != nil {
-				t.Fatal(err)
-			}
+			api := NewRESTAPI(RESTConfig{Function: "http", Invoker: k, Stage: f.RequestContext.Stage, APIID: f.RequestContext.APIID})
 			api.ServeHTTP(httptest.NewRecorder(), r)
 			same(t, raw, <-k.events, append(slices.Clone(elsewhere), onThePath))
 		})
@@ -155,13 +153,10 @@ func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
 // replay opens a connection and repeats on it what the event reports.
 func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	t.Helper()
-	api, err := sockets.New(sockets.Config{
-		Name: f.RequestContext.APIID, Stage: f.RequestContext.Stage,
-		Routes: SocketRoutes{APIID: f.RequestContext.APIID, Stage: f.RequestContext.Stage, Function: "f", Invoker: k, Message: sockets.AWS().Message}.Routes(),
+	api := sockets.New(sockets.Config{
+		Name: f.RequestContext.APIID, Stage: f.RequestContext.Stage, Limits: sockets.AWS(),
+		Routes: SocketRoutes{f.RequestContext.APIID, f.RequestContext.Stage, "f", k, slog.New(slog.DiscardHandler)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	server := httptest.NewServer(api)
 	defer server.Close()
 	defer func() { _ = api.Close(context.WithoutCancel(t.Context())) }()

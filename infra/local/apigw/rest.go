@@ -22,7 +22,7 @@ import (
 
 const (
 	defaultRESTTimeout = 15 * time.Minute
-	defaultIdleTimeout = 5 * time.Minute
+	idleTimeout        = 5 * time.Minute // how long a stream may go without a byte until it is cut, as for a regional API
 	maxRequestBody     = 10 << 20
 )
 
@@ -38,10 +38,7 @@ type RESTConfig struct {
 	// Timeout is the integration's timeout: from the request to the last byte of the
 	// answer. 0 means 15 min, the maximum of a streaming integration.
 	Timeout time.Duration
-	// IdleTimeout is how long a stream may go without a byte before it is cut; 0
-	// means 5 min, as for a regional API.
-	IdleTimeout time.Duration
-	Logger      *slog.Logger // may be nil
+	Logger  *slog.Logger // may be nil
 }
 
 // RESTAPI imitates a regional API Gateway REST API with one resource, /{proxy+}, and the
@@ -70,24 +67,14 @@ type RESTAPI struct {
 
 var _ http.Handler = (*RESTAPI)(nil)
 
-// NewRESTAPI returns the handler of one API. It needs no closing. The error names the
-// field of cfg that is missing.
-func NewRESTAPI(cfg RESTConfig) (*RESTAPI, error) {
-	if cfg.Invoker == nil || cfg.Function == "" {
-		return nil, errors.New("a REST API needs a function and an invoker for it")
-	}
+// NewRESTAPI returns the handler of one API. It needs no closing.
+func NewRESTAPI(cfg RESTConfig) *RESTAPI {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Stage == "" {
-		cfg.Stage = "local"
-	}
-	if cfg.APIID == "" {
-		cfg.APIID = "local"
-	}
+	cfg.Stage, cfg.APIID = cmp.Or(cfg.Stage, "local"), cmp.Or(cfg.APIID, "local")
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultRESTTimeout)
-	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, defaultIdleTimeout)
-	return &RESTAPI{cfg: cfg, log: cfg.Logger}, nil
+	return &RESTAPI{cfg: cfg, log: cfg.Logger}
 }
 
 // ServeHTTP handles one request to its end.
@@ -151,7 +138,7 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 		a.fail(w, id, inv.Failed)
 		return
 	}
-	guard := newGuard(inv.Body, began.Add(a.cfg.Timeout), a.cfg.IdleTimeout)
+	guard := newGuard(inv.Body, began.Add(a.cfg.Timeout))
 	defer guard.stop()
 	if inv.ContentType != streamingType {
 		head, body, err := readBuffered(guard)
@@ -220,13 +207,12 @@ func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 type guard struct {
 	body  io.ReadCloser
 	until time.Time
-	idle  time.Duration
 	timer *time.Timer
 	fired atomic.Bool
 }
 
-func newGuard(body io.ReadCloser, until time.Time, idle time.Duration) *guard {
-	g := &guard{body: body, until: until, idle: idle}
+func newGuard(body io.ReadCloser, until time.Time) *guard {
+	g := &guard{body: body, until: until}
 	g.timer = time.AfterFunc(g.left(), func() {
 		g.fired.Store(true)
 		// Closing the body wakes the reader. The function goes on.
@@ -235,7 +221,7 @@ func newGuard(body io.ReadCloser, until time.Time, idle time.Duration) *guard {
 	return g
 }
 
-func (g *guard) left() time.Duration { return min(g.idle, time.Until(g.until)) }
+func (g *guard) left() time.Duration { return min(idleTimeout, time.Until(g.until)) }
 
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.body.Read(p)

@@ -27,11 +27,7 @@ func newREST(t testing.TB, pool *lambda.Pool, change func(*RESTConfig)) string {
 	if change != nil {
 		change(&cfg)
 	}
-	api, err := NewRESTAPI(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(api)
+	server := httptest.NewServer(NewRESTAPI(cfg))
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -266,14 +262,6 @@ func TestThrottledRequest(t *testing.T) {
 	}
 }
 
-func TestNewRESTAPINeedsAFunction(t *testing.T) {
-	for _, cfg := range []RESTConfig{{}, {Function: "f"}, {Invoker: answering(nil)}} {
-		if _, err := NewRESTAPI(cfg); err == nil {
-			t.Errorf("no error for %+v", cfg)
-		}
-	}
-}
-
 // answering is an Invoker that returns the body of a streamed answer.
 type answering func(ctx context.Context) (io.ReadCloser, error)
 
@@ -286,13 +274,8 @@ func (a answering) Invoke(ctx context.Context, _ string, _ []byte) (*lambda.Invo
 }
 
 // serveInBubble runs one request and reports whether the handler cut the connection.
-func serveInBubble(t *testing.T, cfg RESTConfig) (rec *httptest.ResponseRecorder, cut bool) {
+func serveInBubble(t *testing.T, function answering) (rec *httptest.ResponseRecorder, cut bool) {
 	t.Helper()
-	cfg.Function = "f"
-	api, err := NewRESTAPI(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rec = httptest.NewRecorder()
 	defer func() {
 		if p := recover(); p != nil {
@@ -302,6 +285,7 @@ func serveInBubble(t *testing.T, cfg RESTConfig) (rec *httptest.ResponseRecorder
 			cut = true
 		}
 	}()
+	api := NewRESTAPI(RESTConfig{Function: "f", Invoker: function})
 	api.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/mcp", nil))
 	return rec, false
 }
@@ -337,7 +321,7 @@ func TestStreamLimits(t *testing.T) {
 					}
 				}()
 				began := time.Now()
-				rec, cut := serveInBubble(t, RESTConfig{Invoker: answering(func(context.Context) (io.ReadCloser, error) { return r, nil })})
+				rec, cut := serveInBubble(t, func(context.Context) (io.ReadCloser, error) { return r, nil })
 				if lasted := time.Since(began); lasted != tt.lasts {
 					t.Errorf("ended after %s, want %s", lasted, tt.lasts)
 				}
@@ -352,10 +336,10 @@ func TestStreamLimits(t *testing.T) {
 func TestFunctionThatDoesNotAnswerTimesOutAfter15Minutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		rec, _ := serveInBubble(t, RESTConfig{Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
+		rec, _ := serveInBubble(t, func(ctx context.Context) (io.ReadCloser, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		})})
+		})
 		if lasted := time.Since(began); rec.Code != 504 || lasted != 15*time.Minute {
 			t.Fatalf("status %d after %s", rec.Code, lasted)
 		}
@@ -365,14 +349,11 @@ func TestFunctionThatDoesNotAnswerTimesOutAfter15Minutes(t *testing.T) {
 func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
-		api, err := NewRESTAPI(RESTConfig{Function: "f", Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
+		api := NewRESTAPI(RESTConfig{Function: "f", Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
 			leave()
 			synctest.Wait()
 			return io.NopCloser(strings.NewReader(`{"statusCode":200}` + preludeEnd)), ctx.Err()
 		})})
-		if err != nil {
-			t.Fatal(err)
-		}
 		rec := httptest.NewRecorder()
 		api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "http://localhost/mcp", nil))
 		if rec.Code != 200 {
@@ -384,10 +365,7 @@ func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
 // Text of a client can never be a top-level member of API Gateway's event.
 func TestNobodyCanSayOverHTTPThatItIsTime(t *testing.T) {
 	k := kept{make(chan []byte, 2)}
-	api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k})
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := NewRESTAPI(RESTConfig{Function: "http", Invoker: k})
 	const lie = `{"tenant":"acme","principal":"ada","session":"s1"}`
 	for _, body := range []string{
 		`{"dormouseAlarm":` + lie + `}`,

@@ -29,29 +29,18 @@ const (
 )
 
 // SocketRoutes are the routes $connect, $default (with a route response) and $disconnect
-// of a WebSocket API, all integrated with one function. All fields but Log are required.
+// of a WebSocket API, all integrated with one function. All fields are required.
 type SocketRoutes struct {
 	APIID, Stage string
 	Function     string
 	Invoker      lambda.Invoker
-	Message      int // largest answer of a route, in bytes
 	Log          *slog.Logger
 }
 
-var _ sockets.Routes = socketRoutes{}
-
-type socketRoutes struct{ SocketRoutes }
-
-// Routes returns the routes for a [sockets.API].
-func (r SocketRoutes) Routes() sockets.Routes {
-	if r.Log == nil {
-		r.Log = slog.New(slog.DiscardHandler)
-	}
-	return socketRoutes{r}
-}
+var _ sockets.Routes = SocketRoutes{}
 
 // Connect implements [sockets.Routes].
-func (r socketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
+func (r SocketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
 	e := r.connectEvent(c, req)
 	answer, err := r.invoke(ctx, e)
 	status := connectStatus(answer, err)
@@ -70,10 +59,10 @@ func (r socketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Req
 
 // Message implements [sockets.Routes]. If the route fails, it returns API Gateway's
 // error message in place of the answer.
-func (r socketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
+func (r SocketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	e := r.messageEvent(c, data)
 	answer, err := r.invoke(ctx, e)
-	reply, sane := routeReply(answer, err, r.SocketRoutes.Message)
+	reply, sane := routeReply(answer, err)
 	if sane {
 		return reply
 	}
@@ -87,7 +76,7 @@ func (r socketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) 
 }
 
 // Disconnect implements [sockets.Routes].
-func (r socketRoutes) Disconnect(ctx context.Context, c sockets.Conn, code int, reason string) {
+func (r SocketRoutes) Disconnect(ctx context.Context, c sockets.Conn, code int, reason string) {
 	if _, err := r.invoke(ctx, r.disconnectEvent(c, code, reason)); err != nil {
 		r.Log.Info("a $disconnect failed", "connection", c.ID, "error", err)
 	}
@@ -254,7 +243,7 @@ func connectStatus(answer routeAnswer, err error) int {
 
 // routeReply returns the reply on the connection. It returns false if the route's
 // answer is invalid.
-func routeReply(answer routeAnswer, err error, limit int) ([]byte, bool) {
+func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 	if err != nil || !answer.ok() {
 		return nil, false
 	}
@@ -264,7 +253,7 @@ func routeReply(answer routeAnswer, err error, limit int) ([]byte, bool) {
 			return nil, false
 		}
 	}
-	return body, len(body) <= limit
+	return body, len(body) <= sockets.AWS().Message
 }
 
 // failure returns the message that a client gets instead of a route's answer.

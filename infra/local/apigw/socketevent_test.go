@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -49,7 +50,7 @@ func (f *socketFunction) Invoke(_ context.Context, _ string, payload []byte) (*l
 }
 
 func routesOf(in lambda.Invoker) sockets.Routes {
-	return SocketRoutes{APIID: "mcp", Stage: "prod", Function: "socket", Invoker: in, Message: 128 << 10}.Routes()
+	return SocketRoutes{"mcp", "prod", "socket", in, slog.New(slog.DiscardHandler)}
 }
 
 // someone returns a connection that begins now.

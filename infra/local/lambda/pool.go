@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,16 +21,15 @@ import (
 )
 
 const (
-	defaultTimeout      = 3 * time.Second
 	defaultMaxInstances = 100
 	defaultSleepAfter   = 10 * time.Second
 	defaultInitTimeout  = 10 * time.Second
 	defaultStopGrace    = 500 * time.Millisecond
 )
 
-// FunctionConfig describes one function. Name and Path are required.
+// FunctionConfig describes one function. Name, Path and Timeout are required.
 type FunctionConfig struct {
-	Name string // letters, digits, "-" and "_"
+	Name string // letters, digits, "-" and "_"; of one function only
 	Path string // the program, absolute; its folder is the working directory
 	Args []string
 	// Temp is a folder in which each process has a folder of its own as TMPDIR, as each
@@ -44,7 +42,7 @@ type FunctionConfig struct {
 	// name wins). Functions inherit nothing from this program.
 	Env []string
 	// Timeout is the longest time of one invocation, up to the last byte of its answer.
-	// After it the pool kills the process. 0 means 3 s, as on Lambda.
+	// After it the pool kills the process.
 	Timeout time.Duration
 	// MaxInstances is how many processes may exist at the same time; 0 means 100.
 	MaxInstances int
@@ -137,23 +135,14 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 }
 
 func (p *Pool) add(fc FunctionConfig) error {
-	if fc.Name == "" || strings.Trim(fc.Name, nameCharacters) != "" {
-		return fmt.Errorf("function name %q: want letters, digits, - and _", fc.Name)
-	}
-	if p.functions[fc.Name] != nil {
-		return fmt.Errorf("function %s is configured twice", fc.Name)
-	}
 	if !filepath.IsAbs(fc.Path) {
 		return fmt.Errorf("function %s: path %q is not absolute", fc.Name, fc.Path)
 	}
-	fc.Timeout = cmp.Or(fc.Timeout, defaultTimeout)
 	fc.MaxInstances = cmp.Or(fc.MaxInstances, defaultMaxInstances)
 	p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
 	p.names = append(p.names, fc.Name)
 	return nil
 }
-
-const nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // spawner starts all processes from one thread that lives as long as the pool. If that
 // thread ended, the Linux kernel would act as if the parent of its children had died.
@@ -269,7 +258,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		for _, f := range p.functions {
 			f.killAll()
 		}
-		<-gone
+		p.running.Wait()
 	}
 	p.closeOnce.Do(func() { close(p.spawns) })
 	return errors.Join(err, p.server.Close())

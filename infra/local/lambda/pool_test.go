@@ -449,21 +449,11 @@ func TestCloseKillsWhenItMayWaitNoLonger(t *testing.T) {
 	}
 }
 
-func TestNewPoolRefusesWhatCannotWork(t *testing.T) {
-	tests := map[string][]FunctionConfig{
-		"no name":       {{Path: "/bin/true"}},
-		"odd name":      {{Name: "a/b", Path: "/bin/true"}},
-		"relative path": {{Name: "a", Path: "bin/true"}},
-		"same twice":    {{Name: "a", Path: "/bin/true"}, {Name: "a", Path: "/bin/true"}},
-	}
-	for name, functions := range tests {
-		t.Run(name, func(t *testing.T) {
-			p, err := NewPool(PoolConfig{Functions: functions})
-			if err == nil {
-				_ = p.Close(t.Context())
-				t.Fatal("no error")
-			}
-		})
+func TestNewPoolRefusesARelativePath(t *testing.T) {
+	p, err := NewPool(PoolConfig{Functions: []FunctionConfig{{Name: "a", Path: "bin/true"}}})
+	if err == nil {
+		_ = p.Close(t.Context())
+		t.Fatal("no error")
 	}
 }
 

@@ -5,7 +5,6 @@
 package sockets
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,13 +55,12 @@ type Routes interface {
 	Disconnect(ctx context.Context, c Conn, code int, reason string)
 }
 
-// Config describes one API. Name, Stage and Routes are required.
+// Config describes one API. Name, Stage, Routes and Limits are required.
 type Config struct {
 	Name  string // in logs, and as API Gateway's apiId
 	Stage string // the one path segment that clients connect to: ws://HOST/<stage>
 	Routes
-	// Limits of the connections; a zero field means the value of [AWS].
-	Limits Limits
+	Limits Limits // of the connections: [AWS], or [Home]
 	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
 	DropDisconnect bool
 	// Shuffle, if set, delays the handling of each message by a random time.
@@ -104,20 +102,6 @@ func Home() Limits {
 		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
 		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Connect: session.ConnectTimeout, Route: 15 * time.Minute,
 	}
-}
-
-func (l Limits) withDefaults() Limits {
-	aws := AWS()
-	l.Message = cmp.Or(l.Message, aws.Message)
-	l.Frame = cmp.Or(l.Frame, aws.Frame)
-	l.SendBuffer = cmp.Or(l.SendBuffer, aws.SendBuffer)
-	l.NewPerSecond = cmp.Or(l.NewPerSecond, aws.NewPerSecond)
-	l.InWork = cmp.Or(l.InWork, aws.InWork)
-	l.Idle = cmp.Or(l.Idle, aws.Idle)
-	l.Life = cmp.Or(l.Life, aws.Life)
-	l.Connect = cmp.Or(l.Connect, aws.Connect)
-	l.Route = cmp.Or(l.Route, aws.Route)
-	return l
 }
 
 // Shuffle imitates the random order of real invocations. Each message waits for a time
@@ -169,21 +153,14 @@ type API struct {
 
 var _ http.Handler = (*API)(nil)
 
-// New returns an API without connections. The error names the field of cfg that is
-// missing.
-func New(cfg Config) (*API, error) {
-	switch {
-	case cfg.Routes == nil:
-		return nil, errors.New("a WebSocket API needs routes")
-	case cfg.Stage == "" || strings.Contains(cfg.Stage, "/"):
-		return nil, fmt.Errorf("the stage of a WebSocket API must be one path segment, not %q", cfg.Stage)
-	}
+// New returns an API without connections.
+func New(cfg Config) *API {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	a := &API{
 		cfg:    cfg,
-		limits: cfg.Limits.withDefaults(),
+		limits: cfg.Limits,
 		log:    cfg.Logger.With("api", cfg.Name),
 		conns:  map[string]*wsConn{},
 	}
@@ -191,7 +168,7 @@ func New(cfg Config) (*API, error) {
 		a.dice = rand.New(rand.NewPCG(cfg.Shuffle.Seed, 0))
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
-	return a, nil
+	return a
 }
 
 // ServeHTTP handles a client's upgrade request and returns when the connection has ended.

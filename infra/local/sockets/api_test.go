@@ -233,18 +233,6 @@ func TestCloseCutsWhatDoesNotEndInTime(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"no stage":     {Routes: &notes{}},
-		"a stage path": {Stage: "a/b", Routes: &notes{}},
-		"no routes":    {Stage: "prod"},
-	} {
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
 func TestTheEndOfAConnectionMayBeLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.DropDisconnect = true })

@@ -183,10 +183,7 @@ func TestGetTellsWhenAndWho(t *testing.T) {
 }
 
 func TestConnectionsRefusesWhatAWSRefuses(t *testing.T) {
-	api, err := New(Config{Name: "mcp", Stage: "prod", Routes: &notes{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := New(Config{Name: "mcp", Stage: "prod", Routes: &notes{}, Limits: AWS()})
 	const signature = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c"
 	id := awsapi.NewID()
 	tests := map[string]struct {

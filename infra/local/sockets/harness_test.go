@@ -72,14 +72,11 @@ type bench struct {
 func newBench(t *testing.T, change func(*Config)) *bench {
 	t.Helper()
 	b := &bench{t: t, routes: &notes{}}
-	cfg := Config{Name: "mcp", Stage: "prod", Routes: b.routes}
+	cfg := Config{Name: "mcp", Stage: "prod", Routes: b.routes, Limits: AWS()}
 	if change != nil {
 		change(&cfg)
 	}
-	api, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := New(cfg)
 	b.API = api
 	b.WebSockets = localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: cfg.Stage}
 	b.connections = localtest.Serve(t, Connections{api})
