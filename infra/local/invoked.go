@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,7 +71,7 @@ func openInvoked(m *machine) (*invokedBoxes, error) {
 		Output: b.output, Began: b.began,
 		Functions: []lambda.FunctionConfig{{
 			Name: boxFunction, Path: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Temp: folder, Clean: b.clean,
-			Timeout: b.life(), MaxInstances: b.room(),
+			Timeout: cmp.Or(m.cfg.BoxLife, boxLife), MaxInstances: cmp.Or(m.cfg.BoxRoom, maxBoxes),
 		}},
 	})
 	if err != nil {
@@ -80,20 +81,6 @@ func openInvoked(m *machine) (*invokedBoxes, error) {
 		Tenants: b.pool, Functions: b.pool.Names(), Tries: 1, EventAge: boxEventAge, Ended: b.ended, Logger: m.log,
 	})
 	return b, nil
-}
-
-func (b *invokedBoxes) life() time.Duration {
-	if b.m.cfg.BoxLife > 0 {
-		return b.m.cfg.BoxLife
-	}
-	return boxLife
-}
-
-func (b *invokedBoxes) room() int {
-	if b.m.cfg.BoxRoom > 0 {
-		return b.m.cfg.BoxRoom
-	}
-	return maxBoxes
 }
 
 // environment returns the variables that name the function for boxes to all other

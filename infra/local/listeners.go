@@ -179,7 +179,7 @@ func (l *listeners) access() string {
 	switch {
 	case l.Access != "":
 		return l.Access
-	case l.PublicURL == "" && front.NamesLoopback(l.Listen) && front.NamesLoopback(l.socketsAddress()):
+	case l.PublicURL == "" && l.onLoopback():
 		return AccessOpen
 	default:
 		return AccessKeys
