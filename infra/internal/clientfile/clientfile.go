@@ -5,14 +5,14 @@
 package clientfile
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
 )
 
 // Client is one MCP client.
@@ -98,7 +98,7 @@ func (m members) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, plainJSON(one.name)...), ':'), plainJSON(one.value)...)
+		out = append(append(append(out, jsonedit.Encode(one.name)...), ':'), jsonedit.Encode(one.value)...)
 	}
 	return append(out, '}'), nil
 }
@@ -112,16 +112,6 @@ func (m members) with(name string, s Server) members {
 }
 
 func bearer(s Server) string { return "Bearer " + s.Key }
-
-func plainJSON(v any) []byte {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic("clientfile: " + err.Error()) // only strings and lists of them
-	}
-	return bytes.TrimSpace(out.Bytes())
-}
 
 // Clients returns all clients in the order of lists.
 func Clients() []Client {
@@ -204,7 +194,7 @@ func (c Client) Pastes(s Server) (all []Paste) {
 		for _, key := range slices.Backward(c.keys) {
 			whole = members{{key, whole}}
 		}
-		text = string(plainJSON(whole))
+		text = string(jsonedit.Encode(whole))
 	}
 	return append(all, Paste{How: "file", File: c.File, Text: strings.TrimSuffix(text, "\n")})
 }
@@ -220,7 +210,7 @@ func claudeCode(s Server) []Paste {
 // vscode returns the link that VS Code opens, and its command. Both contain the whole
 // entry and the name.
 func vscode(s Server) []Paste {
-	whole := plainJSON(members{{"name", s.Name}, {"type", "http"}, {"url", s.URL}}.with("headers", s))
+	whole := jsonedit.Encode(members{{"name", s.Name}, {"type", "http"}, {"url", s.URL}}.with("headers", s))
 	return []Paste{
 		{How: "click", Text: "vscode:mcp/install?" + component(string(whole))},
 		{How: "run", Text: "code --add-mcp '" + string(whole) + "'"},
@@ -229,7 +219,7 @@ func vscode(s Server) []Paste {
 
 // withConfig returns a link with the name of the server, and its entry in base64.
 func withConfig(to, name string, entry members) string {
-	return to + "?name=" + component(name) + "&config=" + component(base64.StdEncoding.EncodeToString(plainJSON(entry)))
+	return to + "?name=" + component(name) + "&config=" + component(base64.StdEncoding.EncodeToString(jsonedit.Encode(entry)))
 }
 
 // component escapes a part of a URL like JavaScript's encodeURIComponent.

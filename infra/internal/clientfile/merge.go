@@ -39,10 +39,10 @@ func (c Client) putJSON(text []byte, s Server) ([]byte, error) {
 	}
 	var was map[string]json.RawMessage
 	if !ok || json.Unmarshal(old, &was) != nil || was["command"] != nil || was[entry[0].name] == nil {
-		return jsonedit.Set(text, plainJSON(entry), path...)
+		return jsonedit.Set(text, jsonedit.Encode(entry), path...)
 	}
 	for _, m := range entry {
-		value := plainJSON(m.value)
+		value := jsonedit.Encode(m.value)
 		if bytes.Equal(was[m.name], value) {
 			continue
 		}
@@ -59,9 +59,9 @@ func tomlTable(s Server) string {
 	if !regexp.MustCompile(`^[A-Za-z0-9_-]+$`).MatchString(name) {
 		name = `"` + name + `"`
 	}
-	table := fmt.Sprintf("[mcp_servers.%s]\nurl = %s\n", name, plainJSON(s.URL))
+	table := fmt.Sprintf("[mcp_servers.%s]\nurl = %s\n", name, jsonedit.Encode(s.URL))
 	if s.Key != "" {
-		table += fmt.Sprintf("http_headers = { Authorization = %s }\n", plainJSON(bearer(s)))
+		table += fmt.Sprintf("http_headers = { Authorization = %s }\n", jsonedit.Encode(bearer(s)))
 	}
 	return table
 }
@@ -140,11 +140,11 @@ func replaceTOML(text []byte, s Server, started bool) []byte {
 // yamlBlock returns a server as an extension of goose. step is one indentation.
 func yamlBlock(indent, step string, s Server) string {
 	lines := []string{
-		string(plainJSON(s.Name)) + ":", step + "enabled: true", step + "type: streamable_http", step + "name: " + string(plainJSON(s.Name)),
-		step + "uri: " + string(plainJSON(s.URL)), step + "timeout: 300",
+		string(jsonedit.Encode(s.Name)) + ":", step + "enabled: true", step + "type: streamable_http", step + "name: " + string(jsonedit.Encode(s.Name)),
+		step + "uri: " + string(jsonedit.Encode(s.URL)), step + "timeout: 300",
 	}
 	if s.Key != "" {
-		lines = append(lines, step+"headers:", step+step+"Authorization: "+string(plainJSON(bearer(s))))
+		lines = append(lines, step+"headers:", step+step+"Authorization: "+string(jsonedit.Encode(bearer(s))))
 	}
 	return indent + strings.Join(lines, "\n"+indent) + "\n"
 }

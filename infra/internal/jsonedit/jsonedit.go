@@ -9,6 +9,7 @@ package jsonedit
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,17 @@ import (
 
 	"github.com/tailscale/hujson"
 )
+
+// Encode returns a value as JSON, without escaping <, > and &.
+func Encode(v any) []byte {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic("jsonedit: " + err.Error()) // strings, lists of them, and JSON that was read before
+	}
+	return bytes.TrimSpace(out.Bytes())
+}
 
 // document is a parsed text. Offsets in root refer to text.
 type document struct {
@@ -96,7 +108,7 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("value of %s: %w", strings.Join(path, "."), err)
 	}
-	v := d.root
+	v, ownLine := d.root, false
 	for i, name := range path {
 		o, at, err := member(v, path[:i], name)
 		if err != nil {
@@ -108,34 +120,15 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 			}
 			return d.insert(v, o, name, want)
 		}
+		_, ownLine = d.alone(o.Members[at].Name.StartOffset)
 		v = o.Members[at].Value
 	}
-	_, multi := d.alone(v.StartOffset)
-	if !multi {
-		multi = bytes.Contains(d.text[v.StartOffset:v.EndOffset], []byte("\n")) || d.ownLine(path)
-	}
+	_, alone := d.alone(v.StartOffset)
 	put := compact(want)
-	if multi {
+	if alone || ownLine || bytes.Contains(d.text[v.StartOffset:v.EndOffset], []byte("\n")) {
 		put = d.spread(want, d.indentation(v.StartOffset))
 	}
 	return d.splice(v.StartOffset, v.EndOffset, put)
-}
-
-// ownLine reports whether the member at path begins a line.
-func (d *document) ownLine(path []string) bool {
-	v := d.root
-	for i, name := range path {
-		o, at, err := member(v, path[:i], name)
-		if err != nil || at < 0 {
-			return false
-		}
-		if i == len(path)-1 {
-			_, alone := d.alone(o.Members[at].Name.StartOffset)
-			return alone
-		}
-		v = o.Members[at].Value
-	}
-	return false
 }
 
 // Delete returns text without the member, and without a comment after it on the same line.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
 )
 
 // Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
@@ -37,24 +39,13 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, plainJSON(one.Name)...), ':'), plainJSON(one.Value)...)
+		out = append(append(append(out, jsonedit.Encode(one.Name)...), ':'), jsonedit.Encode(one.Value)...)
 	}
 	return append(out, '}'), nil
 }
 
 // JSON returns the entry in the form in which it stands in a file.
-func (e Entry) JSON() []byte { return plainJSON(e) }
-
-// plainJSON encodes a value without escaping <, > and &.
-func plainJSON(v any) []byte {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic("serversfile: " + err.Error()) // strings, and JSON that was read before
-	}
-	return bytes.TrimSpace(out.Bytes())
-}
+func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
 // ParseEntry reads an entry of any client. It knows mcpServers, the entries of VS Code,
 // Zed and Codex, and the form that `code --add-mcp` takes. name is "" if the entry has
