@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -17,7 +18,6 @@ const (
 	slotFree = 30 * time.Second // a call without a trace after this time has died: each call has a trace within host.Limits.AcceptBy
 	slotLife = 24 * time.Hour   // after this time a slot is free, whatever the log says
 	slotIdle = 25 * time.Hour   // after which the row is deleted
-	slotTry  = 50 * slotLook    // bound of a loop of conflicts
 )
 
 // slot is a call in flight. It ends with the stream of its call.
@@ -83,12 +83,7 @@ func (l *Limiter) freeSlot(ctx context.Context, key session.ValueKey, stream ses
 		if err != nil {
 			return
 		}
-		var left []slot
-		for _, s := range slots {
-			if s.Stream != stream {
-				left = append(left, s)
-			}
-		}
+		left := slices.DeleteFunc(slots, func(s slot) bool { return s.Stream == stream })
 		if !errors.Is(l.saveSlots(ctx, v, left), session.Conflict) || pause(ctx, tries) != nil {
 			return
 		}
