@@ -95,7 +95,7 @@ type Broker struct {
 	keys      Keys
 	login     Login
 	signedIn  func(ctx context.Context, who session.Identity, server string, t Token) error
-	companies map[string]company // by issuer
+	companies map[string]*oauth.Assertions // by issuer
 	routes    map[string]route
 	log       *slog.Logger
 }

@@ -57,16 +57,14 @@ func holder(ctx context.Context, keys Keys, key string, servers []string) (who s
 	return who, err
 }
 
-// company is an issuer whose assertions clients can exchange for tokens.
-type company struct{ assertions *oauth.Assertions }
-
-func newCompanies(s oauth.Settings, client *http.Client, log *slog.Logger) (map[string]company, error) {
-	all := map[string]company{}
+// newCompanies returns the issuers whose assertions clients can exchange for tokens.
+func newCompanies(s oauth.Settings, client *http.Client, log *slog.Logger) (map[string]*oauth.Assertions, error) {
+	all := map[string]*oauth.Assertions{}
 	for _, e := range s.Enterprise {
 		if _, twice := all[e.Issuer]; twice {
 			return nil, errors.New("access: enterprise: an issuer appears twice; list each issuer once")
 		}
-		all[e.Issuer] = company{oauth.NewAssertions(s, e, client, log)}
+		all[e.Issuer] = oauth.NewAssertions(s, e, client, log)
 	}
 	return all, nil
 }
@@ -112,7 +110,7 @@ func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 	case a.Client != who.id:
 		return tokens{}, bad("invalid_grant", "the assertion is for another client; get one for this client_id")
 	}
-	person, err := from.assertions.Identity(claims)
+	person, err := from.Identity(claims)
 	if err == nil {
 		err = b.settings.Admit(server, claims)
 	}
@@ -147,13 +145,12 @@ func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 }
 
 // assertion verifies an assertion, and that it is for this endpoint.
-func (b *Broker) assertion(r *http.Request, text string) (a assertion, claims map[string]any, from company, err error) {
-	unverified := assertionIssuer(text)
-	from, ok := b.companies[unverified]
+func (b *Broker) assertion(r *http.Request, text string) (a assertion, claims map[string]any, from *oauth.Assertions, err error) {
+	from, ok := b.companies[assertionIssuer(text)]
 	if !ok {
 		return a, nil, from, bad("invalid_grant", "this server does not accept the issuer of the assertion")
 	}
-	claims, err = from.assertions.Verify(r.Context(), text)
+	claims, err = from.Verify(r.Context(), text)
 	if session.CodeOf(err) == session.Unauthenticated {
 		return a, nil, from, bad("invalid_grant", "the assertion is invalid: check its signature, its times and its type")
 	}
