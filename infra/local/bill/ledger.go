@@ -87,14 +87,6 @@ func (b Bill) After(t time.Time) (since time.Time, shares []Share) {
 // keptDays is for how many days the use by day is kept.
 const keptDays = 90
 
-// Total returns the use of all owners together.
-func (b Bill) Total() (u meter.Units) {
-	for _, s := range b.Shares {
-		u = u.Plus(s.Units)
-	}
-	return u
-}
-
 // Ledger adds up the use of functions, connections and boxes. It is safe for
 // concurrent use.
 type Ledger struct {
