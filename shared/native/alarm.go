@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -150,23 +149,19 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 // appointment.
 func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
 	state := s.State(OfSession)
-	for tries := 0; ; tries++ {
-		v, was, err := s.appointed(ctx, name)
-		if err != nil {
-			return was, err
+	err = amongOthers(ctx, func() (err error) {
+		var v session.Value
+		if v, was, err = s.appointed(ctx, name); err != nil {
+			return err
 		}
 		if next != nil {
 			_, err = state.save(ctx, v, next)
 		} else if v.Rev != 0 {
 			_, err = state.save(ctx, v, nil)
 		}
-		if !errors.Is(err, session.Conflict) {
-			return was, err
-		}
-		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
-			return was, err
-		}
-	}
+		return err
+	})
+	return was, err
 }
 
 // appointed reads an appointment. v.Rev is 0 if there is none.

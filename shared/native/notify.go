@@ -148,24 +148,17 @@ func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error 
 	b := session.Batch{
 		Session: s.ID, Stream: session.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
 	}
-	for tries := 0; ; tries++ {
+	return amongOthers(ctx, func() error {
 		tail, err := k.store.Tail(ctx, s.ID, session.Standalone)
 		if err != nil {
 			return err
 		}
 		b.First = tail.Last + 1
 		if a.Conn == noConnection {
-			err = k.out.End(ctx, a, b)
-		} else {
-			err = k.out.Append(ctx, a, b)
+			return k.out.End(ctx, a, b)
 		}
-		if !errors.Is(err, session.Conflict) {
-			return err
-		}
-		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
-			return err
-		}
-	}
+		return k.out.Append(ctx, a, b)
+	})
 }
 
 // noConnection stands for the connection of a WebSocket client that has none: it gets the

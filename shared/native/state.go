@@ -123,21 +123,31 @@ func (s State) own(name string) session.ValueKey {
 // that error and saves nothing.
 //
 // Errors: those of [State.Load] and [State.Save] but session.Conflict.
-func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (T, error) {
-	for tries := 0; ; tries++ {
-		var value T
-		rev, err := s.Load(ctx, name, &value)
+func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (value T, err error) {
+	err = amongOthers(ctx, func() error {
+		var old T
+		rev, err := s.Load(ctx, name, &old)
 		if err == nil {
-			value, err = change(value)
+			value, err = change(old)
 		}
 		if err == nil {
 			_, err = s.Save(ctx, name, rev, value)
 		}
+		return err
+	})
+	return value, err
+}
+
+// amongOthers calls write, which reads and then writes. It calls write again, after a
+// random time, whenever another writer was first.
+func amongOthers(ctx context.Context, write func() error) error {
+	for tries := 0; ; tries++ {
+		err := write()
 		if !errors.Is(err, session.Conflict) {
-			return value, err
+			return err
 		}
 		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
-			return value, err
+			return err
 		}
 	}
 }

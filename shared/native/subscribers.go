@@ -6,7 +6,6 @@ import (
 	"encoding/base32"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -82,7 +81,7 @@ func (k subscribers) add(ctx context.Context, id session.ID) error {
 // change replaces the entries by the result of change; a nil result leaves them as they
 // are.
 func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
-	for tries := 0; ; tries++ {
+	return amongOthers(ctx, func() error {
 		v, err := k.store.LoadValue(ctx, k.key)
 		if err != nil {
 			return err
@@ -101,13 +100,9 @@ func (k subscribers) change(ctx context.Context, change func([]session.ID) []ses
 		if len(changed) > 0 {
 			value = subscriberList{changed}
 		}
-		if _, err = k.state.save(ctx, v, value); !errors.Is(err, session.Conflict) {
-			return err
-		}
-		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
-			return err
-		}
-	}
+		_, err = k.state.save(ctx, v, value)
+		return err
+	})
 }
 
 // records returns the records of the sessions that have subscribed according to their
