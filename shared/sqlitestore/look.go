@@ -37,8 +37,11 @@ func Look(path string) error {
 	case binary.BigEndian.Uint32(head[applicationAt:]) != applicationID && noLog != nil:
 		return noStore(path)
 	default:
-		if version := binary.BigEndian.Uint32(head[versionAt:]); version > schemaVersion {
+		switch version := binary.BigEndian.Uint32(head[versionAt:]); {
+		case version > schemaVersion:
 			return tooNew(path, int(version))
+		case version > 0 && version < firstVersion:
+			return noStore(path)
 		}
 	}
 	if err := unix.Access(path, unix.W_OK); err != nil {
