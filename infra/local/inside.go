@@ -141,7 +141,7 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
-			Meter: meter.New(meter.Options{}), Log: slog.New(m.lines.Watch(m.ledger.Watch(m.log.Handler()))),
+			Meter: meter.New(meter.Options{}), Log: slog.New(watched{m.log.Handler(), m}),
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
@@ -171,6 +171,29 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	c.Elsewhere = h.natives.Owns
 	h.sweeper, h.stopped = relayhost.NewSweeper(c), of[3].Stopped
 	return h, nil
+}
+
+// watched writes the log lines of functions. The journal and the bill get them first.
+type watched struct {
+	slog.Handler
+	m *machine
+}
+
+// Handle implements slog.Handler.
+func (w watched) Handle(ctx context.Context, r slog.Record) error {
+	r = w.m.lines.Record(r)
+	w.m.ledger.Record(r)
+	return w.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (w watched) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return watched{w.Handler.WithAttrs(attrs), w.m}
+}
+
+// WithGroup implements slog.Handler.
+func (w watched) WithGroup(name string) slog.Handler {
+	return watched{w.Handler.WithGroup(name), w.m}
 }
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.

@@ -284,17 +284,8 @@ func (l *Ledger) knows(session, principal string) {
 	l.who[session] = principal
 }
 
-// Watch returns a handler that passes every line to h, and counts the use that lines
-// report.
-func (l *Ledger) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
-
-type watch struct {
-	slog.Handler
-	ledger *Ledger
-}
-
-// Handle implements slog.Handler.
-func (s watch) Handle(ctx context.Context, r slog.Record) error {
+// Record counts a log line of a function in this process, as Line counts those of others.
+func (l *Ledger) Record(r slog.Record) {
 	var said meter.Line
 	counted := false
 	r.Attrs(func(a slog.Attr) bool {
@@ -322,21 +313,10 @@ func (s watch) Handle(ctx context.Context, r slog.Record) error {
 		return true
 	})
 	if counted {
-		s.ledger.said(said)
+		l.said(said)
 	} else if r.Message == "work" {
-		s.ledger.begins(said)
+		l.begins(said)
 	}
-	return s.Handler.Handle(ctx, r)
-}
-
-// WithAttrs implements slog.Handler.
-func (s watch) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return watch{s.Handler.WithAttrs(attrs), s.ledger}
-}
-
-// WithGroup implements slog.Handler.
-func (s watch) WithGroup(name string) slog.Handler {
-	return watch{s.Handler.WithGroup(name), s.ledger}
 }
 
 // Opened records a connection. A later line names its owner.

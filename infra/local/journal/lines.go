@@ -2,7 +2,6 @@ package journal
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -14,8 +13,8 @@ import (
 )
 
 // Lines makes events of the log lines of functions and runners, which is how the programs
-// of this machine say what happens in them. Handlers in this process write through Watch.
-// Lines of other programs go through Function and Box. It is safe for concurrent use.
+// of this machine say what happens in them. Lines of handlers in this process go through
+// Record, those of other programs through Function and Box. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
 	Options
@@ -169,37 +168,19 @@ func (l *Lines) tenantOf(id string) string {
 	return l.callers[id].tenant
 }
 
-// Watch returns a handler that takes the lines of functions in this process, and passes
-// them to h. It hides secrets in the reasons of failures.
-func (l *Lines) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
-
-type watch struct {
-	slog.Handler
-	lines *Lines
-}
-
-// Handle implements slog.Handler.
-func (w watch) Handle(ctx context.Context, r slog.Record) error {
+// Record takes a log line of a function in this process. It returns the line without the
+// secrets in the reason of a failure.
+func (l *Lines) Record(r slog.Record) slog.Record {
 	switch r.Message {
 	case "request", "socket", "frame", "work":
 		s := said{Msg: r.Message, Time: r.Time}
 		r.Attrs(s.take)
-		w.lines.function(&s)
+		l.function(&s)
 		if s.Why != "" {
-			r = w.lines.hidden(r)
+			r = l.hidden(r)
 		}
 	}
-	return w.Handler.Handle(ctx, r)
-}
-
-// WithAttrs implements slog.Handler.
-func (w watch) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return watch{w.Handler.WithAttrs(attrs), w.lines}
-}
-
-// WithGroup implements slog.Handler.
-func (w watch) WithGroup(name string) slog.Handler {
-	return watch{w.Handler.WithGroup(name), w.lines}
+	return r
 }
 
 // hidden returns a copy of a record without the secrets in its reason.

@@ -1,7 +1,7 @@
 package journal
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -27,6 +27,15 @@ func newTold(verbose bool) *told {
 		Tools:   func(tenant, server string) string { return map[string]string{"ada/mine": "3 tools"}[tenant+"/"+server] },
 	})
 	return r
+}
+
+// written passes a log line of this process to a Lines, and returns it as it is written
+// then.
+func written(l *Lines, msg string, attrs ...any) string {
+	r, out := slog.NewRecord(time.Now(), slog.LevelInfo, msg, 0), strings.Builder{}
+	r.Add(attrs...)
+	_ = slog.NewJSONHandler(&out, nil).Handle(context.Background(), l.Record(r)) // a Builder takes all
+	return out.String()
 }
 
 // events returns the events since the last time, without their times.
@@ -86,8 +95,6 @@ func TestLinesOfAStart(t *testing.T) {
 func TestLinesOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTold(true)
-		var kept bytes.Buffer
-		log := slog.New(r.Watch(slog.NewJSONHandler(&kept, nil)))
 		call := []any{"server", "mine", "session_id", "s", "rpc_method", "tools/call", "principal", "ada", "client", "zed", "tool", "look", "trace", "t"}
 		want := Event{Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Session: "s", Trace: "t", Measured: Measured{Method: "tools/call"}}
 		because := func(d time.Duration, reason string) Event {
@@ -95,27 +102,27 @@ func TestLinesOfCalls(t *testing.T) {
 			e.Duration, e.Reason = d, reason
 			return e
 		}
-		log.Info("request", append(call, "duration_ms", int64(842), "outcome", "done")...)
-		log.Info("request", append(call, "duration_ms", int64(31), "outcome", "failed", "why", "hunter22 is wrong")...)
-		log.Info("request", append(call, "duration_ms", int64(31), "outcome", "failed")...)
+		written(r.Lines, "request", append(call, "duration_ms", int64(842), "outcome", "done")...)
+		kept := written(r.Lines, "request", append(call, "duration_ms", int64(31), "outcome", "failed", "why", "hunter22 is wrong")...)
+		written(r.Lines, "request", append(call, "duration_ms", int64(31), "outcome", "failed")...)
 		wantEvents(t, r.events(), because(842*time.Millisecond, ""), because(31*time.Millisecond, "*** is wrong"), because(31*time.Millisecond, "the tool reported an error"))
-		if strings.Contains(kept.String(), "hunter22") || !strings.Contains(kept.String(), `"why":"*** is wrong"`) {
-			t.Errorf("the log has a secret, or lacks the reason: %s", kept.String())
+		if strings.Contains(kept, "hunter22") || !strings.Contains(kept, `"why":"*** is wrong"`) {
+			t.Errorf("the log has a secret, or lacks the reason: %s", kept)
 		}
 
 		// Another line reports the end of the call: that of the client's next request, or
 		// that of the function that stores the events. It may come before the call's own
 		// line.
-		log.Info("socket", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "1")...)
+		written(r.Lines, "socket", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "1")...)
 		time.Sleep(time.Second)
-		log.Info("frame", "server", "mine", "type", "events", "duration_ms", int64(2), "ended", []struct {
+		written(r.Lines, "frame", "server", "mine", "type", "events", "duration_ms", int64(2), "ended", []struct {
 			Stream string `json:"stream"`
 			Why    string `json:"why,omitempty"`
 		}{{"1", ""}, {"2", "it died"}})
 		r.Function(`{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","rpc_method":"tools/call","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
-		log.Info("request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "3")...)
+		written(r.Lines, "request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "3")...)
 		time.Sleep(time.Minute)
-		log.Info("request", "server", "mine", "principal", "ada", "stream", "3", "outcome", "failed", "why", "late")
+		written(r.Lines, "request", "server", "mine", "principal", "ada", "stream", "3", "outcome", "failed", "why", "late")
 		wantEvents(t, r.events(),
 			because(time.Second, ""), Event{Kind: Frame, Name: "mine", Detail: "events", Duration: 2 * time.Millisecond},
 			because(5*time.Millisecond, "it died"), because(time.Minute, "late"))
@@ -181,9 +188,8 @@ func TestLinesOfTraces(t *testing.T) {
 	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
 	wantEvents(t, got, want...)
 	got = nil
-	log := slog.New(l.Watch(slog.NewJSONHandler(new(bytes.Buffer), nil)))
-	log.Info("frame", "server", "mine", "session_id", "s", "traces", []string{"t"}, "duration_ms", int64(2))
-	log.Info("request", "server", "mine", "session_id", "s", "trace", "t", "principal", "ada", "rpc_method", "tools/list", "duration_ms", int64(5), "traceparent", "p", "protocol", "2025-11-25", "wakes", int64(1), "bytes_in", int64(7), "bytes_out", int64(9))
+	written(l, "frame", "server", "mine", "session_id", "s", "traces", []string{"t"}, "duration_ms", int64(2))
+	written(l, "request", "server", "mine", "session_id", "s", "trace", "t", "principal", "ada", "rpc_method", "tools/list", "duration_ms", int64(5), "traceparent", "p", "protocol", "2025-11-25", "wakes", int64(1), "bytes_in", int64(7), "bytes_out", int64(9))
 	got[0].Time = at
 	wantEvents(t, got, want[1:]...)
 }
