@@ -240,11 +240,7 @@ func (d *document) remove(v hujson.Value, o *hujson.Object, at int) ([]byte, err
 		cut := before.EndOffset + len(before.AfterExtra)
 		text = slices.Delete(text, cut, cut+1)
 	}
-	out := &document{text: text, line: d.line, unit: d.unit}
-	if err := out.parse(); err != nil {
-		return nil, err
-	}
-	return text, nil
+	return text, (&document{text: text}).parse()
 }
 
 // sameLine returns the blanks and comments at the beginning of a text that end on the
@@ -275,8 +271,7 @@ func sameLine(text string) string {
 // splice replaces a part of the text, and checks that the result is JSON.
 func (d *document) splice(from, to int, put string) ([]byte, error) {
 	text := slices.Concat(d.text[:from], []byte(put), d.text[to:])
-	out := &document{text: text}
-	return text, out.parse()
+	return text, (&document{text: text}).parse()
 }
 
 // alone returns the blanks before an offset. ok is false if other characters stand before

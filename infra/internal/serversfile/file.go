@@ -46,12 +46,7 @@ func (f *File) read() (err error) {
 func (f *File) Text() []byte { return f.text }
 
 // Names returns the names of all servers, in the order of the file.
-func (f *File) Names() (names []string) {
-	for _, s := range f.raw.Servers {
-		names = append(names, s.Name)
-	}
-	return names
-}
+func (f *File) Names() []string { return namesOf(f.raw) }
 
 // Has reports whether the file has a server of that name, even one that is not served.
 func (f *File) Has(name string) bool { return slices.Contains(f.Names(), name) }
