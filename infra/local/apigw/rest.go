@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
@@ -95,20 +97,21 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		awsapi.Refuse(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
-	event := restEvent(r, body, a.cfg.Stage, a.cfg.APIID, began)
+	id, extended, headers := uuid.NewString(), awsapi.NewID(), requestHeaders(r, began)
 	h := w.Header()
-	h["X-Amzn-Requestid"] = []string{event.RequestContext.RequestID}
-	h["X-Amz-Apigw-Id"] = []string{event.RequestContext.ExtendedRequestID}
-	h["X-Amzn-Trace-Id"] = []string{event.Headers["X-Amzn-Trace-Id"]}
-	payload, err := json.Marshal(restJSON{event})
+	h["X-Amzn-Requestid"] = []string{id}
+	h["X-Amz-Apigw-Id"] = []string{extended}
+	trace := headers["X-Amzn-Trace-Id"]
+	h["X-Amzn-Trace-Id"] = trace[len(trace)-1:]
+	payload, err := json.Marshal(a.event(r, body, headers, id, extended, began))
 	if err == nil && len(payload) > maxEvent {
 		err = fmt.Errorf("the event has %d bytes, Lambda takes %d", len(payload), maxEvent)
 	}
 	if err != nil {
-		a.fail(w, event.RequestContext.RequestID, err)
+		a.fail(w, id, err)
 		return
 	}
-	a.integrate(w, r, event.RequestContext.RequestID, payload, began)
+	a.integrate(w, r, id, payload, began)
 }
 
 // function returns the function of a path.

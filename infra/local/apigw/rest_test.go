@@ -70,7 +70,7 @@ func TestRequestReachesTheFunctionAndComesBack(t *testing.T) {
 		e.PathParameters["proxy"] != "mcp" || e.QueryStringParameters["a"] != "1" || e.RequestContext.Identity.SourceIP != "127.0.0.1" {
 		t.Errorf("event: %s", got.body)
 	}
-	if got.header.Get("X-Amzn-Requestid") != e.RequestContext.RequestID || got.header.Get("X-Amz-Apigw-Id") == "" ||
+	if id := e.RequestContext.RequestID; len(id) != 36 || got.header.Get("X-Amzn-Requestid") != id || got.header.Get("X-Amz-Apigw-Id") == "" ||
 		got.header.Get("X-Amzn-Trace-Id") != e.Headers["X-Amzn-Trace-Id"] {
 		t.Errorf("headers: %v", got.header)
 	}

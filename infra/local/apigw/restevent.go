@@ -13,9 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aws/aws-lambda-go/events"
-	"github.com/google/uuid"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
@@ -32,39 +29,46 @@ const (
 	preludeEnd    = "\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
-// restEvent returns the event of API Gateway's Lambda proxy integration, format 1.0, for a
+// event returns the event of API Gateway's Lambda proxy integration, format 1.0, for a
 // request through a custom domain. The path has no stage, and the domain name is the
-// request's host, here with its port.
+// request's host, here with its port. As from API Gateway, members without a value are
+// null.
 //
 // The body is base64, as for an API with "*/*" among its binary media types. As a JSON
 // string a text may take twice its length, and Lambda limits an event. Besides values,
 // the event differs from the real one in one way: header names are in canonical form
-// rather than in the client's spelling. restJSON encodes it.
-func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
+// rather than in the client's spelling.
+func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]string, id, extended string, now time.Time) map[string]any {
 	path := r.URL.EscapedPath()
-	headers := requestHeaders(r, now)
-	e := &events.APIGatewayProxyRequest{
-		Resource:          proxyResource,
-		Path:              path,
-		HTTPMethod:        r.Method,
-		Headers:           lastOfEach(headers),
-		MultiValueHeaders: headers,
-		PathParameters:    map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")},
-		RequestContext: events.APIGatewayProxyRequestContext{
-			AccountID: awsapi.Account, APIID: apiID, Stage: stage,
-			ResourceID: "proxy", ResourcePath: proxyResource, Path: path,
-			HTTPMethod: r.Method, Protocol: r.Proto,
-			DomainName: r.Host, DomainPrefix: firstLabel(r.Host),
-			RequestID: uuid.NewString(), ExtendedRequestID: awsapi.NewID(),
-			RequestTime: now.UTC().Format(requestTime), RequestTimeEpoch: now.UnixMilli(),
-			Identity: events.APIGatewayRequestIdentity{SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent()},
+	identity := map[string]any{"sourceIp": awsapi.SourceIP(r), "userAgent": nil}
+	for _, unknown := range []string{
+		"accessKey", "accountId", "caller", "cognitoAuthenticationProvider", "cognitoAuthenticationType",
+		"cognitoIdentityId", "cognitoIdentityPoolId", "principalOrgId", "user", "userArn",
+	} {
+		identity[unknown] = nil // only other kinds of authorizers set these
+	}
+	if agent := r.UserAgent(); agent != "" {
+		identity["userAgent"] = agent
+	}
+	e := map[string]any{
+		"resource": proxyResource, "path": path, "httpMethod": r.Method,
+		"headers": lastOfEach(headers), "multiValueHeaders": headers,
+		"queryStringParameters": nil, "multiValueQueryStringParameters": nil,
+		"pathParameters": map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")}, "stageVariables": nil,
+		"requestContext": map[string]any{
+			"accountId": awsapi.Account, "resourceId": "proxy", "stage": a.cfg.Stage, "domainName": r.Host,
+			"domainPrefix": firstLabel(r.Host), "requestId": id, "extendedRequestId": extended,
+			"protocol": r.Proto, "identity": identity, "resourcePath": proxyResource, "path": path,
+			"httpMethod": r.Method, "requestTime": now.UTC().Format(requestTime), "requestTimeEpoch": now.UnixMilli(),
+			"apiId": a.cfg.APIID, "deploymentId": "local",
 		},
+		"body": nil, "isBase64Encoded": len(body) > 0,
 	}
 	if query := r.URL.Query(); len(query) > 0 {
-		e.MultiValueQueryStringParameters, e.QueryStringParameters = query, lastOfEach(query)
+		e["multiValueQueryStringParameters"], e["queryStringParameters"] = query, lastOfEach(query)
 	}
 	if len(body) > 0 {
-		e.Body, e.IsBase64Encoded = base64.StdEncoding.EncodeToString(body), true
+		e["body"] = base64.StdEncoding.EncodeToString(body)
 	}
 	return e
 }
@@ -247,40 +251,4 @@ func readRequest(r *http.Request) ([]byte, error) {
 		return nil, errTooLong
 	}
 	return body, nil
-}
-
-// restJSON encodes an event as API Gateway does. It writes null for empty fields, and
-// adds the members that the Go type lacks.
-type restJSON struct{ *events.APIGatewayProxyRequest }
-
-// MarshalJSON implements json.Marshaler.
-func (e restJSON) MarshalJSON() ([]byte, error) {
-	c := e.RequestContext
-	orNull := func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
-	identity := map[string]any{"sourceIp": c.Identity.SourceIP, "userAgent": orNull(c.Identity.UserAgent)}
-	for _, unknown := range []string{
-		"accessKey", "accountId", "caller", "cognitoAuthenticationProvider", "cognitoAuthenticationType",
-		"cognitoIdentityId", "cognitoIdentityPoolId", "principalOrgId", "user", "userArn",
-	} {
-		identity[unknown] = nil // only other kinds of authorizers set these
-	}
-	return json.Marshal(map[string]any{
-		"resource": e.Resource, "path": e.Path, "httpMethod": e.HTTPMethod,
-		"headers": e.Headers, "multiValueHeaders": e.MultiValueHeaders,
-		"queryStringParameters": e.QueryStringParameters, "multiValueQueryStringParameters": e.MultiValueQueryStringParameters,
-		"pathParameters": e.PathParameters, "stageVariables": nil,
-		"requestContext": map[string]any{
-			"accountId": c.AccountID, "resourceId": c.ResourceID, "stage": c.Stage, "domainName": c.DomainName,
-			"domainPrefix": c.DomainPrefix, "requestId": c.RequestID, "extendedRequestId": c.ExtendedRequestID,
-			"protocol": c.Protocol, "identity": identity, "resourcePath": c.ResourcePath, "path": c.Path,
-			"httpMethod": c.HTTPMethod, "requestTime": c.RequestTime, "requestTimeEpoch": c.RequestTimeEpoch,
-			"apiId": c.APIID, "deploymentId": "local",
-		},
-		"body": orNull(e.Body), "isBase64Encoded": e.IsBase64Encoded,
-	})
 }

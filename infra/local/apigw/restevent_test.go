@@ -15,10 +15,24 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
+
+// sent returns the event of a request as a function decodes it.
+func sent(t *testing.T, r *http.Request, body []byte, cfg RESTConfig, now time.Time) (e events.APIGatewayProxyRequest) {
+	t.Helper()
+	payload, err := json.Marshal(NewRESTAPI(cfg).event(r, body, requestHeaders(r, now), "id", "extended", now))
+	if err == nil {
+		err = json.Unmarshal(payload, &e)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
 
 func TestRESTEvent(t *testing.T) {
 	now := time.Date(2026, 11, 21, 13, 5, 9, 7e6, time.UTC)
@@ -45,7 +59,7 @@ func TestRESTEvent(t *testing.T) {
 		"X-Forwarded-Port":  {"8080"},
 		"X-Forwarded-Proto": {"http"},
 	}
-	want := &events.APIGatewayProxyRequest{
+	want := events.APIGatewayProxyRequest{
 		Resource: "/{proxy+}", Path: "/mcp/a%2Fb", HTTPMethod: "POST",
 		Headers: map[string]string{
 			"Accept": "text/event-stream", "Host": "mcp.localhost:8080", "Mcp-Session-Id": "s1", "User-Agent": "inspector/1",
@@ -58,25 +72,21 @@ func TestRESTEvent(t *testing.T) {
 		PathParameters:                  map[string]string{"proxy": "mcp/a/b"},
 		RequestContext: events.APIGatewayProxyRequestContext{
 			AccountID: "000000000000", APIID: "api1", Stage: "dev", ResourceID: "proxy", ResourcePath: "/{proxy+}", Path: "/mcp/a%2Fb",
-			HTTPMethod: "POST", Protocol: "HTTP/1.1", DomainName: "mcp.localhost:8080", DomainPrefix: "mcp",
+			RequestID: "id", ExtendedRequestID: "extended", HTTPMethod: "POST", Protocol: "HTTP/1.1", DomainName: "mcp.localhost:8080", DomainPrefix: "mcp",
 			RequestTime: "21/Nov/2026:13:05:09 +0000", RequestTimeEpoch: 1795266309007,
 			Identity: events.APIGatewayRequestIdentity{SourceIP: "127.0.0.1", UserAgent: "inspector/1"},
 		},
 		Body: "e30=", IsBase64Encoded: true,
 	}
-	got := restEvent(r, []byte("{}"), "dev", "api1", now)
-	ids := cmpopts.IgnoreFields(events.APIGatewayProxyRequestContext{}, "RequestID", "ExtendedRequestID")
-	if diff := cmp.Diff(want, got, ids); diff != "" {
+	got := sent(t, r, []byte("{}"), RESTConfig{Stage: "dev", APIID: "api1"}, now)
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-	if len(got.RequestContext.RequestID) != 36 || got.RequestContext.ExtendedRequestID == "" {
-		t.Errorf("ids: %+v", got.RequestContext)
 	}
 }
 
 func TestRESTEventWithoutQueryHasNone(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/mcp", nil)
-	e := restEvent(r, nil, "local", "local", time.Now())
+	e := sent(t, r, nil, RESTConfig{}, time.Now())
 	if e.QueryStringParameters != nil || e.MultiValueQueryStringParameters != nil || e.Body != "" || e.IsBase64Encoded {
 		t.Errorf("%+v", e)
 	}
@@ -97,7 +107,7 @@ func TestBodyIsBase64(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", nil)
-			e := restEvent(r, []byte(tt.body), "local", "local", time.Now())
+			e := sent(t, r, []byte(tt.body), RESTConfig{}, time.Now())
 			if e.Body != tt.want || e.IsBase64Encoded != tt.coded {
 				t.Errorf("body %q, base64 %t", e.Body, e.IsBase64Encoded)
 			}
@@ -111,7 +121,8 @@ func TestABodyAndHeadersFullOfEscapesAreAnEventThatLambdaTakes(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", nil)
 	r.Header.Set("Cookie", strings.Repeat("<&\x7f", 10<<10/3))
 	body := []byte(strings.Repeat(`\"`, 2<<20))
-	payload, err := json.Marshal(restJSON{restEvent(r, body, "local", "local", time.Now())})
+	api, now := NewRESTAPI(RESTConfig{}), time.Now()
+	payload, err := json.Marshal(api.event(r, body, requestHeaders(r, now), uuid.NewString(), awsapi.NewID(), now))
 	if err != nil || len(payload) > maxEvent {
 		t.Errorf("%d bytes, Lambda takes %d: %v", len(payload), maxEvent, err)
 	}

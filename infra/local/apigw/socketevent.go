@@ -41,7 +41,7 @@ var _ sockets.Routes = SocketRoutes{}
 
 // Connect implements [sockets.Routes].
 func (r SocketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
-	e := r.connectEvent(c, req)
+	e, about := r.connectEvent(c, req)
 	answer, err := r.invoke(ctx, e)
 	status := connectStatus(answer, err)
 	if status == http.StatusOK {
@@ -54,25 +54,25 @@ func (r SocketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Req
 	case http.StatusGatewayTimeout:
 		text = textTimeout
 	}
-	return sockets.Reply{Status: status, Body: failure(text, e)}
+	return sockets.Reply{Status: status, Body: failure(text, about)}
 }
 
 // Message implements [sockets.Routes]. If the route fails, it returns API Gateway's
 // error message in place of the answer.
 func (r SocketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
-	e := r.messageEvent(c, data)
+	e, about := r.messageEvent(c, data)
 	answer, err := r.invoke(ctx, e)
 	reply, sane := routeReply(answer, err)
 	if sane {
 		return reply
 	}
 	r.Log.Warn("a WebSocket message was not handled", "connection", c.ID,
-		"request", e.RequestContext.RequestID, "status", answer.StatusCode, "error", err)
+		"request", about["requestId"], "status", answer.StatusCode, "error", err)
 	text := textInternal
 	if errors.Is(err, context.DeadlineExceeded) {
 		text = textTimeout
 	}
-	return failure(text, e)
+	return failure(text, about)
 }
 
 // Disconnect implements [sockets.Routes].
@@ -82,46 +82,46 @@ func (r SocketRoutes) Disconnect(ctx context.Context, c sockets.Conn, code int, 
 	}
 }
 
-func (r SocketRoutes) event(c sockets.Conn, route, kind string) *events.APIGatewayWebsocketProxyRequest {
+// event returns an event as API Gateway encodes it, and its member requestContext. It has
+// no empty members.
+func (r SocketRoutes) event(c sockets.Conn, route, kind string) (e, about map[string]any) {
 	now, id := time.Now(), awsapi.NewID()
-	return &events.APIGatewayWebsocketProxyRequest{
-		RequestContext: events.APIGatewayWebsocketProxyRequestContext{
-			RouteKey: route, EventType: kind, MessageDirection: "IN",
-			Stage: r.Stage, APIID: r.APIID, DomainName: c.Host,
-			ConnectionID: c.ID, ConnectedAt: c.ConnectedAt.UnixMilli(),
-			RequestID: id, ExtendedRequestID: id,
-			RequestTime: now.UTC().Format(requestTime), RequestTimeEpoch: now.UnixMilli(),
-			Identity: events.APIGatewayRequestIdentity{SourceIP: c.SourceIP, UserAgent: c.UserAgent},
-		},
+	about = map[string]any{
+		"stage": r.Stage, "requestId": id, "identity": map[string]any{"sourceIp": c.SourceIP, "userAgent": c.UserAgent},
+		"apiId": r.APIID, "connectedAt": c.ConnectedAt.UnixMilli(), "connectionId": c.ID, "domainName": c.Host,
+		"eventType": kind, "extendedRequestId": id, "messageDirection": "IN",
+		"requestTime": now.UTC().Format(requestTime), "requestTimeEpoch": now.UnixMilli(), "routeKey": route,
 	}
+	return map[string]any{"requestContext": about, "isBase64Encoded": false}, about
 }
 
 // connectEvent returns the event of $connect, the only one with the client's headers
 // and query.
-func (r SocketRoutes) connectEvent(c sockets.Conn, req *http.Request) *events.APIGatewayWebsocketProxyRequest {
-	e := r.event(c, "$connect", "CONNECT")
+func (r SocketRoutes) connectEvent(c sockets.Conn, req *http.Request) (e, about map[string]any) {
+	e, about = r.event(c, "$connect", "CONNECT")
 	h := requestHeaders(req, c.ConnectedAt)
-	e.MultiValueHeaders, e.Headers = h, lastOfEach(h)
+	e["multiValueHeaders"], e["headers"] = h, lastOfEach(h)
 	if q := req.URL.Query(); len(q) > 0 {
-		e.MultiValueQueryStringParameters, e.QueryStringParameters = q, lastOfEach(q)
+		e["multiValueQueryStringParameters"], e["queryStringParameters"] = q, lastOfEach(q)
 	}
-	return e
+	return e, about
 }
 
-func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) *events.APIGatewayWebsocketProxyRequest {
-	e := r.event(c, "$default", "MESSAGE")
-	e.RequestContext.MessageID = awsapi.NewID()
-	e.Body = string(data)
-	return e
+func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) (e, about map[string]any) {
+	e, about = r.event(c, "$default", "MESSAGE")
+	about["messageId"] = awsapi.NewID()
+	if len(data) > 0 {
+		e["body"] = string(data)
+	}
+	return e, about
 }
 
-func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) *events.APIGatewayWebsocketProxyRequest {
-	e := r.event(c, "$disconnect", "DISCONNECT")
+func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) map[string]any {
+	e, about := r.event(c, "$disconnect", "DISCONNECT")
 	// The real event has these headers instead of the client's.
-	e.Headers = map[string]string{"Host": c.Host, "x-api-key": "", "X-Forwarded-For": "", "x-restapi": ""}
-	e.MultiValueHeaders = map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
-	e.RequestContext.DisconnectStatusCode = int64(code)
-	e.RequestContext.DisconnectReason = &reason
+	h := map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
+	e["multiValueHeaders"], e["headers"] = h, lastOfEach(h)
+	about["disconnectStatusCode"], about["disconnectReason"] = code, reason
 	return e
 }
 
@@ -131,43 +131,6 @@ func lastOfEach(all map[string][]string) map[string]string {
 		m[k] = v[len(v)-1]
 	}
 	return m
-}
-
-// socketJSON encodes an event as API Gateway does, without empty members.
-type socketJSON struct {
-	*events.APIGatewayWebsocketProxyRequest
-}
-
-// MarshalJSON implements json.Marshaler.
-func (e socketJSON) MarshalJSON() ([]byte, error) {
-	c := e.RequestContext
-	about := map[string]any{
-		"stage": c.Stage, "requestId": c.RequestID,
-		"identity": map[string]any{"sourceIp": c.Identity.SourceIP, "userAgent": c.Identity.UserAgent},
-		"apiId":    c.APIID, "connectedAt": c.ConnectedAt, "connectionId": c.ConnectionID, "domainName": c.DomainName,
-		"eventType": c.EventType, "extendedRequestId": c.ExtendedRequestID, "messageDirection": c.MessageDirection,
-		"requestTime": c.RequestTime, "requestTimeEpoch": c.RequestTimeEpoch, "routeKey": c.RouteKey,
-	}
-	if c.MessageID != nil {
-		about["messageId"] = c.MessageID
-	}
-	if c.DisconnectStatusCode != 0 {
-		about["disconnectStatusCode"] = c.DisconnectStatusCode
-	}
-	if c.DisconnectReason != nil {
-		about["disconnectReason"] = c.DisconnectReason
-	}
-	all := map[string]any{"requestContext": about, "isBase64Encoded": false}
-	if len(e.Headers) > 0 {
-		all["headers"], all["multiValueHeaders"] = e.Headers, e.MultiValueHeaders
-	}
-	if len(e.QueryStringParameters) > 0 {
-		all["queryStringParameters"], all["multiValueQueryStringParameters"] = e.QueryStringParameters, e.MultiValueQueryStringParameters
-	}
-	if e.Body != "" {
-		all["body"] = e.Body
-	}
-	return json.Marshal(all)
 }
 
 // routeAnswer is the function's answer for a route, in Lambda proxy form.
@@ -193,8 +156,8 @@ func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 2
 // invoke runs one route and reads its whole answer. It returns
 // context.DeadlineExceeded if the function does not answer in time; the function runs
 // on.
-func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsocketProxyRequest) (answer routeAnswer, err error) {
-	payload, err := json.Marshal(socketJSON{event})
+func (r SocketRoutes) invoke(ctx context.Context, event map[string]any) (answer routeAnswer, err error) {
+	payload, err := json.Marshal(event)
 	if err != nil {
 		return routeAnswer{}, err
 	}
@@ -256,8 +219,8 @@ func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 	return body, len(body) <= sockets.AWS().Message
 }
 
-// failure returns the message that a client gets instead of a route's answer.
-func failure(text string, event *events.APIGatewayWebsocketProxyRequest) []byte {
-	ctx := event.RequestContext
-	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, ctx.ConnectionID, ctx.RequestID)
+// failure returns the message that a client gets instead of a route's answer. about is the
+// requestContext of its event.
+func failure(text string, about map[string]any) []byte {
+	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, about["connectionId"], about["requestId"])
 }
