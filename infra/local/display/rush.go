@@ -1,7 +1,9 @@
 package display
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,15 +63,8 @@ func (r *rush) flush(p *printer, now time.Time) {
 	if r.more == 0 {
 		return
 	}
-	names := make([]string, 0, len(r.by))
-	for name := range r.by {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if r.by[a] != r.by[b] {
-			return r.by[b] - r.by[a]
-		}
-		return strings.Compare(a, b)
+	names := slices.SortedFunc(maps.Keys(r.by), func(a, b string) int {
+		return cmp.Or(r.by[b]-r.by[a], strings.Compare(a, b))
 	})
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s %d", name, r.by[name])

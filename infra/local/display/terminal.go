@@ -101,14 +101,8 @@ func (t *Terminal) run() {
 
 // drain writes the events that wait, and the lines that are due.
 func (t *Terminal) drain() {
-	for {
-		select {
-		case e := <-t.events:
-			t.take(e)
-			continue
-		default:
-		}
-		break
+	for len(t.events) > 0 { // nobody else receives
+		t.take(<-t.events)
 	}
 	t.rush.flush(&t.printer, time.Now())
 	t.bottom.close()

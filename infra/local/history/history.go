@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,7 +102,8 @@ func (h *History) called(e journal.Event) {
 		MS: inMS(e.Duration), Woke: e.Wakes > 0, In: e.In, Out: e.Out,
 	}
 	n := counts{took: e.Duration}
-	n.durations[bin(c.MS)]++
+	bin, _ := slices.BinarySearch(Bounds[:], c.MS)
+	n.durations[bin]++
 	if c.Failed {
 		n.failed++
 	}
@@ -138,15 +140,6 @@ func (h *History) started(e journal.Event) {
 
 // inMS returns milliseconds with one digit after the point.
 func inMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())/100) / 10 }
-
-// bin returns the index in Bounds of the range of durations that ms is in.
-func bin(ms float64) int {
-	i := 0
-	for i < len(Bounds) && ms > Bounds[i] {
-		i++
-	}
-	return i
-}
 
 func (h *History) count(at time.Time, of labels, n counts) {
 	h.mu.Lock()
