@@ -102,7 +102,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.openOperators(m.servers.Load()); err != nil {
+	if err := e.renewOperators(m.servers.Load()); err != nil {
 		return err
 	}
 	m.serve(l, http.StripPrefix(secret, e.services()), nil)

@@ -237,7 +237,8 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often send tries an alarm that fails. Lambda tries an event as often.
+// handleTries is how often an alarm, or the push of what a client is owed, is tried. Lambda
+// tries an event as often.
 const handleTries = 3
 
 // send handles the event of an alarm in the background. It closes done when the event was
@@ -255,18 +256,23 @@ func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err erro
 	end := make(chan struct{})
 	in.work.Go(func() {
 		defer close(end)
-		for try := range handleTries {
-			if in.use().http.Alarm(in.ctx, *e.Alarm) == nil || in.ctx.Err() != nil {
-				return
-			}
-			select {
-			case <-time.After(time.Duration(try+1) * time.Second):
-			case <-in.ctx.Done():
-				return
-			}
-		}
+		in.retry(func() error { return in.use().http.Alarm(in.ctx, *e.Alarm) })
 	})
 	return end, nil
+}
+
+// retry calls do again after an error, up to handleTries times in all.
+func (in *inside) retry(do func() error) {
+	for try := range handleTries {
+		if do() == nil {
+			return
+		}
+		select {
+		case <-time.After(time.Duration(try+1) * time.Second):
+		case <-in.ctx.Done():
+			return
+		}
+	}
 }
 
 func (in *inside) web() http.Handler {
@@ -389,23 +395,11 @@ func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Re
 	status, protocol, body := r.in.use().socket.Connect(ctx, c.ID, req)
 	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Opened: func() {
 		for _, id := range owed {
-			r.in.work.Go(func() { r.push(id) })
+			r.in.work.Go(func() {
+				r.in.retry(func() error { return r.in.use().socket.Push(r.in.ctx, id) })
+			})
 		}
 	}}
-}
-
-// push sends a session its owed messages, and tries again after an error.
-func (r *clientRoutes) push(id session.ID) {
-	for try := range handleTries {
-		if r.in.use().socket.Push(r.in.ctx, id) == nil {
-			return
-		}
-		select {
-		case <-time.After(time.Duration(try+1) * time.Second):
-		case <-r.in.ctx.Done():
-			return
-		}
-	}
 }
 
 // Message implements [sockets.Routes].

@@ -49,27 +49,20 @@ func reloaded(changes catalog.Changes, err error) api.Reloaded {
 	return api.Reloaded{Changes: changes.String()}
 }
 
-// openOperators makes the API for operators of a machine whose functions are programs.
-// This one is for the control socket. The function programs serve another one on the
-// endpoint, which knows what a stack on AWS knows.
-func (e *emulated) openOperators(servers *catalog.Catalog) error {
-	s := wiring.Settings{Secret: e.m.folder.Secret}
-	if err := s.Read(e.m.environ.get); err != nil {
-		return err
-	}
-	var err error
-	if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits); err != nil {
-		return err
-	}
-	e.m.closers = append(e.m.closers, func(context.Context) error { return e.store.Close() })
-	return e.renewOperators(servers)
-}
-
-// renewOperators makes the API use these servers.
-func (e *emulated) renewOperators(servers *catalog.Catalog) error {
+// renewOperators makes the API for operators of a machine whose functions are programs use
+// these servers. The first time it opens the store. This API is for the control socket. The
+// function programs serve another one on the endpoint, which knows what a stack on AWS
+// knows.
+func (e *emulated) renewOperators(servers *catalog.Catalog) (err error) {
 	s := wiring.Settings{Servers: servers, Secret: e.m.folder.Secret}
 	if err := s.Read(e.m.environ.get); err != nil {
 		return err
+	}
+	if e.store == nil {
+		if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits); err != nil {
+			return err
+		}
+		e.m.closers = append(e.m.closers, func(context.Context) error { return e.store.Close() })
 	}
 	f, err := wiring.New(s, wiring.Parts{
 		Store: e.store, Fleet: e.m.boxes, Runners: e.m.relay, Clients: sockets.Clients{API: e.m.socket},
@@ -180,18 +173,8 @@ func Stored(store session.Store, name, data string) http.Handler {
 		},
 		Output: keptOutput(filepath.Join(data, LogFolder)),
 		History: api.History{
-			Calls: func(ctx context.Context, q api.CallQuery) (api.Calls, error) {
-				return past(data, func(h *history.History) (api.Calls, error) { return h.Calls(ctx, q) })
-			},
-			Series: func(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
-				return past(data, func(h *history.History) (api.Series, error) { return h.Series(ctx, q) })
-			},
-			People: func(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
-				return past(data, func(h *history.History) ([]api.Person, error) { return h.People(ctx, q) })
-			},
-			Starts: func(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
-				return past(data, func(h *history.History) ([]api.Start, error) { return h.Starts(ctx, q) })
-			},
+			Calls: past(data, (*history.History).Calls), Series: past(data, (*history.History).Series),
+			People: past(data, (*history.History).People), Starts: past(data, (*history.History).Starts),
 		},
 		Bill: func(_ context.Context, since time.Time) (api.Bill, error) {
 			b, err := bill.Read(data)
@@ -200,15 +183,18 @@ func Stored(store session.Store, name, data string) http.Handler {
 	})
 }
 
-// past reads the history in a data folder, which is empty if there is none.
-func past[T any](data string, read func(*history.History) (T, error)) (T, error) {
-	h, path := history.New(keptCalls), filepath.Join(data, HistoryFile)
-	if _, err := os.Stat(path); err == nil {
-		if err := h.Open(path); err != nil {
-			var none T
-			return none, err
+// past returns a function that reads the history in a data folder, which is empty if there
+// is none.
+func past[Q, T any](data string, read func(*history.History, context.Context, Q) (T, error)) func(context.Context, Q) (T, error) {
+	return func(ctx context.Context, q Q) (T, error) {
+		h, path := history.New(keptCalls), filepath.Join(data, HistoryFile)
+		if _, err := os.Stat(path); err == nil {
+			if err := h.Open(path); err != nil {
+				var none T
+				return none, err
+			}
+			defer func() { _ = h.Close() }() // nothing was written
 		}
-		defer func() { _ = h.Close() }() // nothing was written
+		return read(h, ctx, q)
 	}
-	return read(h)
 }
