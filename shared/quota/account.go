@@ -186,16 +186,11 @@ func (l *Limiter) look(ctx context.Context, a *account) {
 }
 
 func (l *Limiter) load(ctx context.Context, a *account) error {
-	v, err := l.store.LoadValue(ctx, accountKey(a.tenant))
-	if err != nil {
-		return err
+	v, row, err := loadRow[accountRow](ctx, l.store, accountKey(a.tenant))
+	if err == nil {
+		l.take(a, v.Rev, row)
 	}
-	var row accountRow
-	if len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
-		row = accountRow{} // the next write replaces it
-	}
-	l.take(a, v.Rev, row)
-	return nil
+	return err
 }
 
 func (l *Limiter) take(a *account, rev int64, row accountRow) {

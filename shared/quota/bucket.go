@@ -254,17 +254,24 @@ func (r *rates) giveBack(ctx context.Context, store session.Values, needs []need
 }
 
 func (r *rates) load(ctx context.Context, store session.Values) error {
-	v, err := store.LoadValue(ctx, r.key)
+	v, row, err := loadRow[ratesRow](ctx, store, r.key)
 	if err != nil {
 		return err
-	}
-	var row ratesRow
-	if len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
-		row = ratesRow{} // the next write replaces it
 	}
 	r.known, r.rev, r.row = true, v.Rev, row
 	r.ahead = max(r.ahead, time.UnixMicro(row.Now).Sub(r.clock()))
 	return nil
+}
+
+// loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces
+// it.
+func loadRow[T any](ctx context.Context, store session.Values, key session.ValueKey) (v session.Value, row T, err error) {
+	v, err = store.LoadValue(ctx, key)
+	if err == nil && len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
+		var none T
+		row = none
+	}
+	return v, row, err
 }
 
 // save writes the row. After an error, the next fill reads it again.

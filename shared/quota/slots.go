@@ -53,7 +53,7 @@ func (l *Limiter) takeSlot(ctx context.Context, key session.ValueKey, s slot, mo
 
 func (l *Limiter) trySlot(ctx context.Context, key session.ValueKey, s slot, most int) (ok bool, err error) {
 	for tries := range maxTries {
-		v, slots, err := l.slots(ctx, key)
+		v, slots, err := loadRow[[]slot](ctx, l.store, key)
 		if err != nil {
 			return false, err
 		}
@@ -79,7 +79,7 @@ func (l *Limiter) trySlot(ctx context.Context, key session.ValueKey, s slot, mos
 // freeSlot forgets a call that has not begun. If it cannot, the slot is free after slotFree.
 func (l *Limiter) freeSlot(ctx context.Context, key session.ValueKey, stream session.StreamID) {
 	for tries := range maxTries {
-		v, slots, err := l.slots(ctx, key)
+		v, slots, err := loadRow[[]slot](ctx, l.store, key)
 		if err != nil {
 			return
 		}
@@ -88,18 +88,6 @@ func (l *Limiter) freeSlot(ctx context.Context, key session.ValueKey, stream ses
 			return
 		}
 	}
-}
-
-func (l *Limiter) slots(ctx context.Context, key session.ValueKey) (session.Value, []slot, error) {
-	v, err := l.store.LoadValue(ctx, key)
-	if err != nil {
-		return v, nil, err
-	}
-	var slots []slot
-	if len(v.Data) > 0 && json.Unmarshal(v.Data, &slots) != nil {
-		slots = nil // the next write replaces it
-	}
-	return v, slots, nil
 }
 
 func (l *Limiter) saveSlots(ctx context.Context, v session.Value, slots []slot) error {
