@@ -47,7 +47,7 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	if got := may(access); got != "read" {
 		t.Error("with a token of the old rules:", got)
 	}
-	status, got := s.token(url.Values{"grant_type": {"refresh_token"}, "client_id": {client}, "refresh_token": {refresh}})
+	status, got := s.token(refreshing(client, refresh))
 	if status != http.StatusOK {
 		t.Fatal(status, got)
 	}

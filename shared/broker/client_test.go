@@ -119,7 +119,7 @@ func cursor() []string {
 
 func TestA39AHundredThousandRegistrationsStoreNothing(t *testing.T) {
 	s := newSite(t, storetest.SQLite, func(c *broker.Config) { c.Log = nil })
-	function := s.handler()
+	function := s.broker()
 	body := `{"redirect_uris":["` + strings.Join(cursor(), `","`) + `"]}`
 	for range 100_000 {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, at+"/register", strings.NewReader(body))

@@ -74,7 +74,7 @@ func (s *sim) send(c *simCode, f url.Values) {
 		}()
 		r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, at+"/token", strings.NewReader(f.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		s.site.handler().ServeHTTP(w, r)
+		s.site.broker().ServeHTTP(w, r)
 	}()
 	crashed := s.in <= 0 && s.armed
 	s.in, s.armed = 0, false

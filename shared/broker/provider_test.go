@@ -211,7 +211,7 @@ func TestA34AnswersOfTheProviderThatAreNotGood(t *testing.T) {
 		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
 		own := i.key
 		i.key = other
-		s.handler()
+		s.broker()
 		b := s.browser()
 		b.outside = i.login()
 		if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("code") == "" {

@@ -62,11 +62,11 @@ func newSite(t *testing.T, open storetest.Open, change func(*broker.Config)) *si
 	if change != nil {
 		change(&s.config)
 	}
-	s.handler()
+	s.broker()
 	return s
 }
 
-func (s *site) handler() http.Handler {
+func (s *site) broker() *broker.Broker {
 	s.t.Helper()
 	b, err := broker.New(s.config)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *site) do(method, target string, f url.Values, header http.Header) *repl
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	w := httptest.NewRecorder()
-	s.handler().ServeHTTP(w, r)
+	s.broker().ServeHTTP(w, r)
 	return replied(w)
 }
 
@@ -178,7 +178,7 @@ func (s *site) post(path, body string) *reply {
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.config.PublicURL+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	s.handler().ServeHTTP(w, r)
+	s.broker().ServeHTTP(w, r)
 	return replied(w)
 }
 

@@ -53,15 +53,6 @@ func (b *browser) visits(server, page, name string) string {
 	return b.open(http.MethodGet, to, nil).Header.Get("Location")
 }
 
-func (s *site) broker() *broker.Broker {
-	s.t.Helper()
-	b, err := broker.New(s.config)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return b
-}
-
 func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, storetest.SQLite, nil)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
@@ -41,10 +40,7 @@ func dial(t testing.TB) *dynamodb.Client {
 // client returns a client; transport may be nil.
 func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
 	return dynamodb.New(dynamodb.Options{
-		Region: "us-east-1", BaseEndpoint: &url, HTTPClient: transport,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: "local", SecretAccessKey: "local"}, nil
-		}),
+		Region: "us-east-1", BaseEndpoint: &url, HTTPClient: transport, Credentials: Keys{ID: "local", Secret: "local"},
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -200,21 +199,6 @@ func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	save(time.Now().Add(-5*day), 10*day)
 	if left := time.Until(deleted()); left < 16*day || left > 18*day {
 		t.Errorf("the tail is deleted in %s, want the life of the session and 7 days", left)
-	}
-}
-
-func TestAHoleEndsAPageAndIsTheGapOfTheNext(t *testing.T) {
-	s := open(t, Options{})
-	hole := aBatch(3, "3")
-	hole.Expires = time.Now().Add(-time.Minute)
-	add(t, s, aBatch(1, "1", "2"), hole, aBatch(4, "4"))
-	got, p := indexes(t, s, "r1", 0, 10)
-	if diff := cmp.Diff([]session.Index{1, 2}, got); diff != "" || !p.More || p.Gap {
-		t.Errorf("events %v, more %t, gap %t, want what is before the hole, and more", got, p.More, p.Gap)
-	}
-	got, p = indexes(t, s, "r1", 2, 10)
-	if diff := cmp.Diff([]session.Index{4}, got); diff != "" || p.More || !p.Gap {
-		t.Errorf("events %v, more %t, gap %t, want what is behind the hole, and a gap", got, p.More, p.Gap)
 	}
 }
 

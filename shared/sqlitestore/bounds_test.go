@@ -358,14 +358,6 @@ func TestTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
 	same(t, "batches of a session that is gone", count(t, s, "events"), 0)
 }
 
-func TestExpiredRequestStreamCanBeginAnew(t *testing.T) {
-	s := fresh(t)
-	old := batch("r1", 1, `old`)
-	old.Expires = time.Now().Add(-time.Hour)
-	put(t, s, old, batch("r1", 1, `new`))
-	same(t, "event", string(read(t, s, "r1", 0).Events[0].Raw), "new")
-}
-
 func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	s := fresh(t)
 	created := time.Now().UTC()

@@ -61,18 +61,6 @@ func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
 	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 2, 5000})
 }
 
-func TestDataSurvivesClose(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	s := open(t, path)
-	put(t, s, batch("r", 1, `1`))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = open(t, path)
-	defer func() { _ = s.Close() }()
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
-}
-
 // execute runs SQL on a file without the store.
 func execute(t *testing.T, path, query string) {
 	t.Helper()

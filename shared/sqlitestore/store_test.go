@@ -100,32 +100,6 @@ func wantCode(t testing.TB, what string, err error, code session.Code) {
 	}
 }
 
-func TestAppendRefusesWhatIsNoBatch(t *testing.T) {
-	s := fresh(t)
-	for _, c := range []struct {
-		name  string
-		batch session.Batch
-		code  session.Code
-	}{
-		{"no events", batch("r", 1), session.Invalid},
-		{"index 0", batch("r", 0, `1`), session.Invalid},
-		{"index below 0", batch("r", -1, `1`), session.Invalid},
-		{"a line feed in an event", batch("r", 1, `1`, "{\n}"), session.Invalid},
-		{"1,001 events", batch("r", 1, strings.Split(strings.Repeat("1 ", 1000)+"1", " ")...), session.TooLarge},
-		{"more than 16 MiB", batch("r", 1, strings.Repeat("x", 8<<20), strings.Repeat("x", 8<<20+1)), session.TooLarge},
-	} {
-		wantCode(t, c.name, s.Append(t.Context(), c.batch), c.code)
-	}
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index(nil))
-}
-
-func TestAppendKeepsAnEventWithoutBytes(t *testing.T) {
-	s := fresh(t)
-	put(t, s, batch("r", 1, ""), batch("r", 2, "", "3", ""))
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1, 2, 3, 4})
-	same(t, "the third", string(read(t, s, "r", 2).Events[0].Raw), "3")
-}
-
 func TestReadBoundsAPageInBytes(t *testing.T) {
 	s := fresh(t)
 	mib := strings.Repeat("x", 1<<20)
@@ -142,19 +116,6 @@ func TestReadBoundsAPageInBytes(t *testing.T) {
 		pages = append(pages, len(p.Events))
 	}
 	same(t, "events of the pages", pages, []int{16, 16, 8})
-}
-
-func TestAHoleIsNeverInsideAPage(t *testing.T) {
-	s := fresh(t)
-	gone := batch("r", 3, `3`, `4`)
-	gone.Expires = time.Now().Add(-time.Hour)
-	put(t, s, batch("r", 1, `1`, `2`), gone, batch("r", 5, `5`))
-	p := read(t, s, "r", 0)
-	same(t, "events before the hole", indexes(p), []session.Index{1, 2})
-	same(t, "More and Gap", []bool{p.More, p.Gap}, []bool{true, false})
-	p = read(t, s, "r", 2)
-	same(t, "events after the hole", indexes(p), []session.Index{5})
-	same(t, "More and Gap", []bool{p.More, p.Gap}, []bool{false, true})
 }
 
 // FuzzEvents splits its input at zero bytes into events.
@@ -191,19 +152,4 @@ func FuzzEvents(f *testing.F) {
 func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {
 	p := session.Part{Box: "b", Frame: "f", Data: make([]byte, 128<<10+1), Expires: time.Now().Add(time.Hour)}
 	wantCode(t, "PutPart", fresh(t).PutPart(t.Context(), p), session.TooLarge)
-}
-
-func TestNoExpiryMeansNever(t *testing.T) {
-	s := fresh(t)
-	if err := s.Create(t.Context(), session.Session{ID: "s1"}); err != nil {
-		t.Fatal(err)
-	}
-	got, _, err := s.Load(t.Context(), "s1", "b")
-	if err != nil || !got.Expires.IsZero() {
-		t.Fatalf("expires %s, error %v", got.Expires, err)
-	}
-	b := batch("r", 1, `1`)
-	b.Expires = time.Time{}
-	put(t, s, b)
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
 }
