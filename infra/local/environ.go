@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,8 @@ func (e environ) get(name string) string { return e.only(name)[name] }
 func (e environ) only(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range e {
-		name, value, _ := strings.Cut(kv, "=")
-		for _, n := range names {
-			if n == name {
-				env[name] = value
-			}
+		if name, value, _ := strings.Cut(kv, "="); slices.Contains(names, name) {
+			env[name] = value
 		}
 	}
 	return env

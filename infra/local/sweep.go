@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -49,15 +50,7 @@ func tasksOf(ctx context.Context, m *machine) ([]fleet.Status, error) {
 
 func (m *machine) boxesRun(ctx context.Context) bool {
 	tasks, err := tasksOf(ctx, m)
-	if err != nil {
-		return false
-	}
-	for _, t := range tasks {
-		if t.State != fleet.Stopped {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(tasks, func(t fleet.Status) bool { return t.State != fleet.Stopped })
 }
 
 // callsWait reports whether the store has work for a sweep. That may be a call of a

@@ -2,9 +2,11 @@ package meter
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // prices.json
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 )
 
@@ -51,10 +53,7 @@ func (p Prices) With(file []byte) (Prices, error) {
 	known := map[string]bool{}
 	var u Units
 	u.each(func(name string, _ *float64) { known[name] = true })
-	all := map[string]Price{}
-	for name, price := range p.USD {
-		all[name] = price
-	}
+	all := maps.Clone(p.USD)
 	for name, price := range own.USD {
 		if !known[name] {
 			return Prices{}, fmt.Errorf("the prices have %q, which is nothing that is billed", name)
@@ -62,15 +61,10 @@ func (p Prices) With(file []byte) (Prices, error) {
 		if !(price.USD >= 0) || !(price.For > 0) || math.IsInf(price.USD, 1) {
 			return Prices{}, fmt.Errorf(`%q has no valid price; want "usd" of 0 or more and "for" above 0`, name)
 		}
-		if price.What == "" {
-			price.What = all[name].What
-		}
+		price.What = cmp.Or(price.What, all[name].What)
 		all[name] = price
 	}
-	if own.Region == "" {
-		own.Region = p.Region
-	}
-	own.USD = all
+	own.Region, own.USD = cmp.Or(own.Region, p.Region), all
 	return own, nil
 }
 

@@ -103,16 +103,19 @@ func (all Connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) onConnection(w http.ResponseWriter, r *http.Request, id string) {
-	c, _ := a.find(id)
-	switch r.Method {
-	case http.MethodPost:
+	c, open := a.find(id)
+	switch {
+	case r.Method == http.MethodPost:
 		a.post(w, r, c)
-	case http.MethodGet:
-		describe(w, c)
-	case http.MethodDelete:
-		remove(w, c)
-	default:
+	case r.Method != http.MethodGet && r.Method != http.MethodDelete:
 		awsapi.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+	case !open:
+		gone(w)
+	case r.Method == http.MethodGet:
+		describe(w, c)
+	default:
+		c.shut(closedByPost)
+		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
@@ -142,10 +145,6 @@ func (a *API) post(w http.ResponseWriter, r *http.Request, c *wsConn) {
 }
 
 func describe(w http.ResponseWriter, c *wsConn) {
-	if c == nil {
-		gone(w)
-		return
-	}
 	type identity struct {
 		SourceIP  string `json:"sourceIp"`
 		UserAgent string `json:"userAgent"`
@@ -166,15 +165,6 @@ func describe(w http.ResponseWriter, c *wsConn) {
 }
 
 func milliseconds(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
-
-func remove(w http.ResponseWriter, c *wsConn) {
-	if c == nil {
-		gone(w)
-		return
-	}
-	c.shut(closedByPost)
-	w.WriteHeader(http.StatusNoContent)
-}
 
 // isSigned reports whether the request has the parts of a Signature Version 4.
 func isSigned(r *http.Request) bool {
