@@ -112,7 +112,7 @@ func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, err := c.call("echo", `{"text":"hello"}`); err != nil || !strings.Contains(string(all[len(all)-1].Result), "hello") {
-		t.Errorf("the tool said %s, %v", all, err)
+		t.Errorf("the tool said %v, %v", all, err)
 	}
 	conn, _, err := websocket.Dial(t.Context(), socket, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPClient: web}) //nolint:bodyclose // the library closes it
 	if err != nil {

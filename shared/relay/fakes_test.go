@@ -73,7 +73,7 @@ func newSealer(t testing.TB) *relayhost.Sealer {
 }
 
 // hostOver returns the configuration of a host whose boxes get no settings.
-func hostOver(t testing.TB, store session.Store, posts relayhost.Poster, boxes fleet.Fleet) relayhost.Config {
+func hostOver(t testing.TB, store session.Store, posts session.Poster, boxes fleet.Fleet) relayhost.Config {
 	t.Helper()
 	return relayhost.Config{
 		Store: store, Sealer: newSealer(t), Poster: posts, Fleet: boxes,

@@ -158,9 +158,10 @@ func decode(kind Type, head, payload []byte) (Frame, error) {
 		f, err := read[Snapshot](head)
 		f.Op = kind
 		return f, err
-	}
-	if read := plainly[kind]; read != nil {
-		return read(head)
+	default:
+		if read := plainly[kind]; read != nil {
+			return read(head)
+		}
 	}
 	_, err := read[struct{}](head)
 	return Other{kind}, err
