@@ -113,10 +113,7 @@ func signedIn(t *testing.T, base, server, name, groups string) string {
 func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	t.Parallel()
 	const hiddenTool = "pid"
-	program, err := modern()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := modern(t)
 	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}})
 	text, err := os.ReadFile(m.servers)
 	if err != nil {
@@ -158,10 +155,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 // and in the environment and the arguments of no process. Functions and boxes are programs here.
 func TestE2ETokenIsNowhere(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}}).asPrograms()
 	address := freePort(t)
 	m.start("--listen", address, "--access", "oauth")

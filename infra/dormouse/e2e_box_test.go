@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,26 +17,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// rogue is the program in testdata/rogue, built once.
-var rogue = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(stdioFolder, "rogue")
-	build := exec.Command("go", "build", "-o", path, "./testdata/rogue")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build testdata/rogue: %w: %s", err, out)
-	}
-	return path, err
-})
-
 // rogues returns a machine that hosts the rogue server under some names, each with
 // its x-dormouse.box and flags.
 func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
 	t.Helper()
-	program, err := rogue()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := rogue(t)
 	file := map[string]any{}
 	for name, box := range boxes {
 		file[name] = map[string]any{

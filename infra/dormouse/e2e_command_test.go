@@ -162,10 +162,7 @@ func (m *machine) refusal(url string) (status int, body string) {
 
 func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{
 		"script":  map[string]any{"command": "sh", "args": []string{"mine.sh"}},
 		"program": map[string]any{"command": "./bin/mine"},

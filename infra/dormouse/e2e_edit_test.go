@@ -35,10 +35,7 @@ func (m *machine) does(verb string, args ...string) string {
 func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	said := m.does("add", "one", "-e", "SECRET=hunter2", "--", program, "-name", "one")
 	if !strings.Contains(said, "added one") || !strings.Contains(said, ": 1 tool in ") || strings.Contains(said, "hunter2") {
 		t.Errorf("add said %s", said)
@@ -79,10 +76,7 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 // from the record too: for all principals, in all tenants that have keys.
 func TestE2EAddedServerAnswersAllTenantsWithoutAProcess(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := newMachine(t, servers{"zero": nil})
 	m.start("--access", "keys")
 	keys := map[string]string{
@@ -117,10 +111,7 @@ func TestE2EAddedServerAnswersAllTenantsWithoutAProcess(t *testing.T) {
 func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m.does("add", "one", "--", program, "-name", "one")
 	m.start()
 	if said := m.does("call", "one", "echo", "text=hi"); !strings.HasPrefix(said, "hi\n") {
@@ -135,10 +126,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 		t.Run(access, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, servers{"one": nil})
-			program, err := stdio()
-			if err != nil {
-				t.Fatal(err)
-			}
+			program := stdio(t)
 			m.start(append(sleepy(), "--access", access)...)
 			if said := m.does("add", "two", "--", program, "-name", "two"); !strings.Contains(said, "added two 1: 1 tool in ") {
 				t.Errorf("add said %s", said)
@@ -171,10 +159,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 func TestE2EImportedServersAreHosted(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	theirs := t.TempDir()
 	for name, text := range map[string]string{
 		".vscode/mcp.json": `{

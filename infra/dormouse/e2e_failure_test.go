@@ -22,10 +22,7 @@ const slowStart = time.Minute
 
 func TestE2EBrokenServers(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	run := func(flags ...string) map[string]any { return map[string]any{"command": program, "args": flags} }

@@ -21,10 +21,7 @@ import (
 // is the test server, whose calls go to a file and may take eight seconds.
 func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
 	t.Helper()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	log = filepath.Join(t.TempDir(), "calls")
 	file := map[string]any{}
 	for _, name := range names {

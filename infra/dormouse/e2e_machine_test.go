@@ -37,15 +37,30 @@ const (
 	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
 )
 
-// stdio is the program in testdata/stdio, built once.
-var stdio = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(stdioFolder, "stdio")
-	out, err := exec.Command("go", "build", "-o", path, "./testdata/stdio").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build testdata/stdio: %w: %s", err, out)
+// These functions return the programs of testdata. modern is a server of 2026-07-28 only.
+var stdio, rogue, modern = built("stdio"), built("rogue"), built("modern")
+
+// built returns a function that returns a program of testdata, which is built once.
+func built(name string) func(*testing.T) string {
+	build := sync.OnceValues(func() (string, error) {
+		path := filepath.Join(stdioFolder, name)
+		cmd := exec.Command("go", "build", "-o", path, "./testdata/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("build testdata/%s: %w: %s", name, err, out)
+		}
+		return path, err
+	})
+	return func(t *testing.T) string {
+		t.Helper()
+		path, err := build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	return path, err
-})
+}
 
 // stdioFolder is set by TestMain before any test runs.
 var stdioFolder string
@@ -69,6 +84,16 @@ func TestMain(m *testing.M) {
 
 // servers holds the flags of the test server by name, for mcpServers.
 type servers map[string][]string
+
+// file returns mcpServers.
+func (s servers) file(t *testing.T) map[string]any {
+	t.Helper()
+	file := map[string]any{}
+	for name, flags := range s {
+		file[name] = map[string]any{"command": stdio(t), "args": append([]string{"-name", name}, flags...)}
+	}
+	return file
+}
 
 // machine is a dormouse run with a data folder of its own. A test may start it again after
 // it has ended.
@@ -98,15 +123,7 @@ type machine struct {
 // newMachine returns a machine that hosts these servers. It is not started.
 func newMachine(t *testing.T, hosted servers) *machine {
 	t.Helper()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := map[string]any{}
-	for name, flags := range hosted {
-		file[name] = map[string]any{"command": program, "args": append([]string{"-name", name}, flags...)}
-	}
-	return machineOf(t, file)
+	return machineOf(t, hosted.file(t))
 }
 
 // machineOf returns a machine with the given content of mcpServers. It is not

@@ -7,34 +7,19 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// modern is the program in testdata/modern, a server of 2026-07-28 only, built once.
-var modern = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(stdioFolder, "modern")
-	out, err := exec.Command("go", "build", "-o", path, "./testdata/modern").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build testdata/modern: %w: %s", err, out)
-	}
-	return path, err
-})
-
 // modernMachine returns a machine that hosts the program modern. It also returns the
 // files that get a line for each run of a tool, and for each start.
 func modernMachine(t *testing.T) (m *machine, calls, starts string) {
 	t.Helper()
-	program, err := modern()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := modern(t)
 	folder := t.TempDir()
 	calls, starts = filepath.Join(folder, "calls"), filepath.Join(folder, "starts")
 	m = machineOf(t, map[string]any{"booking": map[string]any{"command": program, "args": []string{"-calls", calls, "-starts", starts}}})

@@ -34,10 +34,7 @@ func namesIn(t *testing.T, list json.RawMessage) (names []string) {
 
 func TestE2EOneAddressForAllServers(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{
 		"one":    map[string]any{"command": program, "args": []string{"-name", "one"}},
 		"two":    map[string]any{"command": program, "args": []string{"-name", "two"}},

@@ -33,10 +33,7 @@ exit 1
 // U-15: the reason why a server cannot be used is one text, wherever it is read.
 func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	hanging := map[string]any{"command": program, "args": []string{"-hang", "-stderr", "waiting for a license\n"}, "x-dormouse": map[string]any{"startup_timeout_sec": 1}}
 	m := machineOf(t, map[string]any{
 		"absent": map[string]any{"command": "no-such-program-anywhere"},
@@ -150,10 +147,7 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 // The reason of a failed start stays in the list when the box of the server sleeps.
 func TestE2EFailedStartIsListedWhileItsBoxSleeps(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{"exits": map[string]any{"command": program, "args": []string{"-stderr", "no license found\n", "-exit", "3"}}})
 	m.start(sleepy()...)
 	m.refusal(m.urls["exits"])

@@ -28,15 +28,7 @@ const takenWithin = 5 * time.Second
 // name. It returns the event that says what has changed.
 func (m *machine) save(hosted servers) event {
 	m.t.Helper()
-	program, err := stdio()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	file := map[string]any{}
-	for name, flags := range hosted {
-		file[name] = map[string]any{"command": program, "args": append([]string{"-name", name}, flags...)}
-	}
-	return m.saveFile(file)
+	return m.saveFile(hosted.file(m.t))
 }
 
 // saveFile is save with the whole content of mcpServers.
@@ -246,10 +238,7 @@ func TestE2EReloadOfATimeoutKeepsTheProcess(t *testing.T) {
 	m.start()
 	c := m.session("one")
 	was := c.whoami().PID
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	e := m.saveFile(map[string]any{"one": map[string]any{"command": program, "args": []string{"-name", "one"}, "x-dormouse": map[string]any{"tool_timeout_sec": 7}}})
 	if strings.Join(e.Changed, " ") != "one" || !strings.Contains(e.Detail, "timeouts") {
 		t.Errorf("the event is %+v", e)
@@ -264,10 +253,7 @@ func TestE2EReloadOfATimeoutKeepsTheProcess(t *testing.T) {
 
 func TestE2EReloadOfDotEnv(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{
 		"uses":  map[string]any{"command": program, "args": []string{"-name", "uses", "-stderr", "${WORD}"}},
 		"other": map[string]any{"command": program, "args": []string{"-name", "other"}},

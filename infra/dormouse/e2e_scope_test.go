@@ -15,10 +15,7 @@ import (
 // its x-dormouse.box and flags.
 func boxesOf(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
 	t.Helper()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	file := map[string]any{}
 	for name, box := range boxes {
 		file[name] = map[string]any{

@@ -46,10 +46,7 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	project := t.TempDir()
 	for _, folder := range []string{".vscode", "bin"} {
 		if err := os.Mkdir(filepath.Join(project, folder), 0o700); err != nil {

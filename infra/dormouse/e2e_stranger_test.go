@@ -19,10 +19,7 @@ import (
 // what to type next.
 func TestE2EStrangerFindsTheBrokenServerAndCallsATool(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	begun := time.Now()
 	m := machineOf(t, map[string]any{
 		"first":  map[string]any{"command": program, "args": []string{"-name", "first"}},

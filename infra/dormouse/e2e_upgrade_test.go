@@ -205,14 +205,8 @@ func rollingMachine(t *testing.T, folder string) *rolling {
 // file of its name.
 func hostedForUpgrades(t *testing.T, calls string) map[string]any {
 	t.Helper()
-	legacy, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
-	later, err := modern()
-	if err != nil {
-		t.Fatal(err)
-	}
+	legacy := stdio(t)
+	later := modern(t)
 	file := map[string]any{}
 	for _, name := range []string{"awake", "asleep", "socket"} {
 		file[name] = map[string]any{"command": legacy, "args": []string{"-name", name, "-calls", filepath.Join(calls, name)}}

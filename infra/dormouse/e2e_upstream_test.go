@@ -93,10 +93,7 @@ func hiddenFields(body string) url.Values {
 // The value of ada is set by the operator; bob sets his own on the page.
 func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	t.Parallel()
-	program, err := stdio()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := stdio(t)
 	m := machineOf(t, map[string]any{"acts": map[string]any{
 		"command": program, "args": []string{"-name", "acts"}, "env": map[string]string{"ACTS_AS": "${principal:notes}"},
 	}})
