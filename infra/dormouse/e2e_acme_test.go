@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -80,14 +81,14 @@ func (a *authority) root(m *machine) *x509.CertPool {
 	a.t.Helper()
 	client, pool := trusting(a.pool, ""), x509.NewCertPool()
 	m.eventually(patience, "the authority answers", func() bool {
-		res, err := client.Get("https://" + a.management + "/roots/0") //nolint:noctx // fetch asks again
+		res, err := client.Get("https://" + a.management + "/roots/0") //nolint:noctx // web asks again
 		if err != nil {
 			return false
 		}
 		_ = res.Body.Close()
 		return true
 	})
-	text := fetch(a.t, client, "https://"+a.management+"/roots/0").body
+	text := web(a.t, client, http.MethodGet, "https://"+a.management+"/roots/0", "", nil).text
 	if !pool.AppendCertsFromPEM([]byte(text)) {
 		a.t.Fatalf("the authority has no root: %s", text)
 	}
@@ -113,17 +114,17 @@ func TestE2EACMEGetsACertificateAndKeepsIt(t *testing.T) {
 	if info, err := os.Stat(kept); err != nil || info.Mode().Perm() != fs.FileMode(0o600) {
 		t.Errorf("the file with the key: %v, %v", info.Mode(), err)
 	}
-	web := trusting(root, a.encoded)
+	browser := trusting(root, a.encoded)
 	c := m.client("secure")
-	c.http = web
+	c.http = browser
 	if err := c.open(params); err != nil {
 		t.Fatal(err)
 	}
-	if res := fetch(t, trusting(root, a.plain), "http://dormouse.test/secure/mcp"); res.location != endpoint {
-		t.Errorf("without HTTPS: %d to %q", res.status, res.location)
+	if res := web(t, trusting(root, a.plain), http.MethodGet, "http://dormouse.test/secure/mcp", "", nil); res.header.Get("Location") != endpoint {
+		t.Errorf("without HTTPS: %d to %q", res.status, res.header.Get("Location"))
 	}
 	// Another name gets no certificate: each would be a request to the authority.
-	if _, err := web.Get("https://other.test/healthz"); err == nil { //nolint:noctx,bodyclose // it must fail
+	if _, err := browser.Get("https://other.test/healthz"); err == nil { //nolint:noctx,bodyclose // it must fail
 		t.Error("another name got a certificate")
 	}
 	_ = a.pebble.Process.Kill()
@@ -131,7 +132,7 @@ func TestE2EACMEGetsACertificateAndKeepsIt(t *testing.T) {
 	m.ended(patience)
 	m.start(flags...)
 	next := m.again(c, "secure")
-	next.http = web
+	next.http = browser
 	if _, err := next.call("echo", `{"text":"hello"}`); err != nil {
 		t.Errorf("after a restart without the authority: %v", err)
 	}

@@ -7,10 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"html"
-	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -20,35 +17,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// page is an answer over HTTP.
-type page struct {
-	status int
-	header http.Header
-	text   string
-	to     *url.URL // of a redirect, or nil
-}
-
-// web sends a request.
-func web(t *testing.T, client *http.Client, method, at, body string, header http.Header) page {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header = header
-	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // it was read
-	text, err := io.ReadAll(res.Body)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Fatal(err)
-	}
-	to, _ := res.Location() // most answers are no redirects
-	return page{res.StatusCode, res.Header, string(text), to}
-}
 
 // signedIn registers a client, signs a user in on the pages of the development sign-in,
 // and returns the access token.
@@ -97,9 +65,9 @@ func signedIn(t *testing.T, base, server, name, groups string) string {
 		if action == nil {
 			t.Fatal(here)
 		}
-		fields = url.Values{"answer": {"allow"}, "name": {name}, "groups": {groups}}
-		for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(here.text, -1) {
-			fields.Set(m[1], html.UnescapeString(m[2]))
+		fields = hiddenFields(here.text)
+		for field, value := range map[string]string{"answer": "allow", "name": name, "groups": groups} {
+			fields.Set(field, value)
 		}
 		method, at = http.MethodPost, base+action[1] // the pages name paths
 	}
@@ -128,8 +96,8 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	for _, round := range []string{"at first", "again"} {
 		for name, groups := range map[string]string{"ada": "eng", "root": "admins,eng"} {
 			token := signedIn(t, base, "one", name, groups)
-			header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Authorization": {"Bearer " + token}}
-			opened := web(t, http.DefaultClient, http.MethodPost, m.urls["one"], `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`, header)
+			header := usual("Authorization", "Bearer "+token)
+			opened := web(t, http.DefaultClient, http.MethodPost, m.urls["one"], initialize, header)
 			if opened.status != http.StatusOK {
 				t.Fatal(opened)
 			}

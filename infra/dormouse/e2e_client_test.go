@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,9 @@ const patience = 2 * time.Minute
 
 // params are a usual client's initialize parameters.
 const params = `{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`
+
+// initialize is the request with these parameters.
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`
 
 // client is one MCP client of one server, on plain HTTP. All its methods except open
 // return errors, so that any goroutine may call them.
@@ -340,6 +344,48 @@ func failureOf(m wire.Message) (f failure, err error) {
 		return f, fmt.Errorf("no error: %s", m.Raw)
 	}
 	return f, json.Unmarshal(m.Error, &f)
+}
+
+// page is an answer over HTTP.
+type page struct {
+	status int
+	header http.Header
+	text   string
+	to     *url.URL // of a redirect, or nil
+}
+
+// web sends a request and reads the whole answer. The header Host names a host that is not
+// that of the address.
+func web(t *testing.T, client *http.Client, method, at, body string, header http.Header) page {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header, r.Host = header, header.Get("Host")
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, _ := res.Location() // most answers are no redirects
+	return page{res.StatusCode, res.Header, string(text), to}
+}
+
+// usual returns the headers of a client of Streamable HTTP. More come in pairs, of which
+// those with an empty value are left out.
+func usual(more ...string) http.Header {
+	header := http.Header{"Content-Type": {wire.MediaJSON}, "Accept": {wire.MediaJSON + ", " + wire.MediaSSE}}
+	for i := 0; i < len(more); i += 2 {
+		if more[i+1] != "" {
+			header.Set(more[i], more[i+1])
+		}
+	}
+	return header
 }
 
 // proxy passes a client's connections on, and cuts them at the test's command.

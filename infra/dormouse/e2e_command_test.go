@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -143,21 +142,8 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 // refusal returns the answer to an initialize that the server refuses.
 func (m *machine) refusal(url string) (status int, body string) {
 	m.t.Helper()
-	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // all of it is read
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	answer := web(m.t, http.DefaultClient, http.MethodPost, url, initialize, usual())
+	return answer.status, answer.text
 }
 
 func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
@@ -224,19 +210,9 @@ func TestE2EBehindAReverseProxy(t *testing.T) {
 		"mcp.example.com:443": {200, `"serverInfo"`},
 		"other.example.com":   {403, "other.example.com is not served: start with --public-url https://other.example.com"},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/one/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Host, r.Header = host, http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(res.Body)
-		_ = res.Body.Close() // all of it is read
-		if err != nil || res.StatusCode != want.status || !strings.Contains(string(text), want.says) {
-			t.Errorf("Host %s: %d %s, %v", host, res.StatusCode, text, err)
+		got := web(t, http.DefaultClient, http.MethodPost, "http://"+address+"/one/mcp", initialize, usual("Host", host))
+		if got.status != want.status || !strings.Contains(got.text, want.says) {
+			t.Errorf("Host %s: %d %s", host, got.status, got.text)
 		}
 	}
 	m.await(patience, "the terminal says what to do", func(e event) bool {

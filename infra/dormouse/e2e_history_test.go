@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"strings"
@@ -15,26 +14,12 @@ import (
 // get returns the status and the body of a page of the endpoint.
 func get(t *testing.T, url, key, host string) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	header := http.Header{"Host": {host}}
 	if key != "" {
-		req.Header.Set("Authorization", "Bearer "+key)
+		header.Set("Authorization", "Bearer "+key)
 	}
-	if host != "" {
-		req.Host = host
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	answer := web(t, http.DefaultClient, http.MethodGet, url, "", header)
+	return answer.status, answer.text
 }
 
 func TestE2ECallsAreListedAndCounted(t *testing.T) {
@@ -114,21 +99,8 @@ func consoleIsOpened(t *testing.T, m *machine) {
 	}
 	browser := &http.Client{Jar: jar}
 	ask := func(path string) (int, string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Dormouse-Console", "1")
-		res, err := browser.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = res.Body.Close() }()
-		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(text)
+		answer := web(t, browser, http.MethodGet, path, "", http.Header{"X-Dormouse-Console": {"1"}})
+		return answer.status, answer.text
 	}
 	if status, _ := ask(url + "/console/api/v1/servers"); status != http.StatusUnauthorized {
 		t.Errorf("the API without a cookie: %d", status)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // keys runs dormouse keys on the data of this machine and returns the output.
@@ -33,26 +34,14 @@ func (m *machine) keys(verb string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// guarded sends a request with a key to a server and returns the response's status.
-func (m *machine) guarded(method, url, key, session, body string) (status int, header http.Header) {
+// guarded posts a request to the server one, with a key if it is not "".
+func (m *machine) guarded(key, session, body string) page {
 	m.t.Helper()
-	r, err := http.NewRequestWithContext(m.t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	header := usual(wire.HeaderSessionID, session)
 	if key != "" {
-		r.Header.Set("Authorization", "Bearer "+key)
+		header.Set("Authorization", "Bearer "+key)
 	}
-	if session != "" {
-		r.Header.Set("Mcp-Session-Id", session)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // nothing of it is read
-	return res.StatusCode, res.Header
+	return web(m.t, http.DefaultClient, http.MethodPost, m.urls["one"], body, header)
 }
 
 // connected dials the endpoint for WebSocket clients and returns the status.
@@ -82,14 +71,13 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 	m := newMachine(t, servers{"one": nil, "two": nil})
 	m.start("--access", "keys")
 	key, other := m.keys("create", "ada", "--server", "one"), m.keys("create", "ada", "--server", "two")
-	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`
 
 	for name, test := range map[string]struct {
 		key    string
 		status int
 	}{"no key": {"", 401}, "a key nobody made": {key[:12] + strings.Repeat("a", 32), 401}, "another server's": {other, 403}} {
-		if status, _ := m.guarded("POST", m.urls["one"], test.key, "", initialize); status != test.status {
-			t.Errorf("%s: %d, want %d", name, status, test.status)
+		if got := m.guarded(test.key, "", initialize); got.status != test.status {
+			t.Errorf("%s: %d, want %d", name, got.status, test.status)
 		}
 		header := http.Header{}
 		if test.key != "" {
@@ -103,17 +91,16 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 		t.Errorf("a box was started for who was refused: %v", boxes)
 	}
 
-	status, header := m.guarded("POST", m.urls["one"], key, "", initialize)
-	opened := header.Get("Mcp-Session-Id")
-	if status != 200 || opened == "" {
-		t.Fatalf("with a key: %d", status)
+	answer := m.guarded(key, "", initialize)
+	opened := answer.header.Get(wire.HeaderSessionID)
+	if answer.status != 200 || opened == "" {
+		t.Fatalf("with a key: %d", answer.status)
 	}
 	m.ticketLetsInOnce(key)
 
 	m.keys("revoke", key)
 	m.eventually(40*time.Second, "the key is worth nothing", func() bool {
-		status, _ := m.guarded("POST", m.urls["one"], key, opened, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-		return status == 401
+		return m.guarded(key, opened, `{"jsonrpc":"2.0","id":1,"method":"ping"}`).status == 401
 	})
 	var listed []struct{ ID, Revoked string }
 	if err := json.Unmarshal([]byte(m.keys("list", "--json")), &listed); err != nil || len(listed) != 2 {
@@ -125,8 +112,8 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 		}
 	}
 	again := m.keys("create", "ada", "--server", "one")
-	if status, _ := m.guarded("POST", m.urls["one"], again, opened, `{"jsonrpc":"2.0","id":2,"method":"ping"}`); status != 200 {
-		t.Errorf("another key of the same principal, in the session: %d", status)
+	if got := m.guarded(again, opened, `{"jsonrpc":"2.0","id":2,"method":"ping"}`); got.status != 200 {
+		t.Errorf("another key of the same principal, in the session: %d", got.status)
 	}
 	for _, text := range []string{m.out.tail(1000), m.log.tail(1000)} {
 		for _, secret := range []string{key, other, again} {
@@ -150,37 +137,28 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	m.start("--access", "keys", "--store", store)
 	key := m.keys("create", "ada", "--all-servers", "--store", store)
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-	if status, _ := m.guarded("POST", m.urls["one"], key, "none", ping); status != 404 { // there is no such session
-		t.Errorf("with a key: %d", status)
+	if got := m.guarded(key, "none", ping); got.status != 404 { // there is no such session
+		t.Errorf("with a key: %d", got.status)
 	}
 	m.keys("revoke", key, "--store", store)
 	if list := m.keys("list", "--store", store); !strings.Contains(list, "revoked") {
 		t.Errorf("the list shows %s", list)
 	}
 	m.killFunctions("http")
-	if status, _ := m.guarded("POST", m.urls["one"], key, "none", ping); status != 401 {
-		t.Errorf("with the key that was revoked: %d", status)
+	if got := m.guarded(key, "none", ping); got.status != 401 {
+		t.Errorf("with the key that was revoked: %d", got.status)
 	}
 }
 
 // ticket returns a ticket of the holder of a key for a server.
 func (m *machine) ticket(server, key string) string {
 	m.t.Helper()
-	r, err := http.NewRequestWithContext(m.t.Context(), "POST", strings.TrimSuffix(m.urls[server], "mcp")+"ticket", nil)
-	if err != nil {
-		m.t.Fatal(err)
+	answer := web(m.t, http.DefaultClient, http.MethodPost, strings.TrimSuffix(m.urls[server], "mcp")+"ticket", "", http.Header{"Authorization": {"Bearer " + key}})
+	var got struct{ Ticket string }
+	if err := json.Unmarshal([]byte(answer.text), &got); err != nil || got.Ticket == "" {
+		m.t.Fatalf("POST ticket: %d, %v", answer.status, err)
 	}
-	r.Header.Set("Authorization", "Bearer "+key)
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // all of it was read
-	var answer struct{ Ticket string }
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Ticket == "" {
-		m.t.Fatalf("POST ticket: %d, %v", res.StatusCode, err)
-	}
-	return answer.Ticket
+	return got.Ticket
 }
 
 // ticketLetsInOnce connects in the way of a web page: without headers.

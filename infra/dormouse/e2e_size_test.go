@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -146,7 +145,7 @@ type listener struct {
 func (m *machine) listen(server string) *listener {
 	m.t.Helper()
 	l := m.listenBehind(server, "")
-	l.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`)
+	l.say(initialize)
 	if init, err := l.response("0"); err != nil || init.Result == nil {
 		m.t.Fatalf("initialize was answered %s, %v", init.Raw, err)
 	}
@@ -189,37 +188,9 @@ func (m *machine) listenBehind(server, last string) *listener {
 // say posts a message, which the server must accept.
 func (l *listener) say(text string) {
 	l.t.Helper()
-	if status, body := l.try(text); status != http.StatusAccepted {
-		l.t.Fatalf("a message of %d bytes was answered with %d %s", len(text), status, body)
+	if answer := web(l.t, http.DefaultClient, http.MethodPost, l.post, text, usual()); answer.status != http.StatusAccepted {
+		l.t.Fatalf("a message of %d bytes was answered with %d %s", len(text), answer.status, answer.text)
 	}
-}
-
-func (l *listener) try(text string) (status int, body string) {
-	l.t.Helper()
-	return posted(l.t, l.post, text)
-}
-
-func posted(t *testing.T, to, text string, headers ...string) (status int, body string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", wire.MediaJSON)
-	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(raw)
 }
 
 func (m *machine) largeOverSSE() {
@@ -250,14 +221,12 @@ func (m *machine) largeOverSSE() {
 func (m *machine) tooLarge() {
 	c, l := m.session("one"), m.listen("one")
 	request, _ := filled("1", maxPosted+1)
-	for over, answered := range map[string]func() (int, string){
-		"Streamable HTTP": func() (int, string) {
-			return posted(m.t, c.url, request, wire.HeaderSessionID, c.session, wire.HeaderProtocolVersion, wire.V20251125)
-		},
-		"HTTP+SSE": func() (int, string) { return l.try(request) },
+	for over, answer := range map[string]page{
+		"Streamable HTTP": web(m.t, http.DefaultClient, http.MethodPost, c.url, request, usual(wire.HeaderSessionID, c.session, wire.HeaderProtocolVersion, wire.V20251125)),
+		"HTTP+SSE":        web(m.t, http.DefaultClient, http.MethodPost, l.post, request, usual()),
 	} {
-		if status, body := answered(); status != http.StatusRequestEntityTooLarge || !strings.Contains(body, "4194304 bytes") {
-			m.t.Errorf("%s: status %d %.200s, want 413 and the limit", over, status, body)
+		if answer.status != http.StatusRequestEntityTooLarge || !strings.Contains(answer.text, "4194304 bytes") {
+			m.t.Errorf("%s: status %d %.200s, want 413 and the limit", over, answer.status, answer.text)
 		}
 	}
 	if got := c.text("count", ""); got != "1" {

@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -79,18 +78,9 @@ func TestE2EStrangerFindsTheBrokenServerAndCallsATool(t *testing.T) {
 	if status, body := m.refusal(strings.Replace(first, "/first/", "/frist/", 1)); status != 404 || !strings.Contains(body, "there is no server frist (did you mean first?); there are ") {
 		t.Errorf("a mistyped address: %d %s", status, body)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, first, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // all of it is read
-	if page, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(page), "claude mcp add --transport http first "+first) {
-		t.Errorf("a browser gets %s, %v", page, err)
+	shown := web(t, http.DefaultClient, http.MethodGet, first, "", http.Header{"Accept": {"text/html,application/xhtml+xml,*/*;q=0.8"}})
+	if !strings.Contains(shown.text, "claude mcp add --transport http first "+first) {
+		t.Errorf("a browser gets %s", shown.text)
 	}
 	if total := time.Since(begun); total > 5*time.Minute {
 		t.Errorf("all of it took %s, want less than five minutes", total)

@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -69,31 +68,6 @@ func trusting(pool *x509.CertPool, address string) *http.Client {
 	}
 }
 
-// answered is the response to a GET.
-type answered struct {
-	status         int
-	location, body string
-}
-
-// fetch returns the response to a GET.
-func fetch(t *testing.T, client *http.Client, url string) answered {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }() // all of it is read
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answered{res.StatusCode, res.Header.Get("Location"), string(text)}
-}
-
 // With a certificate in files, both endpoints speak TLS, and every printed address has
 // the scheme https or wss. GET requests over HTTP are redirected to HTTPS.
 func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
@@ -105,31 +79,31 @@ func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 	if !strings.HasPrefix(endpoint, "https://127.0.0.1:") || !strings.HasPrefix(socket, "wss://127.0.0.1:") {
 		t.Errorf("the addresses are %s and %s", endpoint, socket)
 	}
-	web := trusting(pool, "")
+	browser := trusting(pool, "")
 	c := m.client("secure")
-	c.http = web
+	c.http = browser
 	if err := c.open(params); err != nil {
 		t.Fatal(err)
 	}
 	if all, err := c.call("echo", `{"text":"hello"}`); err != nil || !strings.Contains(string(all[len(all)-1].Result), "hello") {
 		t.Errorf("the tool said %v, %v", all, err)
 	}
-	conn, _, err := websocket.Dial(t.Context(), socket, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPClient: web}) //nolint:bodyclose // the library closes it
+	conn, _, err := websocket.Dial(t.Context(), socket, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPClient: browser}) //nolint:bodyclose // the library closes it
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":`+params+`}`)); err != nil {
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(initialize)); err != nil {
 		t.Fatal(err)
 	}
 	if _, said, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(said), `"serverInfo"`) {
 		t.Errorf("over the WebSocket the server says %s, %v", said, err)
 	}
 	_ = conn.CloseNow()
-	if res := fetch(t, web, strings.Replace(endpoint, "/secure/mcp", "/healthz", 1)); res.status != http.StatusOK {
+	if res := web(t, browser, http.MethodGet, strings.Replace(endpoint, "/secure/mcp", "/healthz", 1), "", nil); res.status != http.StatusOK {
 		t.Errorf("/healthz: %d", res.status)
 	}
-	if res := fetch(t, web, "http://"+plain+"/secure/mcp?x=y"); res.status != http.StatusPermanentRedirect || res.location != endpoint+"?x=y" {
-		t.Errorf("without HTTPS: %d to %q", res.status, res.location)
+	if res := web(t, browser, http.MethodGet, "http://"+plain+"/secure/mcp?x=y", "", nil); res.status != http.StatusPermanentRedirect || res.header.Get("Location") != endpoint+"?x=y" {
+		t.Errorf("without HTTPS: %d to %q", res.status, res.header.Get("Location"))
 	}
 	if out, err := m.command("list").CombinedOutput(); err != nil || !strings.Contains(string(out), endpoint) {
 		t.Errorf("dormouse list: %v\n%s", err, out)
