@@ -83,13 +83,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	const hiddenTool = "pid"
 	program := modern(t)
 	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}})
-	text, err := os.ReadFile(m.servers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rule := `, "x-dormouse": {"access": {"allow": {"one": {"everyone": true, "tools": {"HIDDEN": {"groups": ["admins"]}}}}}}}`
-	rule = strings.Replace(rule, "HIDDEN", hiddenTool, 1)
-	write(t, m.servers, strings.TrimSuffix(strings.TrimSpace(string(text)), "}")+rule)
+	m.ours(`{"access": {"allow": {"one": {"everyone": true, "tools": {"` + hiddenTool + `": {"groups": ["admins"]}}}}}}`)
 	address := freePort(t)
 	m.start("--listen", address, "--access", "oauth")
 	base := "http://" + address

@@ -112,13 +112,7 @@ func (b billReport) count(unit string) float64 {
 
 func (m *machine) bill(by string) (b billReport) {
 	m.t.Helper()
-	out, err := m.command("bill", "--json", "--by", by).Output()
-	if err == nil {
-		err = json.Unmarshal(out, &b)
-	}
-	if err != nil {
-		m.t.Fatalf("dormouse bill: %v\n%s", err, out)
-	}
+	m.printed(&b, "bill", "--json", "--by", by)
 	return b
 }
 

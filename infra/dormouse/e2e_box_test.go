@@ -105,11 +105,7 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	var f failure
 	err := errors.New("nothing was tried")
 	for n := 0; n < 2 && err != nil; n++ {
-		all, called := c.call("eat", `{"mb":1024}`)
-		if called != nil {
-			t.Fatal(called)
-		}
-		f, err = failureOf(all[len(all)-1])
+		f, err = failureOf(c.outcome("eat", `{"mb":1024}`))
 	}
 	if err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" {
 		t.Errorf("limits: 1 GiB with 256 MiB allowed ended with %+v, %v", f, err)

@@ -10,10 +10,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,13 +27,9 @@ import (
 func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	t.Parallel()
 	const sessions, calls, kills = 4, 30, 60
-	log := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", log}}).asPrograms()
+	m := recorded(t).asPrograms()
 	m.start()
-	clients := make([]*client, sessions)
-	for i := range clients {
-		clients[i] = m.session("one")
-	}
+	clients := m.sessions(sessions)
 
 	var callers sync.WaitGroup
 	done := make(chan struct{})
@@ -53,14 +47,25 @@ func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	m.killAround(kills, done)
 	<-done
 
-	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
-	slices.Sort(ran)
-	if once := slices.Compact(slices.Clone(ran)); len(once) != len(ran) {
-		t.Errorf("%d calls ran more than once", len(ran)-len(once))
+	ranOnce(t, m.calls)
+	alive(t, clients)
+}
+
+// sessions opens sessions of the server one.
+func (m *machine) sessions(n int) (all []*client) {
+	m.t.Helper()
+	for range n {
+		all = append(all, m.session("one"))
 	}
-	for i, c := range clients {
+	return all
+}
+
+// alive checks that sessions go on when all is over.
+func alive(t *testing.T, sessions []*client) {
+	t.Helper()
+	for i, c := range sessions {
 		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
-			t.Errorf("session %d says %q when all is over", i, got)
+			t.Errorf("session %d at %s says %q when all is over", i, c.url, got)
 		}
 	}
 }
@@ -79,13 +84,9 @@ func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	const sessions = 4
-	log := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", log}})
+	m := recorded(t)
 	m.start()
-	clients := make([]*client, sessions)
-	for i := range clients {
-		clients[i] = m.session("one")
-	}
+	clients := m.sessions(sessions)
 	var callers sync.WaitGroup
 	done, made := make(chan struct{}), new(atomic.Int64)
 	for i, c := range clients {
@@ -110,17 +111,8 @@ func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 	close(done)
 	callers.Wait()
 
-	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
-	slices.Sort(ran)
-	if once := slices.Compact(slices.Clone(ran)); len(once) != len(ran) {
-		t.Errorf("%d calls ran more than once", len(ran)-len(once))
-	}
-	t.Logf("dormouse was killed %d times; %d calls were made, %d ran", kills, made.Load(), len(ran))
-	for i, c := range clients {
-		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
-			t.Errorf("session %d says %q when all is over", i, got)
-		}
-	}
+	t.Logf("dormouse was killed %d times; %d calls were made, %d ran", kills, made.Load(), len(ranOnce(t, m.calls)))
+	alive(t, clients)
 }
 
 // killAround kills one process after the other, at random, until done.
@@ -169,9 +161,7 @@ func (c *client) survive(tag string) {
 			case <-ctx.Done():
 			}
 		}
-		if s, err = c.send(ctx, http.MethodGet, last, ""); err == nil {
-			s.last = last
-		}
+		s, err = c.send(ctx, http.MethodGet, last, "")
 	}
 	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, patience, ended(all), errors.Join(err, ctx.Err()))
 }

@@ -40,7 +40,8 @@ type client struct {
 	url     string
 	key     string // "" where callers need none
 	session string
-	mark    string // the mark in the answers of its tenant's servers, if they have one
+	mark    string        // the mark in the answers of its tenant's servers, if they have one
+	patient time.Duration // how long it waits; 0 for the usual patience
 	ids     atomic.Int64
 }
 
@@ -131,7 +132,7 @@ func (*client) request(id, tool, arguments string) string {
 }
 
 // follow reads a stream, and the streams that continue it, up to the response or until ctx
-// is done.
+// is done. A stream that was closed or cut is taken up behind its newest event.
 func (c *client) follow(ctx context.Context, s *stream, id string) ([]wire.Message, error) {
 	var all []wire.Message
 	for {
@@ -146,11 +147,9 @@ func (c *client) follow(ctx context.Context, s *stream, id string) ([]wire.Messa
 		if s.status != http.StatusOK || s.last == "" {
 			return all, fmt.Errorf("request %s has no response and cannot be taken up again: status %d, %w", id, s.status, errors.Join(err, ctx.Err()))
 		}
-		last := s.last
-		if s, err = c.send(ctx, http.MethodGet, last, ""); err != nil {
+		if s, err = c.send(ctx, http.MethodGet, s.last, ""); err != nil {
 			return all, err
 		}
-		s.last = last
 	}
 }
 
@@ -174,6 +173,14 @@ func (c *client) status(method, body string) (int, error) {
 	}
 	s.close()
 	return s.status, nil
+}
+
+// leave ends the session.
+func (c *client) leave() {
+	c.t.Helper()
+	if status, err := c.status(http.MethodDelete, ""); err != nil || status != http.StatusNoContent {
+		c.t.Errorf("DELETE: status %d, %v, want 204", status, err)
+	}
 }
 
 func (c *client) send(ctx context.Context, method, last, body string) (*stream, error) {
@@ -202,7 +209,7 @@ func (c *client) do(r *http.Request) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body}
+	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body, last: r.Header.Get(wire.HeaderLastEventID)}
 	if strings.HasPrefix(res.Header.Get("Content-Type"), wire.MediaSSE) {
 		s.events = wire.NewSSEReader(res.Body, 16<<20)
 	}
@@ -210,14 +217,14 @@ func (c *client) do(r *http.Request) (*stream, error) {
 }
 
 func (c *client) patience() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.t.Context(), patience)
+	return context.WithTimeout(c.t.Context(), cmp.Or(c.patient, patience))
 }
 
 // stream is an open response, plain JSON too. One goroutine uses it.
 type stream struct {
 	status int
 	header http.Header
-	last   string // id of the newest event
+	last   string // id of the newest event, or of the one behind which the stream continues
 
 	body   io.ReadCloser
 	events *wire.SSEReader // nil for plain JSON
@@ -297,14 +304,20 @@ func textOf(m wire.Message) string {
 	return r.Content[0].Text
 }
 
-// text calls a tool and returns its text.
-func (c *client) text(tool, arguments string) string {
+// outcome calls a tool and returns the response.
+func (c *client) outcome(tool, arguments string) wire.Message {
 	c.t.Helper()
 	messages, err := c.call(tool, arguments)
 	if err != nil {
 		c.t.Fatalf("%s: %v", tool, err)
 	}
-	return textOf(messages[len(messages)-1])
+	return messages[len(messages)-1]
+}
+
+// text calls a tool and returns its text.
+func (c *client) text(tool, arguments string) string {
+	c.t.Helper()
+	return textOf(c.outcome(tool, arguments))
 }
 
 // self is the answer of the tool whoami about its process.
@@ -316,13 +329,10 @@ type self struct {
 
 func (c *client) whoami() self {
 	c.t.Helper()
-	messages, err := c.call("whoami", "")
-	if err != nil {
-		c.t.Fatalf("whoami: %v", err)
-	}
+	answer := c.outcome("whoami", "")
 	var r struct{ StructuredContent self }
-	if err := json.Unmarshal(messages[len(messages)-1].Result, &r); err != nil || r.StructuredContent.PID == 0 {
-		c.t.Fatalf("whoami answered %s", messages[len(messages)-1].Raw)
+	if err := json.Unmarshal(answer.Result, &r); err != nil || r.StructuredContent.PID == 0 {
+		c.t.Fatalf("whoami answered %s", answer.Raw)
 	}
 	return r.StructuredContent
 }

@@ -77,6 +77,14 @@ func ended(messages []wire.Message) (all []string) {
 	return all
 }
 
+// steps describes, like ended, a call that sends progress n times.
+func steps(n int, id string) (all []string) {
+	for i := 1; i <= n; i++ {
+		all = append(all, fmt.Sprintf("progress %d", i))
+	}
+	return append(all, "response "+id)
+}
+
 // resumed continues a stream after an event and returns everything up to its end.
 func (c *client) resumed(last string) []string {
 	c.t.Helper()
@@ -97,55 +105,58 @@ func (c *client) resumed(last string) []string {
 
 func TestE2ECutCallIsTakenUpWhereItWasCut(t *testing.T) {
 	t.Parallel()
-	calls := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m := recorded(t)
 	m.start()
+	m.cutInACall(func() {})
+}
+
+// cutInACall cuts a call in its middle, does something, and takes the call up again.
+func (m *machine) cutInACall(before func()) {
+	m.t.Helper()
 	c := m.session("one")
-	p := c.through(t)
+	p := c.through(m.t)
 
 	w := c.begin()
 	start := w.last
-	w.progress(t, 1, 2)
-	p.cut() // mid-call
+	w.progress(m.t, 1, 2)
+	p.cut()
 	if more, err := w.messages(); err == nil {
-		t.Fatalf("the connection was cut, but its response ended well, with %v", ended(more))
+		m.t.Fatalf("the connection was cut, but its response ended well, with %v", ended(more))
 	}
-	behind := w.last // the third progress may have come before the cut
-
-	s, err := c.resume(behind)
+	before()
+	s, err := c.resume(w.last) // the third progress may have come before the cut
 	if err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
 	defer s.close()
 	if err := s.primed(); err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
-	w.open(t)
+	w.open(m.t)
 	rest, err := s.messages()
 	if err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
-	all := []string{"progress 1", "progress 2", "progress 3", "progress 4", "progress 5", "response " + w.id}
+	all := steps(5, w.id)
 	if diff := cmp.Diff(all[len(all)-len(rest):], ended(rest)); diff != "" || len(rest) < 3 {
-		t.Errorf("after the cut (-want +got):\n%s", diff)
+		m.t.Errorf("after the cut (-want +got):\n%s", diff)
 	}
 
 	// A client that resumes after the last event gets nothing.
 	if got := c.resumed(s.last); len(got) > 0 {
-		t.Errorf("behind the last event came %v, want nothing", got)
+		m.t.Errorf("behind the last event came %v, want nothing", got)
 	}
 	if diff := cmp.Diff(all, c.resumed(start)); diff != "" {
-		t.Errorf("from the beginning (-want +got):\n%s", diff)
+		m.t.Errorf("from the beginning (-want +got):\n%s", diff)
 	}
-	if got := read(t, calls); got != "work\n" {
-		t.Errorf("the tool was run as %q, want once", got)
+	if got := read(m.t, m.calls); got != "work\n" {
+		m.t.Errorf("the tool was run as %q, want once", got)
 	}
 }
 
 func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 	t.Parallel()
-	calls := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m := recorded(t)
 	m.start()
 	c := m.session("one")
 	p := c.through(t)
@@ -167,7 +178,7 @@ func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 			t.Errorf("%s of %d bytes behind the cursor: %v", tag, whole, got)
 		}
 	}
-	if diff := cmp.Diff(strings.Join(want, "\n")+"\n", read(t, calls)); diff != "" {
+	if diff := cmp.Diff(strings.Join(want, "\n")+"\n", read(t, m.calls)); diff != "" {
 		t.Errorf("tools that were run (-want +got):\n%s", diff)
 	}
 }
@@ -198,8 +209,7 @@ func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
 
 func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 	t.Parallel()
-	calls := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", calls}}).asPrograms()
+	m := recorded(t).asPrograms()
 	m.start()
 	c := m.session("one")
 	w := c.begin()
@@ -213,7 +223,7 @@ func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 	if diff := cmp.Diff(want, c.resumed(w.last)); diff != "" {
 		t.Errorf("after the function was killed (-want +got):\n%s", diff)
 	}
-	if got := read(t, calls); got != "work\n" {
+	if got := read(t, m.calls); got != "work\n" {
 		t.Errorf("the tool was run as %q, want once", got)
 	}
 }
@@ -242,21 +252,14 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 			c := m.session("one")
 			w := c.begin()
 			w.progress(t, 1, 3)
-			s, last := w.stream, w.last
+			last := w.last
 			if test.gone {
 				w.close()
 			}
 			m.kill(m.only(test.program))
 			ctx, cancel := context.WithTimeout(t.Context(), m.lossWithin())
 			defer cancel()
-			if test.gone {
-				var err error
-				if s, err = c.send(ctx, http.MethodGet, last, ""); err != nil {
-					t.Fatal(err)
-				}
-				s.last = last
-			}
-			all, err := c.follow(ctx, s, w.id)
+			all, err := c.follow(ctx, w.stream, w.id)
 			if err != nil {
 				t.Fatalf("the call has no end: %v", err)
 			}
@@ -279,8 +282,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 // less than a second, so only the function that waits for it knows of it.
 func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	t.Parallel()
-	calls := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m := recorded(t)
 	m.start()
 	struck, others := m.session("one"), m.session("one")
 	others.text("count", "")
@@ -290,7 +292,7 @@ func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	go func() {
 		defer close(end)
 		id := struck.id()
-		s, err := struck.send(ctx, http.MethodPost, "", struck.request(id, "work", fmt.Sprintf(`{"gate":%q,"tag":"struck"}`, calls+".never")))
+		s, err := struck.send(ctx, http.MethodPost, "", struck.request(id, "work", fmt.Sprintf(`{"gate":%q,"tag":"struck"}`, m.calls+".never")))
 		var messages []wire.Message
 		if err == nil {
 			messages, err = struck.follow(ctx, s, id)
@@ -301,7 +303,7 @@ func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 		}
 		end <- messages[len(messages)-1]
 	}()
-	m.eventually(5*time.Second, "the call has begun", func() bool { return strings.Contains(read(t, calls), "struck") })
+	m.eventually(5*time.Second, "the call has begun", func() bool { return strings.Contains(read(t, m.calls), "struck") })
 	m.kill(m.only("runner"))
 	time.AfterFunc(m.lossWithin(), cancel)
 	wakes := m.count("box.wake")
@@ -329,29 +331,36 @@ func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 
 func TestE2EKilledMachineEndsTheCallWhenItIsBack(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
+	newMachine(t, servers{"one": nil}).killedInACall()
+}
+
+// killedInACall kills every process of a machine with these flags in the middle of a call.
+// The next machine ends the call, and the session continues.
+func (m *machine) killedInACall(flags ...string) {
+	m.t.Helper()
+	m.start(flags...)
 	c := m.session("one")
+	before := c.whoami()
 	w := c.begin()
-	w.progress(t, 1, 3)
+	w.progress(m.t, 1, 3)
 	m.killAll()
-	m.start()
-	ctx, cancel := context.WithTimeout(t.Context(), m.lossWithin())
+	m.start(flags...)
+	ctx, cancel := context.WithTimeout(m.t.Context(), m.lossWithin())
 	defer cancel()
 	c = m.again(c, "one")
-	s, err := c.send(ctx, http.MethodGet, w.last, "")
+	all, err := c.follow(ctx, w.stream, w.id)
 	if err != nil {
-		t.Fatal(err)
-	}
-	s.last = w.last
-	all, err := c.follow(ctx, s, w.id)
-	if err != nil {
-		t.Fatalf("the call has no end: %v", err)
+		m.t.Fatalf("the call has no end: %v", err)
 	}
 	end := all[len(all)-1]
 	if f, err := failureOf(end); err != nil || f.Data.Phase != "runtime" {
-		t.Errorf("the call ended in %s, %v, want phase runtime", end.Raw, err)
+		m.t.Errorf("the call ended in %s, %v, want phase runtime", end.Raw, err)
 	}
+	after := c.whoami()
+	if after.PID == before.PID || string(after.Init) != params {
+		m.t.Errorf("the process is %d with %s, was %d; want another one with the client's parameters", after.PID, after.Init, before.PID)
+	}
+	m.startedAnew(c.session)
 }
 
 // wantKilled checks the end of a call whose executor was killed. reported says that the

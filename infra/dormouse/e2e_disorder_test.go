@@ -18,20 +18,15 @@ func disorder() []string { return []string{"--disorder", "50ms"} }
 // order.
 func TestE2ERelayIsCutEverySecond(t *testing.T) {
 	t.Parallel()
-	const steps = 200
 	m := newMachine(t, servers{"one": nil})
 	m.start(append(disorder(), "--socket-life", "1s")...)
 	c := m.session("one")
 	before := c.whoami()
-	messages, err := c.call("work", fmt.Sprintf(`{"before":%d,"pause":20}`, steps))
+	messages, err := c.call("work", `{"before":200,"pause":20}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []string
-	for n := 1; n <= steps; n++ {
-		want = append(want, fmt.Sprintf("progress %d", n))
-	}
-	if d := cmp.Diff(append(want, "response "+string(messages[len(messages)-1].ID)), ended(messages)); d != "" {
+	if d := cmp.Diff(steps(200, string(messages[len(messages)-1].ID)), ended(messages)); d != "" {
 		t.Errorf("messages of the call (-want +got):\n%s", d)
 	}
 	for n := 1; n <= 20; n++ {

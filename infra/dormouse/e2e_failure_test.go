@@ -40,6 +40,7 @@ func TestE2EBrokenServers(t *testing.T) {
 
 	slow, begun := make(chan error, 1), time.Now()
 	c := m.client("slow")
+	c.patient = slowStart + patience
 	go func() { slow <- c.slowly() }()
 
 	t.Run("command not found", func(t *testing.T) {
@@ -76,11 +77,7 @@ func TestE2EBrokenServers(t *testing.T) {
 	t.Run("exits during a call", func(t *testing.T) {
 		c := m.in(t).session("breaks")
 		before := c.whoami().PID
-		messages, err := c.call("exit", `{"code":17}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := failureOf(messages[len(messages)-1])
+		f, err := failureOf(c.outcome("exit", `{"code":17}`))
 		if err != nil || f.Data.Phase != "runtime" || f.Data.ExitCode == nil || *f.Data.ExitCode != 17 || f.Data.Stderr != "told to exit" {
 			t.Errorf("the call ended with %+v, %v, want phase runtime, exit code 17 and stderr", f, err)
 		}
@@ -147,23 +144,9 @@ func modified(file string) func() time.Time {
 	}
 }
 
-// slowly opens a session with the slow server. Its client waits as long as the server's
-// start takes.
+// slowly opens a session with the slow server and makes a call.
 func (c *client) slowly() error {
-	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	answer, err := s.response("0")
-	if err != nil {
-		return err
-	}
-	if answer.Result == nil {
-		return fmt.Errorf("initialize was refused: %s", answer.Error)
-	}
-	c.session = s.header.Get(wire.HeaderSessionID)
-	if err := c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
+	if err := c.open(params); err != nil {
 		return err
 	}
 	messages, err := c.call("echo", `{"text":"at last"}`)
@@ -192,11 +175,7 @@ func (m *machine) breaks(broken string) {
 		}
 		return false
 	})
-	messages, err := c.call("count", "")
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	f, err := failureOf(messages[len(messages)-1])
+	f, err := failureOf(c.outcome("count", ""))
 	if err != nil || f.Data.Phase != "process_start" || f.Data.ExitCode == nil || *f.Data.ExitCode != 9 || !strings.Contains(f.Data.Stderr, "found "+broken) {
 		m.t.Errorf("a call to a broken server ended with %+v, %v, want phase process_start, exit code 9 and stderr", f, err)
 	}

@@ -85,18 +85,23 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	done.Wait()
 	peak := over()
 	rows := before.rows + 2*busyRows + sessionRows*(len(g.sessions)+2) + streamRows*int(g.streams.Load())
-	m.check(peak, taken{greedyMemory, greedyFiles, rows}, "while somebody is greedy")
+	most := taken{greedyMemory, greedyFiles, rows}
+	if !peak.within(most) {
+		t.Errorf("while somebody is greedy: %s, want at most %s", peak, most)
+	}
 	usual := max(p99(quiet), p99(during[2]))
 	for i, all := range during[:2] {
 		if ceiling := 10*usual + 2*time.Second; len(all) == 0 || p99(all) > ceiling {
 			t.Errorf("neighbour %d: p99 of %d calls %s, want at most %s", i, len(all), p99(all), ceiling)
 		}
 	}
-	g.leave()
+	for _, c := range g.sessions {
+		c.leave()
+	}
 	after := m.settled(taken{before.memory + restMemory, before.files + restFiles, rows})
 	t.Logf("the greedy one: %s", g)
 	t.Logf("neighbours: %d and %d calls, none failed; p99 quiet %s, then %s and %s, and %s on the other machine", len(during[0]), len(during[1]), p99(quiet), p99(during[0]), p99(during[1]), p99(during[2]))
-	t.Logf("at most allowed: %s", taken{greedyMemory, greedyFiles, rows})
+	t.Logf("at most allowed: %s", most)
 	t.Logf("before: %s; at most: %s; after: %s", before, peak, after)
 }
 
@@ -143,13 +148,6 @@ func (k taken) String() string {
 
 func (k taken) within(most taken) bool {
 	return k.memory <= most.memory && k.files <= most.files && k.rows <= most.rows
-}
-
-func (m *machine) check(k, most taken, when string) {
-	m.t.Helper()
-	if !k.within(most) {
-		m.t.Errorf("%s: %s, want at most %s", when, k, most)
-	}
 }
 
 // taken measures dormouse, its runners and the store.
@@ -396,13 +394,4 @@ func (g *greedy) session(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sessions = append(g.sessions, c)
-}
-
-// leave ends the sessions.
-func (g *greedy) leave() {
-	for _, c := range g.sessions {
-		if status, err := c.status(http.MethodDelete, ""); err != nil || status >= http.StatusBadRequest {
-			g.m.t.Errorf("the end of a session: status %d, %v", status, err)
-		}
-	}
 }

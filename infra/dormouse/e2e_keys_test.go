@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -126,12 +124,7 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 
 func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	t.Parallel()
-	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
-	t.Cleanup(dynamoDB.Stop)
-	endpoint, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoint := dynamoDB(t)
 	m := newMachine(t, servers{"one": nil}).asPrograms()
 	store := "dynamodb:e2e-" + session.NewNonce() + "?endpoint=" + endpoint
 	m.start("--access", "keys", "--store", store)

@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,15 +17,15 @@ import (
 )
 
 // lambdaMachine returns a machine whose boxes run as invocations of a function. Each server
-// is the test server, whose calls go to a file and may take eight seconds.
-func lambdaMachine(t *testing.T, names ...string) (m *machine, log string) {
+// is the test server, whose calls go to a file and may take some seconds.
+func lambdaMachine(t *testing.T, seconds int, names ...string) (m *machine, log string) {
 	t.Helper()
 	program := stdio(t)
 	log = filepath.Join(t.TempDir(), "calls")
 	file := map[string]any{}
 	for _, name := range names {
 		file[name] = map[string]any{
-			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": 8},
+			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": seconds},
 		}
 	}
 	return machineOf(t, file).asPrograms(), log
@@ -50,7 +49,7 @@ func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	const sessions = 4
-	m, log := lambdaMachine(t, "one")
+	m, log := lambdaMachine(t, 8, "one")
 	m.start(onLambda("--box-life", "20s")...)
 	var callers sync.WaitGroup
 	var mu sync.Mutex
@@ -76,8 +75,7 @@ func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
-	slices.Sort(ran)
+	ran := ranOnce(t, log)
 	slices.Sort(made)
 	if !slices.Equal(made, ran) {
 		t.Errorf("%d calls have ended in results, %d ran", len(made), len(ran))
@@ -93,7 +91,7 @@ func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 // Each box has a TMPDIR of its own, and nothing of it is left when its environment ends.
 func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 	t.Parallel()
-	m, _ := lambdaMachine(t, "one", "other")
+	m, _ := lambdaMachine(t, 8, "one", "other")
 	m.start(onLambda()...)
 	one, other := m.session("one"), m.session("other")
 	if one.whoami().PID == other.whoami().PID || len(m.those("runner")) != 2 {
@@ -119,7 +117,7 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 // All environments are in use, so Lambda refuses the start of another box.
 func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
-	m, _ := lambdaMachine(t, "one", "other")
+	m, _ := lambdaMachine(t, 8, "one", "other")
 	m.start(onLambda("--box-room", "1")...)
 	one := m.session("one")
 	begun := time.Now()
@@ -148,7 +146,7 @@ func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
 // The next place then starts it.
 func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
-	m, _ := lambdaMachine(t, "one")
+	m, _ := lambdaMachine(t, 8, "one")
 	m.start(onLambda()...)
 	if err := os.RemoveAll(filepath.Join(m.data, "environments")); err != nil {
 		t.Fatal(err)
@@ -167,8 +165,7 @@ func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 // box notices it.
 func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
-	m, log := lambdaMachine(t, "one")
-	m.servers = withoutTimeout(t, m.servers)
+	m, log := lambdaMachine(t, 600, "one")
 	m.start(onLambda()...)
 	c := m.session("one")
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -181,10 +178,7 @@ func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 		all, err := c.call("work", fmt.Sprintf(`{"tag":"of the dead","gate":%q}`, gate))
 		ended <- end{all, err}
 	}()
-	m.eventually(10*time.Second, "the call runs", func() bool {
-		text, err := os.ReadFile(log)
-		return err == nil && strings.Contains(string(text), "of the dead")
-	})
+	m.eventually(10*time.Second, "the call runs", func() bool { return strings.Contains(read(t, log), "of the dead") })
 	killed := time.Now()
 	m.kill(m.only("runner"))
 	got := <-ended
@@ -202,15 +196,4 @@ func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 	if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
 		t.Errorf("the session says %q", got)
 	}
-}
-
-// withoutTimeout returns a servers file whose calls may take ten minutes.
-func withoutTimeout(t *testing.T, path string) string {
-	t.Helper()
-	text := strings.ReplaceAll(read(t, path), `"tool_timeout_sec": 8`, `"tool_timeout_sec": 600`)
-	if !json.Valid([]byte(text)) || !strings.Contains(text, "600") {
-		t.Fatalf("the servers file is %s", text)
-	}
-	write(t, path, text)
-	return path
 }

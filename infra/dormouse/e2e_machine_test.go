@@ -101,6 +101,7 @@ type machine struct {
 	t       *testing.T
 	data    string
 	servers string // the servers file
+	calls   string // of a recorded machine: the file of the tools that were run
 	tmp     string // TMPDIR of every process, which identifies the machine's own
 
 	env []string // in addition to the test's environment
@@ -126,6 +127,16 @@ func newMachine(t *testing.T, hosted servers) *machine {
 	return machineOf(t, hosted.file(t))
 }
 
+// recorded returns a machine that hosts the server one, which writes down the tools that it
+// runs.
+func recorded(t *testing.T) *machine {
+	t.Helper()
+	calls := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m.calls = calls
+	return m
+}
+
 // machineOf returns a machine with the given content of mcpServers. It is not
 // started.
 func machineOf(t *testing.T, file map[string]any) *machine {
@@ -139,6 +150,12 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 	write(t, m.servers, string(text))
 	t.Cleanup(m.end)
 	return m
+}
+
+// ours gives the servers file an x-dormouse.
+func (m *machine) ours(section string) {
+	m.t.Helper()
+	write(m.t, m.servers, strings.Replace(read(m.t, m.servers), "{", `{"x-dormouse": `+section+`,`, 1))
 }
 
 // functionsVariable says how the machines of all tests execute functions: "process" for
@@ -606,4 +623,20 @@ func write(t *testing.T, file, text string) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// linesOf returns the lines of a file, without empty ones.
+func linesOf(t *testing.T, file string) []string {
+	t.Helper()
+	return strings.FieldsFunc(read(t, file), func(r rune) bool { return r == '\n' })
+}
+
+// ranOnce returns the calls in the file of a server, sorted. Each must be there once.
+func ranOnce(t *testing.T, file string) []string {
+	t.Helper()
+	ran := slices.Sorted(slices.Values(linesOf(t, file)))
+	if n := len(ran) - len(slices.Compact(slices.Clone(ran))); n > 0 {
+		t.Errorf("%d calls in %s ran more than once", n, file)
+	}
+	return ran
 }

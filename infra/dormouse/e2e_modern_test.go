@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,15 +23,6 @@ func modernMachine(t *testing.T) (m *machine, calls, starts string) {
 	calls, starts = filepath.Join(folder, "calls"), filepath.Join(folder, "starts")
 	m = machineOf(t, map[string]any{"booking": map[string]any{"command": program, "args": []string{"-calls", calls, "-starts", starts}}})
 	return m, calls, starts
-}
-
-func linesOf(t *testing.T, file string) []string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // asked reads a stream up to a question.
@@ -57,11 +47,9 @@ func (c *client) question(s *stream) (q wire.Message, last string, err error) {
 		if err == nil || s.last == "" {
 			return q, s.last, err
 		}
-		last := s.last
-		if s, err = c.resume(last); err != nil {
-			return q, last, err
+		if s, err = c.resume(s.last); err != nil {
+			return q, "", err
 		}
-		s.last = last
 	}
 }
 
@@ -94,7 +82,6 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 		if s, err = c.resume(last); err != nil {
 			t.Fatal(err)
 		}
-		s.last = last
 	}
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -209,11 +196,7 @@ func TestE2EEraIsFoundOutOnce(t *testing.T) {
 		if err := other.open(`{"protocolVersion":"` + version + `","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}`); err != nil {
 			t.Fatal(err)
 		}
-		messages, err := other.call("book", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := failureOf(messages[len(messages)-1])
+		f, err := failureOf(other.outcome("book", ""))
 		if err != nil || f.Data.Phase != "tool_call" || !strings.Contains(f.Message, "elicitation.form") {
 			t.Errorf("a client that cannot be asked got %+v, %v", f, err)
 		}

@@ -3,9 +3,7 @@
 package main_test
 
 import (
-	"encoding/json"
 	"math"
-	"strings"
 	"sync"
 	"testing"
 )
@@ -21,20 +19,11 @@ type quotasReport []struct {
 
 func (m *machine) quotas() (q quotasReport) {
 	m.t.Helper()
-	out, err := m.command("quotas", "--json", "--tenant", "local", "--servers", m.servers).Output()
-	if err == nil {
-		err = json.Unmarshal(out, &q)
-	}
-	if err != nil || len(q) != 1 {
-		m.t.Fatalf("dormouse quotas: %v\n%s", err, out)
+	m.printed(&q, "quotas", "--json", "--tenant", "local", "--servers", m.servers)
+	if len(q) != 1 {
+		m.t.Fatalf("dormouse quotas prints %+v", q)
 	}
 	return q
-}
-
-// limited gives the servers file limits.
-func (m *machine) limited(limits string) {
-	m.t.Helper()
-	write(m.t, m.servers, strings.Replace(read(m.t, m.servers), "{", `{"x-dormouse": {"limits": `+limits+`},`, 1))
 }
 
 // Row Q-12: the account of a tenant, which caps go by, and the bill say the same of calls
@@ -43,7 +32,7 @@ func (m *machine) limited(limits string) {
 func TestE2EAccountOfATenantAgreesWithTheBill(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil, "two": nil})
-	m.limited(`{"principal_month_usd": 1000}`)
+	m.ours(`{"limits": {"principal_month_usd": 1000}}`)
 	m.start(sleepy()...)
 	const rounds, calls = 2, 250
 	for range rounds {

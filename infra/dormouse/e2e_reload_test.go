@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -80,10 +79,7 @@ func (m *machine) hold(c *client, calls string) *held {
 		}
 		h.done <- err
 	}()
-	m.eventually(takenWithin, "the call is in the process", func() bool {
-		text, err := os.ReadFile(calls)
-		return err == nil && strings.Contains(string(text), "held")
-	})
+	m.eventually(takenWithin, "the call is in the process", func() bool { return strings.Contains(read(m.t, calls), "held") })
 	return h
 }
 

@@ -133,16 +133,11 @@ func (c *client) killed(t *testing.T, m *machine, release chan struct{}) []wire.
 	if err != nil || step.Method != wire.NotifyProgress {
 		t.Fatalf("%s, %v", step.Raw, err)
 	}
-	last := s.last
 	s.close()
 	m.restart()
 	close(release)
 	ctx, cancel := c.patience()
 	defer cancel()
-	if s, err = c.resume(last); err != nil {
-		t.Fatal(err)
-	}
-	s.last = last
 	messages, err := c.follow(ctx, s, "7")
 	if err != nil {
 		t.Fatal(err)

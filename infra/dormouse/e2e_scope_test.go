@@ -73,9 +73,7 @@ func TestE2ESharedProcessGoesOnWhenASessionEnds(t *testing.T) {
 	m.start(sleepy()...)
 	one, two := m.session("all"), m.session("all")
 	pid := one.whoami().PID
-	if _, err := one.status("DELETE", ""); err != nil {
-		t.Fatal(err)
-	}
+	one.leave()
 	if now := two.whoami().PID; now != pid {
 		t.Errorf("the process was %d and is %d", pid, now)
 	}
@@ -94,9 +92,7 @@ func TestE2EWorkspaceOfAPrincipal(t *testing.T) {
 			c := m.session("one")
 			c.text("count", `{"tag":"first"}`)
 			m.asleep()
-			if _, err := c.status("DELETE", ""); err != nil {
-				t.Fatal(err)
-			}
+			c.leave()
 			m.session("one").text("count", `{"tag":"second"}`)
 			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"first", "second"}) {
 				t.Errorf("another session of the principal finds %v", got)

@@ -85,11 +85,13 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 	for name, s := range all {
 		m := m.in(t)
 		c := m.client(name)
+		c.patient = 5 * time.Minute // the box has to fetch packages
 		begun := time.Now()
-		if err := within(c, 5*time.Minute); err != nil {
+		if err := c.open(params); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+		c.patient = 0
 		m.wants(c, name, s)
 		cold[name] = time.Since(begun)
 		if name == "everything" { // this tool can be called only as a task of 2025-11-25
@@ -130,27 +132,6 @@ func (s real) installed(t *testing.T) (program string, args []string) {
 	}
 	t.Fatalf("no install of %s in %v", name, files)
 	return "", nil
-}
-
-// within opens a session with more patience than usual, because the box has to fetch
-// packages.
-func within(c *client, patience time.Duration) error {
-	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	stop := time.AfterFunc(patience, s.close)
-	defer stop.Stop()
-	answer, err := s.response("0")
-	if err != nil {
-		return err
-	}
-	if answer.Result == nil {
-		return fmt.Errorf("initialize was refused: %s", answer.Error)
-	}
-	c.session = s.header.Get("Mcp-Session-Id")
-	return c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
 func (m *machine) wants(c *client, name string, s real) {

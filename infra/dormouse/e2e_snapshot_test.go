@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,9 +36,9 @@ func memorySleepsAndWakes(t *testing.T, box map[string]any) {
 	}})
 	m.start(sleepy()...)
 	c := m.session("memory")
-	m.remember(c, "Dormouse", "sleeps between messages")
+	c.remember("Dormouse", "sleeps between messages")
 	m.asleep()
-	m.remember(c, "Hatter", "does not sleep") // by another box
+	c.remember("Hatter", "does not sleep") // by another box
 	m.asleep()
 
 	if m.interrupt().ExitCode() != 0 {
@@ -47,45 +46,39 @@ func memorySleepsAndWakes(t *testing.T, box map[string]any) {
 	}
 	m.start(sleepy()...)
 	c = m.again(c, "memory")
-	graph := m.structured(c, "read_graph", "")
+	graph := c.structured("read_graph", "")
 	for _, want := range []string{"Dormouse", "sleeps between messages", "Hatter", "does not sleep"} {
 		if !strings.Contains(graph, want) {
 			t.Errorf("after two sleeps and a restart the graph lacks %q: %s", want, graph)
 		}
 	}
-	if other := m.structured(m.session("memory"), "read_graph", ""); strings.Contains(other, "Dormouse") {
+	if other := m.session("memory").structured("read_graph", ""); strings.Contains(other, "Dormouse") {
 		t.Errorf("another session reads it: %s", other)
 	}
 	if n := m.snapshots(); n != 1 {
 		t.Errorf("%d snapshots, want that of the first session", n)
 	}
-	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
-		t.Errorf("DELETE: status %d, %v", status, err)
-	}
+	c.leave()
 	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return m.snapshots() == 0 })
 	m.asleep()
 }
 
-func (m *machine) remember(c *client, name, what string) {
-	m.t.Helper()
+func (c *client) remember(name, what string) {
+	c.t.Helper()
 	arguments := fmt.Sprintf(`{"entities":[{"name":%q,"entityType":"guest","observations":[%q]}]}`, name, what)
-	if got := m.structured(c, "create_entities", arguments); !strings.Contains(got, name) {
-		m.t.Fatalf("create_entities: %s", got)
+	if got := c.structured("create_entities", arguments); !strings.Contains(got, name) {
+		c.t.Fatalf("create_entities: %s", got)
 	}
 }
 
 // structured calls a tool and returns its result unchanged.
-func (m *machine) structured(c *client, tool, arguments string) string {
-	m.t.Helper()
-	all, err := c.call(tool, arguments)
-	if err != nil {
-		m.t.Fatal(err)
+func (c *client) structured(tool, arguments string) string {
+	c.t.Helper()
+	answer := c.outcome(tool, arguments)
+	if answer.Result == nil {
+		c.t.Fatalf("%s: %s", tool, answer.Error)
 	}
-	last := all[len(all)-1]
-	if last.Result == nil {
-		m.t.Fatalf("%s: %s", tool, last.Error)
-	}
-	return string(last.Result)
+	return string(answer.Result)
 }
 
 // snapshots counts the files in the machine's folder of snapshots.
@@ -169,9 +162,7 @@ func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 	if got := s3.Objects(); len(got) != 2 {
 		t.Errorf("kept are %v, want the last snapshot and the pointer to it", got)
 	}
-	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
-		t.Errorf("DELETE: status %d, %v", status, err)
-	}
+	c.leave()
 	// The box sleeps, so the sweep removes its snapshot. A machine sweeps at its start.
 	if m.interrupt().ExitCode() != 0 {
 		t.Error("dormouse run did not end well")

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,23 +73,15 @@ func TestE2ESoak(t *testing.T) {
 	close(done)
 	callers.Wait()
 
-	for _, c := range clients {
-		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
-			t.Errorf("a session of %s says %q when all is over", c.mark, got)
-		}
-	}
+	alive(t, clients)
 	ran := 0
 	for _, name := range tenants {
-		calls := slices.DeleteFunc(strings.Split(strings.TrimSpace(read(t, filepath.Join(logs, name))), "\n"), func(tag string) bool { return tag == "" })
+		calls := ranOnce(t, filepath.Join(logs, name))
 		ran += len(calls)
 		for _, tag := range calls {
 			if !strings.HasPrefix(tag, name) {
 				t.Errorf("a server of %s was told to execute %q", name, tag)
 			}
-		}
-		slices.Sort(calls)
-		if once := slices.Compact(slices.Clone(calls)); len(once) != len(calls) {
-			t.Errorf("%d calls of %s ran more than once", len(calls)-len(once), name)
 		}
 	}
 	if seen.foreign.Load() > 0 || seen.own.Load() == 0 {

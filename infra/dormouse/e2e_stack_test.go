@@ -4,7 +4,6 @@ package main_test
 
 import (
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -24,12 +22,7 @@ import (
 // AWS. The test reads the commands from --help, and fails for one that has no row.
 func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
-	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
-	t.Cleanup(dynamoDB.Stop)
-	endpoint, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoint := dynamoDB(t)
 	location := dynamostore.Location{Table: "stack-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
 	table := "dynamodb:" + location.Table + "?endpoint=" + endpoint
 	m := newMachine(t, servers{"one": nil}).asPrograms()

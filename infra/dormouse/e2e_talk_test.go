@@ -87,17 +87,12 @@ func (m *machine) questionOverCut() {
 }
 
 func (m *machine) progressInOrder() {
-	const steps = 200
 	c := m.session("one")
-	messages, err := c.call("work", fmt.Sprintf(`{"before":%d}`, steps))
+	messages, err := c.call("work", `{"before":200}`)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	var want []string
-	for n := 1; n <= steps; n++ {
-		want = append(want, fmt.Sprintf("progress %d", n))
-	}
-	if diff := cmp.Diff(append(want, "response 1"), ended(messages)); diff != "" {
+	if diff := cmp.Diff(steps(200, "1"), ended(messages)); diff != "" {
 		m.t.Errorf("messages of the call (-want +got):\n%s", diff)
 	}
 	for _, p := range messages[:len(messages)-1] {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -31,12 +30,7 @@ const (
 // of all kinds wait for something.
 func TestUpgradeOnOneTable(t *testing.T) {
 	t.Parallel()
-	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
-	t.Cleanup(dynamoDB.Stop)
-	endpoint, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoint := dynamoDB(t)
 	ours := absolute(t, programs)
 	for _, commit := range releases(t) {
 		theirs := build(t, commit)
@@ -339,7 +333,6 @@ func (w *waiting) answer() {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		s.last = last
 		if round < len(answers)-1 {
 			if q, last, err = w.asked.question(s); err != nil {
 				w.t.Fatal(err)
