@@ -42,11 +42,8 @@ func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 		answer(w, http.StatusCreated, map[string]any{"client_id": "id-of-ours", "redirect_uris": registered["redirect_uris"]})
 	})
 	s := newShell(t)
-	file := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(file, []byte(`{"mcpServers": {}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	printed, code := s.run("add tracker --url " + far.URL + "/mcp --oauth --public-url https://mcp.example.com --private --servers " + file)
+	s.file("servers.json", `{"mcpServers": {}}`)
+	printed, code := s.run("add tracker --url " + far.URL + "/mcp --oauth --public-url https://mcp.example.com --private --servers $DATA/servers.json")
 	if code != 0 || !strings.Contains(printed, "https://mcp.example.com/tracker/connect") {
 		t.Fatalf("%d: %s", code, printed)
 	}
@@ -58,7 +55,7 @@ func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 			Connect map[string]map[string]any `json:"connect"`
 		} `json:"x-dormouse"`
 	}
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(filepath.Join(s.data, "servers.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

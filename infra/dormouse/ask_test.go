@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
@@ -142,6 +143,9 @@ func TestTerminalDoesNotShowSecrets(t *testing.T) {
 // until reads what a terminal shows until it ends with a text.
 func until(t *testing.T, master *os.File, end string) (shown string) {
 	t.Helper()
+	if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	for piece := make([]byte, 1); !strings.HasSuffix(shown, end); {
 		if _, err := master.Read(piece); err != nil {
 			t.Fatalf("%v after %q", err, shown)

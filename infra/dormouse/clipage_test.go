@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
-	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // cliPage is the reference of the command line.
@@ -114,18 +112,5 @@ func TestTheCLIPageHasEveryCommandAndFlag(t *testing.T) {
 	for _, n := range all {
 		b.command(n)
 	}
-	got := b.String()
-	if *update {
-		if err := os.WriteFile(cliPage, []byte(got), 0o644); err != nil { //nolint:gosec // everybody reads it
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(cliPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := gocmp.Diff(string(want), got); diff != "" {
-		t.Errorf("docs/cli.md is not what the program says (-page +program); -update writes it:\n%s", diff)
-	}
+	compare(t, cliPage, b.String())
 }

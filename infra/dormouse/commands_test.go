@@ -35,6 +35,7 @@ type shell struct {
 	data string
 	mask []string // pairs, as strings.NewReplacer takes them
 	ask  asker    // nil: no terminal
+	in   string   // what commands read from stdin
 }
 
 func newShell(t *testing.T) *shell {
@@ -48,13 +49,8 @@ func newShell(t *testing.T) *shell {
 // is the folder of the shell, and "$KEY" is the id of the newest key.
 func (s *shell) run(line string) (printed string, code int) {
 	s.t.Helper()
-	var out, err bytes.Buffer
 	args := strings.Fields(strings.NewReplacer("$DATA", s.data, "$KEY", s.key(), "$NOTHING", "").Replace(line))
-	code = execute(args, &terminal{out: &out, err: &err, now: noon, ask: s.ask})
-	printed = out.String()
-	if err.Len() > 0 {
-		printed += "-- on stderr:\n" + err.String()
-	}
+	printed, code = printedBy(args, terminal{in: strings.NewReader(s.in), now: noon, ask: s.ask})
 	if made := regexp.MustCompile(`dm_([a-z2-7]{8})_[a-z2-7]{32}`).FindStringSubmatch(printed); made != nil {
 		s.mask = append(s.mask, made[0], "dm_"+strings.Repeat("k", len(made[0])-3), made[1], "kkkkkkkk")
 	}
@@ -67,6 +63,18 @@ func (s *shell) run(line string) (printed string, code int) {
 	return regexp.MustCompile(`20\d\d-\d\d-\d\d`).ReplaceAllString(printed, "2000-01-02"), code
 }
 
+// printedBy executes a command and returns its whole output and its exit code.
+func printedBy(args []string, t terminal) (printed string, code int) {
+	var out, err bytes.Buffer
+	t.out, t.err = &out, &err
+	code = execute(args, &t)
+	printed = out.String()
+	if err.Len() > 0 {
+		printed += "-- on stderr:\n" + err.String()
+	}
+	return printed, code
+}
+
 func (s *shell) key() string {
 	if n := len(s.mask); n > 4 {
 		return s.mask[n-2]
@@ -76,12 +84,17 @@ func (s *shell) key() string {
 
 func (s *shell) file(name, text string) {
 	s.t.Helper()
-	path := filepath.Join(s.data, name)
+	writeFile(s.t, filepath.Join(s.data, name), text, 0o600)
+}
+
+// writeFile writes a file, and makes the folder that it is in.
+func writeFile(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 )
@@ -42,17 +41,14 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 		{[]string{"import", "claude-c"}, "claude-code"},
 		{[]string{"nothing", "disa"}, "disable"},
 	} {
-		var out, problems bytes.Buffer
-		code := execute(append([]string{"complete", "--"}, test.words...), &terminal{out: &out, err: &problems, now: noon})
-		got := strings.Join(strings.Fields(out.String()), " ")
-		if got != test.want || code != exitDone {
-			t.Errorf("%q: %q, want %q; %d %s", test.words, got, test.want, code, problems.String())
+		printed, code := printedBy(append([]string{"complete", "--"}, test.words...), terminal{now: noon})
+		if got := strings.Join(strings.Fields(printed), " "); got != test.want || code != exitDone {
+			t.Errorf("%q: %q, want %q; %d", test.words, got, test.want, code)
 		}
 	}
 	for shell, want := range map[string]string{"bash": "complete -o default -F _dormouse dormouse\n", "zsh": "#compdef dormouse\n", "fish": "complete -c dormouse"} {
-		var out bytes.Buffer
-		if code := execute([]string{"completion", shell}, &terminal{out: &out, err: &out, now: noon}); code != exitDone || !strings.Contains(out.String(), want) {
-			t.Errorf("%s: %d %s", shell, code, out.String())
+		if printed, code := printedBy([]string{"completion", shell}, terminal{now: noon}); code != exitDone || !strings.Contains(printed, want) {
+			t.Errorf("%s: %d %s", shell, code, printed)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,13 +61,7 @@ npm error A complete log of this run can be found in: a.log" >&2; exit 1;; esac`
 
 func (d *desk) file(name, text string, mode os.FileMode) {
 	d.t.Helper()
-	path := filepath.Join(d.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		d.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		d.t.Fatal(err)
-	}
+	writeFile(d.t, filepath.Join(d.dir, name), text, mode)
 }
 
 // prepare stands for the preparation of servers, which takes 3.2 s.
@@ -94,7 +87,6 @@ func (d *desk) run(line string) (printed string, code int) {
 	for _, word := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1) {
 		args = append(args, strings.ReplaceAll(strings.Trim(word, `"`), "'", `"`))
 	}
-	var out, err bytes.Buffer
 	if args[0] == "cat" {
 		text, problem := os.ReadFile(args[1])
 		info, _ := os.Stat(args[1])
@@ -104,11 +96,7 @@ func (d *desk) run(line string) (printed string, code int) {
 		return fmt.Sprintf("%v\n%s", info.Mode(), strings.ReplaceAll(string(text), d.dir, "DIR")), 0
 	}
 	in := strings.NewReader(`{"name":"piped","command":"npx","args":["-y","x"],"env":{"PIPED_TOKEN":"hunter2"}}`)
-	code = execute(args, &terminal{in: in, out: &out, err: &err, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
-	printed = out.String()
-	if err.Len() > 0 {
-		printed += "-- on stderr:\n" + err.String()
-	}
+	printed, code = printedBy(args, terminal{in: in, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
 	return strings.ReplaceAll(printed, d.dir, "DIR"), code
 }
 

@@ -161,19 +161,7 @@ func TestTablesAreAsInTestdata(t *testing.T) {
 		if err := print(&out); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(want), out.String()); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		compare(t, filepath.Join("testdata", name), out.String())
 	}
 }
 

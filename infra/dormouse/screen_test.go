@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/creack/pty"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
@@ -40,21 +39,10 @@ func shows(t *testing.T, c says, columns uint16, env map[string]string, end stri
 		},
 	})
 	d.Event(journal.Event{Kind: journal.ServerFailed, Name: "mine", Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.Local), Reason: "it says no", Hint: "dormouse logs mine"})
-	var got bytes.Buffer
-	piece := make([]byte, 4096)
-	for !strings.Contains(got.String(), end) {
-		if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		n, err := master.Read(piece)
-		if err != nil {
-			t.Fatalf("%v; it shows %q", err, got.String())
-		}
-		got.Write(piece[:n])
-	}
+	got := until(t, master, end)
 	d.Close()
 	_ = tty.Close()
-	return got.String()
+	return got
 }
 
 func TestRunOnATerminal(t *testing.T) {
@@ -62,16 +50,7 @@ func TestRunOnATerminal(t *testing.T) {
 	for _, columns := range []uint16{80, 120} {
 		got := shows(t, says{}, columns, map[string]string{"TERM": "xterm"}, "logs mine\r\n"+status)
 		got = strings.ReplaceAll(strings.ReplaceAll(got, "\r\n", "\n"), "\x1b", "ESC")
-		path := fmt.Sprintf("testdata/terminal%d.txt", columns)
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
-			t.Errorf("%s: %v (-want +got; -update accepts it):\n%s", path, err, diff)
-		}
+		compare(t, fmt.Sprintf("testdata/terminal%d.txt", columns), got)
 	}
 }
 

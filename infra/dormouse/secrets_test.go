@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -15,7 +14,7 @@ import (
 )
 
 func TestSecretsAreSetListedAndRemoved(t *testing.T) {
-	data := t.TempDir()
+	s := newShell(t)
 	for _, step := range []struct {
 		args, in string
 		code     int
@@ -31,9 +30,8 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 		{"remove github --principal ada", "", exitDone, "github of ada"},
 		{"list --principal ada --json", "", exitDone, "[]"},
 	} {
-		var out bytes.Buffer
-		code := execute(strings.Fields("secrets "+step.args+" --data "+data), &terminal{in: strings.NewReader(step.in), out: &out, err: &out, now: noon})
-		if got := out.String(); code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "canary") {
+		s.in = step.in
+		if got, code := s.run("secrets " + step.args + " --data $DATA"); code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "canary") {
 			t.Errorf("secrets %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
 		}
 	}
@@ -43,8 +41,8 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 // refused. The list includes sign-ins that are kept for exchanges, and they can be
 // removed.
 func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
-	data := t.TempDir()
-	store, err := sqlitestore.Open(filepath.Join(data, local.StoreFile))
+	s := newShell(t)
+	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +66,11 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	}
 	run := func(line string, want int) string {
 		t.Helper()
-		var out bytes.Buffer
-		if code := execute(strings.Fields("secrets "+line+" --data "+data), &terminal{out: &out, err: &out, now: noon}); code != want || strings.Contains(out.String(), "canary") {
-			t.Errorf("secrets %s: exit code %d, %s", line, code, out.String())
+		printed, code := s.run("secrets " + line + " --data $DATA")
+		if code != want || strings.Contains(printed, "canary") {
+			t.Errorf("secrets %s: exit code %d, %s", line, code, printed)
 		}
-		return out.String()
+		return printed
 	}
 	var all []secretLine
 	if err := json.Unmarshal([]byte(run("list --json", exitDone)), &all); err != nil || len(all) != 233 {
