@@ -217,17 +217,6 @@ func TestE2EReloadTellsListeners(t *testing.T) {
 	})
 }
 
-// A box that is awake and has nothing to do ends soon after the change, not when it would
-// have slept.
-func TestE2EReloadEndsIdleProcesses(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	m.session("one").whoami()
-	m.save(servers{"one": {"-name", "changed"}})
-	m.eventually(15*time.Second, "its processes have ended", func() bool { return len(m.those("stdio", "runner")) == 0 })
-}
-
 func TestE2EReloadOfATimeoutKeepsTheProcess(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -263,7 +252,9 @@ func TestE2EReloadOfDotEnv(t *testing.T) {
 	if e := m.changed(0); strings.Join(e.Changed, " ") != "uses" || strings.Contains(e.Detail, "another") {
 		t.Errorf("the event is %+v", e)
 	}
-	m.eventually(15*time.Second, "the process has ended", func() bool { return len(m.those("stdio")) == 1 })
+	// A box that is awake and has nothing to do ends soon after the change, not when it would
+	// have slept.
+	m.eventually(15*time.Second, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.those("runner")) == 1 })
 	if got := uses.whoami().PID; got == before {
 		t.Errorf("the process of the server that uses it is still %d", got)
 	}
@@ -325,14 +316,7 @@ func TestE2EReloadByCommandAndBySignal(t *testing.T) {
 	m := newMachine(t, servers{"one": nil})
 	m.start()
 	good := read(t, m.servers)
-	reload := func() (string, int) {
-		out, err := m.command("reload").CombinedOutput()
-		var exit interface{ ExitCode() int }
-		if errors.As(err, &exit) {
-			return string(out), exit.ExitCode()
-		}
-		return string(out), 0
-	}
+	reload := func() (string, int) { return operate(t, "reload", "--data", m.data) }
 	if out, code := reload(); code != 0 || out != "nothing has changed\n" {
 		t.Errorf("reload says %q, %d", out, code)
 	}
