@@ -186,35 +186,23 @@ func TestE2ECallCanBeFollowedThroughAllLogs(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
 	m.start()
-	c := m.session("one")
-	c.text("count", "")
-	m.counted() // nothing is under way
-	names := func(message, trace string) bool {
-		lines, _ := m.log.lines()
-		return slices.ContainsFunc(lines, func(text string) bool {
-			var line struct {
-				Msg, Trace string
-				Type       string
-				Traces     []string
-			}
-			return json.Unmarshal([]byte(text), &line) == nil && line.Msg == message && (line.Trace == trace || slices.Contains(line.Traces, trace))
-		})
+	m.session("one").text("count", "")
+	type record struct {
+		Msg, Trace string
+		Traces     []string
 	}
-	lines, _ := m.log.lines()
-	trace := ""
-	for _, text := range lines {
-		if strings.Contains(text, `"rpc_method":"tools/call"`) {
-			var line struct{ Trace string }
-			if err := json.Unmarshal([]byte(text), &line); err != nil {
-				t.Fatal(err)
-			}
-			trace = line.Trace
-		}
+	parsed := func(line string) (r record) {
+		_ = json.Unmarshal([]byte(line), &r) // a line that is no record names no call
+		return r
 	}
+	trace := parsed(m.awaitLine(m.log, 5*time.Second, "the call is logged", func(line string) bool { return strings.Contains(line, `"rpc_method":"tools/call"`) })).Trace
 	if trace == "" {
 		t.Fatal("the line of the request names none")
 	}
 	for _, message := range []string{"request", "deliver", "frame"} {
-		m.eventually(5*time.Second, message+" is logged with the name of the request", func() bool { return names(message, trace) })
+		m.awaitLine(m.log, 5*time.Second, message+" is logged with the name of the request", func(line string) bool {
+			r := parsed(line)
+			return r.Msg == message && (r.Trace == trace || slices.Contains(r.Traces, trace))
+		})
 	}
 }

@@ -5,7 +5,6 @@ package main_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -156,12 +155,7 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	})
 	folder := filepath.Dir(m.servers)
 	write(t, filepath.Join(folder, "mine.sh"), "exec "+program+" -name script\n")
-	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(program, filepath.Join(folder, "bin", "mine")); err != nil {
-		t.Fatal(err)
-	}
+	link(t, program, filepath.Join(folder, "bin", "mine"))
 	m.start()
 	for _, name := range []string{"script", "program"} {
 		if got := m.session(name).text("count", ""); got != "1" {
@@ -179,13 +173,7 @@ func TestE2EDormouseAloneHosts(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
 	m.program = filepath.Join(t.TempDir(), "dormouse")
-	built, err := os.ReadFile(filepath.Join(programs, "dormouse"))
-	if err == nil {
-		err = os.WriteFile(m.program, built, 0o700) //nolint:gosec // it is executed
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	executable(t, m.program, read(t, filepath.Join(programs, "dormouse")))
 	m.start("--functions", "inside") // function programs would be needed beside it
 	if got := m.session("one").text("count", ""); got != "1" {
 		t.Errorf("the server counts %s", got)

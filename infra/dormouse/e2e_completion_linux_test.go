@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	screen "github.com/creack/pty"
+	"github.com/creack/pty"
 )
 
 // bash completes a command, a flag and the name of a server when a person presses Tab.
@@ -22,14 +22,10 @@ func TestE2ECompletionInBash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	built, err := filepath.Abs(programs)
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noprofile", "-i") //nolint:gosec // bash
 	cmd.Dir = filepath.Dir(m.servers)
-	cmd.Env = append(os.Environ(), "PATH="+built+":"+os.Getenv("PATH"), "PS1=> ", "TERM=dumb", "INPUTRC=/dev/null")
-	master, err := screen.StartWithSize(cmd, &screen.Winsize{Rows: 40, Cols: 200})
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "PS1=> ", "TERM=dumb", "INPUTRC=/dev/null")
+	master, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 200})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -89,10 +88,6 @@ func commands(block string) (all []string) {
 
 func newWalk(t *testing.T) *walk {
 	t.Helper()
-	bin, err := filepath.Abs(programs)
-	if err != nil {
-		t.Fatal(err)
-	}
 	// npm's cache stays, so that nothing is fetched twice.
 	cache, err := exec.CommandContext(t.Context(), "npm", "config", "get", "cache").Output()
 	if err != nil {
@@ -101,7 +96,7 @@ func newWalk(t *testing.T) *walk {
 	w := &walk{machine: &machine{t: t, tmp: t.TempDir(), programs: os.Getenv(functionsVariable) == "process"}, folder: t.TempDir(), home: t.TempDir()}
 	w.data = filepath.Join(w.folder, ".dormouse")
 	w.env = []string{
-		"HOME=" + w.home, "PATH=" + bin + ":" + os.Getenv("PATH"), "npm_config_cache=" + strings.TrimSpace(string(cache)),
+		"HOME=" + w.home, "PATH=" + programs + ":" + os.Getenv("PATH"), "npm_config_cache=" + strings.TrimSpace(string(cache)),
 		"TMPDIR=" + w.tmp, "DORMOUSE_CACHE=" + filepath.Join(stdioFolder, "cache"), "DISPLAY=", "WAYLAND_DISPLAY=",
 	}
 	t.Cleanup(w.end)
@@ -142,17 +137,7 @@ func (w *walk) shell(line string) *exec.Cmd {
 // hosts starts dormouse run on a free port, and returns when it has said that it is up.
 func (w *walk) hosts(flags string) {
 	w.t.Helper()
-	w.out, w.log, w.exited = newJournal(), newJournal(), make(chan struct{})
-	w.cmd = w.shell(fmt.Sprintf("exec dormouse run --listen 127.0.0.1:0 %s", flags))
-	w.cmd.Stdout, w.cmd.Stderr = w.out, w.log
-	if err := w.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	cmd, exited := w.cmd, w.exited
-	go func() {
-		defer close(exited)
-		_ = cmd.Wait() // how it ended is in ProcessState
-	}()
+	w.execute(w.shell("exec dormouse run --listen 127.0.0.1:0 " + flags))
 	w.awaitLine(w.log, patience, "dormouse run is up", func(line string) bool { return strings.HasPrefix(line, "Nothing runs until") })
 	lines, _ := w.log.lines()
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "http://127.0.0.1:") })

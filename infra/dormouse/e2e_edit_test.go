@@ -15,20 +15,22 @@ import (
 // returns what it printed.
 func (m *machine) does(verb string, args ...string) string {
 	m.t.Helper()
+	out, err := m.tries(verb, args...)
+	if err != nil {
+		m.t.Fatalf("dormouse %s: %v: %s", verb, err, out)
+	}
+	return out
+}
+
+// tries is does for a command that may fail.
+func (m *machine) tries(verb string, args ...string) (string, error) {
 	cmd := m.command(verb, args...)
 	if verb != "add" && verb != "call" {
 		cmd.Args = append(cmd.Args[:2:2], args...) // the others have no data folder
 	}
-	var err error
-	if cmd.Path, err = filepath.Abs(cmd.Path); err != nil {
-		m.t.Fatal(err)
-	}
 	cmd.Dir = filepath.Dir(m.servers)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		m.t.Fatalf("dormouse %s: %v: %s", verb, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
 // dormouse add keeps a server's answers, so the server's first clients wake no process.
@@ -44,9 +46,7 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 		t.Fatalf("add left %v", left)
 	}
 	// A program beside the file is found, wherever the machine is started.
-	if err := os.Symlink(program, filepath.Join(filepath.Dir(m.servers), "beside")); err != nil {
-		t.Fatal(err)
-	}
+	link(t, program, filepath.Join(filepath.Dir(m.servers), "beside"))
 	m.does("add", "beside", "--", "./beside", "-name", "beside")
 	m.start()
 	if got := m.session("beside").whoami().Name; got != "beside" {
@@ -176,23 +176,11 @@ func TestE2EImportedServersAreHosted(t *testing.T) {
 		"config.toml":                fmt.Sprintf("[mcp_servers.codex]\ncommand = %q\nargs = ['-name', 'codex']\nstartup_timeout_sec = 20\n", program),
 		"server.json": `{"name": "com.example/registry", "version": "1.0.0", "packages": [{"registryType": "oci", "identifier": "example/registry", "version": "1.0.0",
   "transport": {"type": "stdio"}, "environmentVariables": [{"name": "REGISTRY_KEY", "isRequired": true, "isSecret": true}]}]}`,
-		"path/docker": "#!/bin/sh\nexec " + program + " -name registry\n",
 	} {
-		path := filepath.Join(theirs, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		write(t, path, text)
+		write(t, filepath.Join(theirs, name), text)
 	}
-	if err := os.Chmod(filepath.Join(theirs, "path", "docker"), 0o700); err != nil { //nolint:gosec // it is executed
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(theirs, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(program, filepath.Join(theirs, "bin", "own")); err != nil {
-		t.Fatal(err)
-	}
+	executable(t, filepath.Join(theirs, "path", "docker"), "#!/bin/sh\nexec "+program+" -name registry\n")
+	link(t, program, filepath.Join(theirs, "bin", "own"))
 	m.env = []string{"CURSOR_NAME=cursor", "REGISTRY_KEY=r", "PATH=" + filepath.Join(theirs, "path") + ":" + os.Getenv("PATH")}
 	for _, file := range []string{".vscode/mcp.json", ".cursor/mcp.json", "claude_desktop_config.json", "config.toml", "server.json"} {
 		if said := m.does("import", filepath.Join(theirs, file)); strings.Contains(said, "hunter2") {

@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,13 +153,8 @@ func (k taken) within(most taken) bool {
 func (m *machine) taken() (k taken) {
 	m.t.Helper()
 	for _, p := range m.those("dormouse", "runner") {
-		folder := filepath.Join("/proc", strconv.Itoa(p.pid))
-		status, _ := os.ReadFile(filepath.Join(folder, "status")) // a process that has ended has no such file
-		if _, rest, found := strings.Cut(string(status), "VmRSS:"); found {
-			kb, _ := strconv.Atoi(strings.Fields(rest)[0]) // the kernel wrote it
-			k.memory += kb << 10
-		}
-		files, _ := os.ReadDir(filepath.Join(folder, "fd"))
+		k.memory += memoryOf(p.pid, "VmRSS")
+		files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pid)) // a process that has ended has no such folder
 		k.files += len(files)
 	}
 	rows, err := countRows(m.t.Context(), filepath.Join(m.data, local.StoreFile))

@@ -66,17 +66,12 @@ func TestE2ECallsAreListedAndCounted(t *testing.T) {
 // The link of `dormouse open` signs in to the console. Before that, the console serves
 // its page, but its API refuses requests.
 func TestE2EConsoleIsOpenedByTheUserOfTheMachine(t *testing.T) {
-	t.Parallel()
-	consoleIsOpened(t, newMachine(t, servers{"one": nil}))
+	everyway(t, consoleIsOpened)
 }
 
-func TestE2EConsoleIsAFunctionWhereFunctionsArePrograms(t *testing.T) {
-	t.Parallel()
-	consoleIsOpened(t, newMachine(t, servers{"one": nil}).asPrograms())
-}
-
-func consoleIsOpened(t *testing.T, m *machine) {
+func consoleIsOpened(t *testing.T, machine func(servers) *machine) {
 	t.Helper()
+	m := machine(servers{"one": nil})
 	m.start()
 	m.session("one").text("echo", `{"text":"x"}`)
 	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +19,7 @@ import (
 // keys runs dormouse keys on the data of this machine and returns the output.
 func (m *machine) keys(verb string, args ...string) string {
 	m.t.Helper()
-	cmd := m.command("keys", append([]string{verb}, args...)...)
-	// The flags of a verb follow the verb.
-	cmd.Args = slices.Concat([]string{cmd.Args[0], "keys", verb}, args, []string{"--data", m.data})
+	cmd := m.command("keys "+verb, args...)
 	var says strings.Builder
 	cmd.Stderr = &says
 	out, err := cmd.Output()

@@ -25,8 +25,6 @@ import (
 )
 
 const (
-	// programs is the folder of make build's programs, relative to these tests.
-	programs = "../../bin"
 	// sleepAfter is --sleep-after, and idle is --idle, of machines that should sleep
 	// soon.
 	sleepAfter = time.Second
@@ -62,12 +60,19 @@ func built(name string) func(*testing.T) string {
 	}
 }
 
-// stdioFolder is set by TestMain before any test runs.
-var stdioFolder string
+// These are set by TestMain before any test runs.
+var (
+	stdioFolder string
+	programs    string // the folder of make build's programs
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		var err error
+		if programs, err = filepath.Abs("../../bin"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		if stdioFolder, err = os.MkdirTemp("", "dormouse-e2e"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -204,8 +209,6 @@ func (m *machine) ready() {
 // run starts dormouse run and does not wait until it is ready.
 func (m *machine) run(flags ...string) {
 	m.t.Helper()
-	m.out, m.log, m.exited = newJournal(), newJournal(), make(chan struct{})
-	m.urls, m.ws = map[string]string{}, map[string]string{}
 	m.flags = flags
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
 	if m.programs && !slices.Contains(flags, "--functions") {
@@ -217,19 +220,27 @@ func (m *machine) run(flags ...string) {
 	if !m.programs && os.Getenv(functionsVariable) == "cold" {
 		all = append(all, "--cold")
 	}
-	m.cmd = m.command("run", all...)
-	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
-	m.cmd.WaitDelay = 5 * time.Second
+	cmd := m.command("run", all...)
 	if m.terminal != nil {
-		m.cmd.Stdin, m.cmd.SysProcAttr = m.terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		cmd.Stdin, cmd.SysProcAttr = m.terminal, &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	}
 	if m.prepare != nil {
-		m.prepare(m.cmd)
+		m.prepare(cmd)
 	}
-	if err := m.cmd.Start(); err != nil {
+	m.execute(cmd)
+}
+
+// execute starts a command line that is dormouse run.
+func (m *machine) execute(cmd *exec.Cmd) {
+	m.t.Helper()
+	m.out, m.log = newJournal(), newJournal()
+	m.urls, m.ws = map[string]string{}, map[string]string{}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = m.out, m.log, 5*time.Second
+	if err := cmd.Start(); err != nil {
 		m.t.Fatalf("%v; run make build first", err)
 	}
-	cmd, exited := m.cmd, m.exited
+	exited := make(chan struct{})
+	m.cmd, m.exited = cmd, exited
 	go func() {
 		defer close(exited)
 		_ = cmd.Wait() // how it ended is in ProcessState
@@ -238,7 +249,7 @@ func (m *machine) run(flags ...string) {
 
 // command returns a command line of the built program with this machine's folders.
 func (m *machine) command(verb string, args ...string) *exec.Cmd {
-	cmd := exec.Command(cmp.Or(m.program, filepath.Join(programs, "dormouse")), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
+	cmd := exec.Command(cmp.Or(m.program, filepath.Join(programs, "dormouse")), slices.Concat(strings.Fields(verb), []string{"--data", m.data}, args)...) //nolint:noctx // ended by end
 	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"))
 	cmd.Env = append(cmd.Env, m.env...)
 	return cmd
@@ -618,9 +629,37 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
+// write writes a file, and makes the folder that it is in.
 func write(t *testing.T, file, text string) {
 	t.Helper()
+	mkdir(t, filepath.Dir(file))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// executable is write for a file that is executed.
+func executable(t *testing.T, file, text string) {
+	t.Helper()
+	write(t, file, text)
+	if err := os.Chmod(file, 0o755); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+}
+
+// link makes a symbolic link to a program, and the folder that it is in.
+func link(t *testing.T, program, file string) {
+	t.Helper()
+	mkdir(t, filepath.Dir(file))
+	if err := os.Symlink(program, file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mkdir makes a folder, unless it is there.
+func mkdir(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
 }

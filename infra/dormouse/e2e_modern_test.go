@@ -92,7 +92,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	if got := textOf(messages[len(messages)-1]); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
-	ranThrice(t, calls)
+	ranThrice(t, "book", calls)
 }
 
 // modernly sends a request as a client of 2026-07-28 with these capabilities, and
@@ -172,7 +172,7 @@ func TestE2EModernClientAndServer(t *testing.T) {
 	if got := textOf(m.client("booking").book(more)); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
-	ranThrice(t, calls)
+	ranThrice(t, "book", calls)
 }
 
 func TestE2EEraIsFoundOutOnce(t *testing.T) {

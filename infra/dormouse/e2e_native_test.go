@@ -270,9 +270,6 @@ func TestE2EServersInAModuleOfTheirOwn(t *testing.T) {
 	write(t, filepath.Join(folder, "go.sum"), read(t, filepath.Join(root, "go.sum")))
 	for name, start := range map[string]string{"http": "HTTP", "socket": "Socket"} {
 		at := filepath.Join(folder, name)
-		if err := os.Mkdir(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
 		write(t, filepath.Join(at, "hello.go"), "package main\n"+hello)
 		write(t, filepath.Join(at, "main.go"), `package main
 
@@ -314,10 +311,8 @@ func cloned(t *testing.T) string {
 			continue // it was removed and not committed
 		}
 		target := filepath.Join(to, string(name))
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(target, []byte(read(t, from)), info.Mode().Perm()); err != nil {
+		write(t, target, read(t, from))
+		if err := os.Chmod(target, info.Mode().Perm()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,19 +327,9 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	m := &machine{t: t, data: filepath.Join(folder, ".dormouse"), tmp: t.TempDir()}
 	t.Cleanup(m.end)
 	paste := func(commands string) {
-		m.out, m.log, m.exited, m.urls, m.ws = newJournal(), newJournal(), make(chan struct{}), map[string]string{}, map[string]string{}
 		cmd := exec.Command("bash", "-c", commands) //nolint:noctx // ended by end
-		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = folder, m.out, m.log, 5*time.Second
-		cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "ARGS=--listen 127.0.0.1:0 --json")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		m.cmd = cmd
-		exited := m.exited
-		go func() {
-			defer close(exited)
-			_ = cmd.Wait() // how it ended is in ProcessState
-		}()
+		cmd.Dir, cmd.Env = folder, append(os.Environ(), "TMPDIR="+m.tmp, "ARGS=--listen 127.0.0.1:0 --json")
+		m.execute(cmd)
 		m.await(4*time.Minute, "the endpoint is ready", func(e event) bool {
 			m.urls[e.Name] = e.URL
 			return e.Kind == "ready"

@@ -23,9 +23,7 @@ npm error 404  '@modelcontextprotocol/server-memori@*' is not in this registry."
 exit 1
 `
 	for name, text := range map[string]string{"npm": script, "npx": "#!/bin/sh\nexit 9\n"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o755); err != nil { //nolint:gosec // it is executed
-			m.t.Fatal(err)
-		}
+		executable(m.t, filepath.Join(folder, name), text)
 	}
 	m.env = append(m.env, "PATH="+folder+":"+os.Getenv("PATH"))
 }

@@ -46,16 +46,8 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
-	program := stdio(t)
 	project := t.TempDir()
-	for _, folder := range []string{".vscode", "bin"} {
-		if err := os.Mkdir(filepath.Join(project, folder), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(program, filepath.Join(project, "bin", "own")); err != nil {
-		t.Fatal(err)
-	}
+	link(t, stdio(t), filepath.Join(project, "bin", "own"))
 	write(t, filepath.Join(project, ".env"), "SERVER_NAME=asked # for\n")
 	write(t, filepath.Join(project, "more.env"), "MORE='in the file'\n")
 	m.servers = filepath.Join(project, ".vscode", "mcp.json")

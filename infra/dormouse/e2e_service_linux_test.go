@@ -46,12 +46,10 @@ func service(t *testing.T) *machine {
 	if err := os.Chown(m.data, serviceUID(), -1); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(m.servers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, m.servers)
 	m.servers = filepath.Join(m.folderOf("etc-", os.Getuid()), "servers.json")
-	if err := os.WriteFile(m.servers, text, 0o644); err != nil { //nolint:gosec // systemd's users read it
+	write(t, m.servers, text)
+	if err := os.Chmod(m.servers, 0o644); err != nil { //nolint:gosec // systemd's users read it
 		t.Fatal(err)
 	}
 	settings := readUnit(t)
@@ -61,10 +59,7 @@ func service(t *testing.T) *machine {
 	}
 	m.env = append(m.env, "PATH="+os.Getenv("PATH"), "TMPDIR="+m.tmp, "STATE_DIRECTORY="+m.data)
 	line := strings.Fields(place.Replace(settings["ExecStart"][0]))
-	program, err := filepath.Abs(filepath.Join(programs, filepath.Base(line[0])))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := filepath.Join(programs, filepath.Base(line[0]))
 	m.prepare = func(cmd *exec.Cmd) {
 		// The data folder is that of the unit. The other flags of the test come last, so they win.
 		cmd.Args = append(append([]string{program}, line[1:]...), cmd.Args[4:]...)
@@ -97,12 +92,8 @@ func (m *machine) folderOf(prefix string, uid int) string {
 // readUnit returns the settings of the unit by name.
 func readUnit(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(unit)
-	if err != nil {
-		t.Fatal(err)
-	}
 	settings := map[string][]string{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(read(t, unit)) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
 			settings[name] = append(settings[name], value)
 		}

@@ -45,7 +45,7 @@ func TestE2EAnswerOverSSEAfterEveryProcessWasKilled(t *testing.T) {
 	if err != nil || textOf(end) != booked {
 		t.Errorf("the call ended with %s, %v", end.Raw, err)
 	}
-	ranThrice(t, calls)
+	ranThrice(t, "book", calls)
 }
 
 func TestE2EAnswerOverASocketAfterEveryProcessWasKilled(t *testing.T) {
@@ -76,13 +76,13 @@ func TestE2EAnswerOverASocketAfterEveryProcessWasKilled(t *testing.T) {
 	if got := textOf(s.end(id)); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
-	ranThrice(t, calls)
+	ranThrice(t, "book", calls)
 }
 
-// ranThrice checks that the tool ran once for each round.
-func ranThrice(t *testing.T, calls string) {
+// ranThrice checks that a tool ran once for each round.
+func ranThrice(t *testing.T, tool, calls string) {
 	t.Helper()
-	want := []string{`book ""`, `book "named"`, `book "right for Ada"`}
+	want := []string{tool + ` ""`, tool + ` "named"`, tool + ` "right for Ada"`}
 	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
 		t.Errorf("runs of the tool (-want +got):\n%s", diff)
 	}

@@ -48,7 +48,9 @@ func TestE2ELogLinesOfFunctionsAreATrace(t *testing.T) {
 	to := newCollector(t)
 	pool := tracesFunction(t, to.URL)
 	for i := len(lines) - 1; i >= 0; i-- {
-		forward(t, pool, lines[i])
+		if failed := forward(t, pool, lines[i]); failed != nil {
+			t.Fatalf("the function failed: %+v", failed)
+		}
 	}
 	sent := to.sent()
 	root := to.spans["tools/call echo"]
@@ -71,11 +73,7 @@ func TestE2ELogLinesOfFunctionsAreATrace(t *testing.T) {
 	}
 
 	to.Close()
-	inv, err := pool.Invoke(t.Context(), "traces", logEvent(t, lines...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _ = io.Copy(io.Discard, inv.Body); inv.Failed == nil {
+	if forward(t, pool, lines...) == nil {
 		t.Error("spans are lost, and Lambda does not send the event again")
 	}
 }
@@ -106,17 +104,16 @@ func tracesFunction(t *testing.T, collector string) *lambda.Pool {
 	return pool
 }
 
-func forward(t *testing.T, pool *lambda.Pool, lines ...string) {
+// forward sends log lines to the function, and returns how it failed.
+func forward(t *testing.T, pool *lambda.Pool, lines ...string) *lambda.FunctionError {
 	t.Helper()
 	inv, err := pool.Invoke(t.Context(), "traces", logEvent(t, lines...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = inv.Body.Close() }()
-	if inv.Failed != nil {
-		t.Fatalf("the function failed: %+v", inv.Failed)
-	}
 	_, _ = io.Copy(io.Discard, inv.Body)
+	return inv.Failed
 }
 
 // logEvent returns the event of a subscription of CloudWatch Logs.

@@ -112,9 +112,7 @@ func build(t *testing.T, commit string) string {
 	t.Helper()
 	building.Lock()
 	defer building.Unlock()
-	if err := os.MkdirAll(releasesKept, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mkdir(t, releasesKept)
 	folder := filepath.Join(absolute(t, releasesKept), commit)
 	if _, err := os.Stat(folder); err == nil {
 		return folder
@@ -133,9 +131,7 @@ func build(t *testing.T, commit string) string {
 		}
 	}
 	command(bytes.NewReader(archive), "tar", "-x")
-	if err := os.MkdirAll(made, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mkdir(t, made)
 	line := []string{"go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", made, "./infra/dormouse"}
 	mains, err := filepath.Glob(filepath.Join(source, "functions", "*", "main.go"))
 	if err != nil {
@@ -187,9 +183,7 @@ func rollingMachine(t *testing.T, folder string) *rolling {
 	}
 	for _, name := range []string{"http", "socket", "relay", "sweep", "oauth", "console", "runner"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec \"$(cat '%s')\" \"$@\"\n", r.chosen(name))
-		if err := os.WriteFile(filepath.Join(r.bin, name), []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
-			t.Fatal(err)
-		}
+		executable(t, filepath.Join(r.bin, name), script)
 		r.choose(folder, name)
 	}
 	return r
@@ -301,24 +295,11 @@ func (w *waiting) wakes(step string, awake func()) {
 func (w *waiting) finish() {
 	w.t.Helper()
 	w.answer()
-	for round, answer := range answers {
-		for key := range w.client("task").until(w.task, "input_required").InputRequests {
-			var ack map[string]string
-			w.client("task").about("tasks/update", w.task, `"taskId":"`+w.task+`","inputResponses":{"`+key+`":{"action":"accept","content":`+answer+`}}`, &ack)
-			if ack["resultType"] != "complete" {
-				w.t.Errorf("round %d of the task: %v", round, ack)
-			}
-		}
+	ranThrice(w.t, "book", filepath.Join(w.calls, "question"))
+	for _, answer := range answers {
+		w.client("task").answers(w.task, answer)
 	}
-	done := w.client("task").until(w.task, "completed")
-	if got := textOf(wire.Message{Result: done.Result}); got != booked {
-		w.t.Errorf("the task ended with %s", done.Result)
-	}
-	ranThrice(w.t, filepath.Join(w.calls, "question"))
-	rounds := []string{`plan ""`, `plan "named"`, `plan "right for Ada"`}
-	if diff := cmp.Diff(rounds, linesOf(w.t, filepath.Join(w.calls, "task"))); diff != "" {
-		w.t.Errorf("runs of the task (-want +got):\n%s", diff)
-	}
+	w.client("task").completes(w.task, filepath.Join(w.calls, "task"))
 }
 
 // answer answers the questions of the call that waits, until it ends.

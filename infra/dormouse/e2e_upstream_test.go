@@ -52,8 +52,7 @@ func hashOf(token string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte
 // secret runs dormouse secrets set for a principal.
 func (m *machine) secret(principal, name, value string) {
 	m.t.Helper()
-	cmd := m.command("secrets", "set")
-	cmd.Args = slices.Concat([]string{cmd.Args[0], "secrets", "set", "--principal", principal, name, "--data", m.data})
+	cmd := m.command("secrets set", "--principal", principal, name)
 	cmd.Stdin = strings.NewReader(value + "\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		m.t.Fatalf("%v: %s", err, out)
