@@ -13,7 +13,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // TestE2EDynamoDB runs the main flow with all lasting data in DynamoDB. Functions,
@@ -86,7 +85,10 @@ func (m *machine) talks(store ...string) {
 // and takes the call up again.
 func (m *machine) losesItsFunctionsInACall(store ...string) {
 	m.start(store...)
-	m.cutInACall(func() { m.killFunctions("http", "relay") })
+	m.cutInACall(func(p *proxy) {
+		p.cut()
+		m.killFunctions("http", "relay")
+	})
 }
 
 // sleepsBetweenCalls waits until everything is asleep, and wakes it with a call.
@@ -105,15 +107,13 @@ func (m *machine) sleepsBetweenCalls(store ...string) {
 func (m *machine) talksOverASocket(store ...string) {
 	m.start(store...)
 	k := m.talk("one")
-	k.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"over a socket"}}}`)
-	if end := k.end("7"); textOf(end) != "over a socket" {
-		m.t.Errorf("echo says %s", end.Raw)
+	if got := k.text("echo", `{"text":"over a socket"}`); got != "over a socket" {
+		m.t.Errorf("echo says %s", got)
 	}
 	_ = k.conn.CloseNow()
 	again := m.resume("one", k)
-	again.say(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"count","arguments":{}}}`)
-	if end := again.end("8"); end.Kind != wire.Response || textOf(end) != "1" {
-		m.t.Errorf("after the connection was lost a call is answered %s", end.Raw)
+	if got := again.text("count", ""); got != "1" {
+		m.t.Errorf("after the connection was lost a call is answered %s", got)
 	}
 }
 

@@ -126,25 +126,24 @@ func TestE2EOneWebSocketForAllServers(t *testing.T) {
 	}
 	group()
 	s := m.talk("/mcp")
-	s.say(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-	if got := namesIn(t, s.end("1").Result); !slices.Contains(got, "one__echo") || !slices.Contains(got, "two__echo") {
+	s.say(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
+	if got := namesIn(t, s.end(`"list"`).Result); !slices.Contains(got, "one__echo") || !slices.Contains(got, "two__echo") {
 		t.Errorf("the tools are %q", got)
 	}
-	s.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"one__ask","arguments":{"method":"elicitation/create"}}}`)
+	id := s.ask("one__ask", `{"method":"elicitation/create"}`)
 	question, err := s.hear()
 	if err != nil || !strings.HasPrefix(string(question.ID), `"one~`) {
 		t.Fatalf("the question is %s, %v", question.Raw, err)
 	}
 	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID))
-	if end := s.end("2"); end.Result == nil {
+	if end := s.end(id); end.Result == nil {
 		t.Errorf("the call that asked ended with %s", end.Raw)
 	}
-	s.say(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"two__count","arguments":{}}}`)
-	if end := s.end("3"); textOf(end) != "1" {
-		t.Errorf("the counter says %s", end.Raw)
+	if got := s.text("two__count", ""); got != "1" {
+		t.Errorf("the counter says %s", got)
 	}
 	gate := filepath.Join(t.TempDir(), "gate")
-	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"two__stubborn","arguments":{"gate":%q},"_meta":{"progressToken":9}}}`, gate))
+	id = s.ask("two__stubborn", fmt.Sprintf(`{"gate":%q}`, gate))
 	if m, err := s.hear(); err != nil {
 		t.Fatalf("%s, %v", m.Raw, err)
 	}
@@ -153,11 +152,10 @@ func TestE2EOneWebSocketForAllServers(t *testing.T) {
 	m.restart()
 	group()
 	again := m.resume("/mcp", s)
-	if end := again.end("4"); end.Error == nil && end.Result == nil {
+	if end := again.end(id); end.Error == nil && end.Result == nil {
 		t.Errorf("the call over the kill ended with %s", end.Raw)
 	}
-	again.say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"one__echo","arguments":{"text":"hi"}}}`)
-	if end := again.end("5"); textOf(end) != "hi" {
-		t.Errorf("after the kill echo says %s", end.Raw)
+	if got := again.text("one__echo", `{"text":"hi"}`); got != "hi" {
+		t.Errorf("after the kill echo says %s", got)
 	}
 }
