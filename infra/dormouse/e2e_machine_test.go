@@ -38,23 +38,21 @@ const (
 // These functions return the programs of testdata. modern is a server of 2026-07-28 only.
 var stdio, rogue, modern = built("stdio"), built("rogue"), built("modern")
 
-// built returns a function that returns a program of testdata, which is built once.
+// built returns a function that returns a program of testdata, which its first call builds.
 func built(name string) func(*testing.T) string {
-	build := sync.OnceValues(func() (string, error) {
-		path := filepath.Join(stdioFolder, name)
-		cmd := exec.Command("go", "build", "-o", path, "./testdata/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("build testdata/%s: %w: %s", name, err, out)
-		}
-		return path, err
-	})
+	var once sync.Once
+	var out []byte
+	var err error
 	return func(t *testing.T) string {
 		t.Helper()
-		path, err := build()
+		path := filepath.Join(stdioFolder, name)
+		once.Do(func() {
+			build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/"+name)
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			out, err = build.CombinedOutput()
+		})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("build testdata/%s: %v: %s", name, err, out)
 		}
 		return path
 	}
