@@ -23,7 +23,8 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 }
 
 // lossy is a log whose writers never see an error, because no work may depend on its log.
-// While the log cannot be written, lossy calls lost, at most once a minute.
+// While the log cannot be written, lossy calls lost, at most once a minute. It does not wait
+// for lost, which may wait for the writer: a journal writes its lines under its lock.
 type lossy struct {
 	to   io.Writer
 	lost func(error)
@@ -45,7 +46,7 @@ func (l *lossy) Write(p []byte) (int, error) {
 	}
 	l.mu.Unlock()
 	if due {
-		l.lost(err)
+		go l.lost(err)
 	}
 	return len(p), nil
 }
