@@ -37,11 +37,8 @@ func Look(path string) error {
 	case binary.BigEndian.Uint32(head[applicationAt:]) != applicationID && noLog != nil:
 		return noStore(path)
 	default:
-		switch version := binary.BigEndian.Uint32(head[versionAt:]); {
-		case version > schemaVersion:
+		if version := binary.BigEndian.Uint32(head[versionAt:]); version > schemaVersion {
 			return tooNew(path, int(version))
-		case version > 0 && version < firstVersion:
-			return noStore(path)
 		}
 	}
 	if err := unix.Access(path, unix.W_OK); err != nil {

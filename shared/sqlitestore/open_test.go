@@ -74,14 +74,35 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion8 and asVersion7 turn a file back into the format of an older version.
-const (
-	asVersion8 = `DROP TABLE upstream_tokens; PRAGMA user_version=8`
-	asVersion7 = asVersion8 + `; DROP TABLE grants; PRAGMA user_version=7`
-)
+// asVersion8 to asVersion1 turn a file back into the format of an older version.
+const asVersion8 = `DROP TABLE upstream_tokens; PRAGMA user_version=8`
+
+const asVersion7 = asVersion8 + `; DROP TABLE grants; PRAGMA user_version=7`
+
+const asVersion6 = asVersion7 + `;
+DROP TRIGGER events_written;
+CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+DROP TRIGGER events_kept;
+CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+PRAGMA user_version=6`
+
+const asVersion5 = asVersion7 + `;
+DROP TRIGGER events_written; DROP TRIGGER events_kept; DROP TABLE purges; CREATE INDEX events_purge ON events (purge); PRAGMA user_version=5`
+
+const asVersion4 = asVersion5 + `; DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
+
+const asVersion3 = asVersion4 + `; DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
+
+const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
+
+const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"7": asVersion7, "8": asVersion8} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5, "6": asVersion6, "7": asVersion7, "8": asVersion8} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)

@@ -14,7 +14,6 @@ import (
 const (
 	applicationID = 0x646f726d // "dorm"
 	schemaVersion = 9
-	firstVersion  = 7 // of the first release; files of earlier programs are refused
 )
 
 // schema creates the current tables. Times are Unix microseconds. Records that are read
@@ -38,21 +37,7 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_expires ON answers (expires);
 
-CREATE TABLE connections (id TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
-CREATE INDEX connections_expires ON connections (expires);
-
-CREATE TABLE keys (
-	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
-CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
-
-CREATE TABLE handshakes (
-	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, expires INTEGER NOT NULL, result BLOB,
-	PRIMARY KEY (digest, version)
-);
-CREATE INDEX handshakes_expires ON handshakes (expires);
-` + eventsSchema + statesSchema + grantsSchema + upstreamSchema + `
+` + eventsSchema + connectionsSchema + keysSchema + grantsSchema + upstreamSchema + statesSchema + handshakesSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -77,10 +62,6 @@ CREATE INDEX parts_expires ON parts (expires);
 //
 // The table purges says when rows are due, with a row for each hour and session. An
 // index by time would write one more page for each batch, a third of its cost.
-//
-// SQLite applies the conflict policy of the firing statement to a trigger. For the update
-// of an upsert that is ABORT. It would override OR IGNORE in the trigger, but not an ON
-// CONFLICT clause.
 const eventsSchema = `
 CREATE TABLE events (
 	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
@@ -89,13 +70,35 @@ CREATE TABLE events (
 	hash BLOB NOT NULL, data BLOB NOT NULL,
 	PRIMARY KEY (session, stream, first)
 );
+` + purgesSchema
+
+const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
+` + purgeTriggers
+
+// SQLite applies the conflict policy of the firing statement to a trigger. For the update
+// of an upsert that is ABORT. It would override OR IGNORE in the trigger, but not an ON
+// CONFLICT clause.
+const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
 END;
 CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
 END;
+`
+
+const connectionsSchema = `
+CREATE TABLE connections (id TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX connections_expires ON connections (expires);
+`
+
+const keysSchema = `
+CREATE TABLE keys (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
 `
 
 const grantsSchema = `
@@ -126,6 +129,40 @@ CREATE TRIGGER sessions_states AFTER DELETE ON sessions BEGIN
 END;
 `
 
+const handshakesSchema = `
+CREATE TABLE handshakes (
+	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, expires INTEGER NOT NULL, result BLOB,
+	PRIMARY KEY (digest, version)
+);
+CREATE INDEX handshakes_expires ON handshakes (expires);
+`
+
+// Each upgrade starts from the version in its name, and creates tables in their current form.
+// keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema from 7 to 8,
+// and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces
+// upgrade5 and upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
+const upgrade1 = `
+DROP INDEX events_purge;
+ALTER TABLE events RENAME TO events1;
+` + eventsSchema + `
+INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, written, expires, purge, hash, data FROM events1;
+DROP TABLE events1;
+` + connectionsSchema
+
+// upgrade4 drops all handshake records; the servers' next answers replace them.
+const upgrade4 = `DROP TABLE handshakes;` + handshakesSchema
+
+const upgrade5 = `
+DROP INDEX events_purge;
+` + purgesSchema + `
+INSERT INTO purges SELECT DISTINCT purge / 3600000000, session FROM events;
+`
+
+const upgrade6 = `
+DROP TRIGGER events_written;
+DROP TRIGGER events_kept;
+` + purgeTriggers
+
 // migrate brings the file to the current schema. It repeats on busy errors. The change of
 // a new file to WAL mode fails at once while another process does the same, whatever the
 // busy timeout.
@@ -153,7 +190,7 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
 		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
 	switch {
-	case isNoDatabase(err), err == nil && (application != applicationID && (tables > 0 || version != 0) || version > 0 && version < firstVersion):
+	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
 		return 0, noStore(s.path).Because(err)
 	case err != nil:
 		return 0, failed(err)
@@ -185,9 +222,15 @@ func (s *Store) upgrade(ctx context.Context) error {
 		return err
 	}
 	steps := map[int]string{
-		0:                schema,
-		firstVersion:     grantsSchema + upstreamSchema, // each leads to the next version
-		firstVersion + 1: upstreamSchema,
+		0: schema,
+		1: upgrade1 + keysSchema + statesSchema + upgrade4 + grantsSchema + upstreamSchema,
+		2: keysSchema + statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		3: statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		4: upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		5: upgrade5 + grantsSchema + upstreamSchema,
+		6: upgrade6 + grantsSchema + upstreamSchema,
+		7: grantsSchema + upstreamSchema,
+		8: upstreamSchema,
 	}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
