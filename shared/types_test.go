@@ -29,6 +29,7 @@ func large() map[string]string {
 		"shared/catalog.serverReader":   "it has a method for each setting of a server",
 		"shared/box.Server":             "it has a field for each setting",
 		"infra/local.Config":            "it has a field for each setting",
+		"shared/front.Options":          "it has a field for each setting",
 	}
 }
 

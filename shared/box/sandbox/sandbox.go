@@ -239,12 +239,13 @@ func (s Support) Missing(p Policy) []Lack {
 			lacks = append(lacks, Lack{Guard: g, Why: why})
 		}
 	}
+	const elsewhere = "this is not linux"
 	const filters = "the kernel has no seccomp filters, or there is none for this architecture"
 	need(p.Sockets < InternetSockets, s.Seccomp, GuardNetwork, filters)
 	need(p.Sockets < AllSockets, s.Seccomp, GuardSockets, filters)
 	need(true, s.Landlock > 0, GuardFiles, "the kernel has no landlock, it needs linux 5.13 with landlock among its lsm")
 	need(true, s.Landlock > 0 || own, GuardNeighbours, "the kernel has no landlock and the program has no user of its own, which needs a runner that is root")
-	need(p.Memory > 0, s.Limits, GuardMemory, "this is not linux")
+	need(p.Memory > 0, s.Limits, GuardMemory, elsewhere)
 	need(p.Processes > 0, own, GuardProcesses, "the program has no user of its own, which needs a runner that is root: a limit would count all that the user runs")
 	need(p.CPUs > 0, s.Limits && s.Seccomp, GuardCPUs, "the kernel has no seccomp filters: the program could take more again")
 	return lacks
