@@ -77,7 +77,7 @@ func arrows() []arrow {
 		{"shared/relay/relayhost", append(verbs, "shared/relay/frame", "shared/fleet", "shared/bridge")},
 		{"shared/relay/runner", append(core, "shared/relay/frame")},
 		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/provision", "shared/box/sandbox", "shared/box/proc", "shared/box/redact"}},
-		{"shared/box/boxtest", nil},
+		{"shared/commontest", nil},
 		{"shared/box/proc", []string{"shared/box/redact"}},
 		{"shared/box/redact", nil},
 		{"shared/box/provision", []string{"shared/nearest"}},

@@ -386,8 +386,8 @@ func web(t *testing.T, client *http.Client, method, at, body string, header http
 	return page{res.StatusCode, res.Header, string(text), to}
 }
 
-// usual returns the headers of a client of Streamable HTTP. More come in pairs, of which
-// those with an empty value are left out.
+// usual returns the headers of a client of Streamable HTTP. more adds headers: name, value,
+// name, value. usual leaves out a header without a value.
 func usual(more ...string) http.Header {
 	header := http.Header{"Content-Type": {wire.MediaJSON}, "Accept": {wire.MediaJSON + ", " + wire.MediaSSE}}
 	for i := 0; i < len(more); i += 2 {

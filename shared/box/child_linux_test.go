@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
@@ -26,12 +26,12 @@ func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil || !boxtest.Alive(pid) {
+	if err != nil || !commontest.Alive(pid) {
 		t.Fatalf("the process %d is not there (%v)", pid, err)
 	}
 	if err := runner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = runner.Wait() // says that it was killed
-	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 }

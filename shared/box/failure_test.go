@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -310,7 +310,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
 		b.Deliver(Delivery{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
 	}
-	boxtest.Eventually(t, "the process is not read any more", func() bool {
+	commontest.Eventually(t, "the process is not read any more", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.sessions["slow"].bytes > maxUntold

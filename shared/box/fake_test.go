@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -417,7 +417,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	t.Cleanup(func() {
 		// The context is over, so Close kills the processes. Its error says only that.
 		_ = r.Close(t.Context(), 0)
-		boxtest.Eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
+		commontest.Eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
 }

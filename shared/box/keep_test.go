@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // keeperHand is a Keeper that notes its calls.
@@ -87,7 +87,7 @@ func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r 
 // other calls.
 func calls(t *testing.T, k *keeperHand, want ...string) {
 	t.Helper()
-	boxtest.Eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
+	commontest.Eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
 	if got := k.said(); !slices.Equal(got, want) {
 		t.Errorf("the keeper was called %v, want %v", got, want)
 	}
@@ -98,7 +98,7 @@ func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	k.alive = func() bool {
-		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return boxtest.Alive(p.PID) })
+		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return commontest.Alive(p.PID) })
 	}
 	r.result(r.call("1", "echo", "{}"))
 	r.state(t, Stopped)
@@ -132,7 +132,7 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 	k.save = nil
 	close(goOn)
 	r.result(next)
-	boxtest.Eventually(t, "the box is idle", func() bool {
+	commontest.Eventually(t, "the box is idle", func() bool {
 		_, ok := r.IdleSince()
 		return ok
 	})

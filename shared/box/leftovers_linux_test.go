@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
@@ -20,8 +20,8 @@ func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the child that left is gone", func() bool { return !boxtest.Alive(away) })
-	if !boxtest.Alive(forked) {
+	commontest.Eventually(t, "the child that left is gone", func() bool { return !commontest.Alive(away) })
+	if !commontest.Alive(forked) {
 		t.Error("the child of another process is gone too")
 	}
 }

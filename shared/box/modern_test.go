@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	core "github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -257,7 +257,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	if got := wire.Lookup(asks.Raw, "params", "requestState"); string(got) != `"one"` || !strings.HasPrefix(string(asks.Raw), call[:len(call)-2]) {
 		t.Errorf("to be sent again: %s", asks.Raw)
 	}
-	boxtest.Eventually(t, "nothing is in flight", func() bool { _, idle := r.IdleSince(); return idle && len(r.Open()) == 0 && len(r.Questions()) == 0 })
+	commontest.Eventually(t, "nothing is in flight", func() bool { _, idle := r.IdleSince(); return idle && len(r.Open()) == 0 && len(r.Questions()) == 0 })
 
 	raw, fault := bridge.Again(asks.Raw, asks.Questions, []core.Answer{
 		{Question: want[0].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"x","result":{"action":"accept","content":{"n":1.50}}}`)},

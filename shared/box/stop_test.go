@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -23,7 +23,7 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	if strconv.Itoa(s.PID) != string(first) || s.Phase != "" || s.ExitCode == nil || *s.ExitCode != 0 {
 		t.Errorf("the end is told as %+v", s)
 	}
-	boxtest.Eventually(t, "the session is forgotten", func() bool {
+	commontest.Eventually(t, "the session is forgotten", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
@@ -66,7 +66,7 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 	}
 	r.result(d)
 	var ended time.Time
-	boxtest.Eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
+	commontest.Eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
 	if !ended.After(made) {
 		t.Errorf("idle since %s, which is not after %s", ended, made)
 	}
@@ -81,7 +81,7 @@ func TestBoxIsNotIdleWhileAProcessStarts(t *testing.T) {
 	r := newRig(t, "silent")
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	r.state(t, Started)
-	boxtest.Eventually(t, "the sink has taken everything", func() bool {
+	commontest.Eventually(t, "the sink has taken everything", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return !r.sessions["s"].telling
@@ -100,7 +100,7 @@ func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
 		t.Error("the box is idle")
 	}
 	close(r.block)
-	boxtest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+	commontest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
 }
 
 func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
@@ -129,7 +129,7 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		t.Errorf("got %q %+v", message, data)
 	}
 	s := r.state(t, Stopped)
-	if s.PID != pid || s.Signal != "SIGKILL" || boxtest.Alive(pid) {
+	if s.PID != pid || s.Signal != "SIGKILL" || commontest.Alive(pid) {
 		t.Errorf("the end is told as %+v", s)
 	}
 	if took := time.Since(begin); took < r.grace.Stdin+r.grace.Term {
@@ -145,7 +145,7 @@ func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
 	old := r.state(t, Ready).PID
 	r.StopSession("s")
 	r.result(r.call("1", "echo", "0"))
-	if boxtest.Alive(old) {
+	if commontest.Alive(old) {
 		t.Error("two processes of one session ran at once")
 	}
 }
@@ -172,12 +172,12 @@ func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
 			child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
-			if err != nil || !boxtest.Alive(child) {
+			if err != nil || !commontest.Alive(child) {
 				t.Fatalf("the child %d is not there (%v)", child, err)
 			}
 			end(r)
 			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
-			boxtest.Eventually(t, "the child is gone", func() bool { return !boxtest.Alive(child) })
+			commontest.Eventually(t, "the child is gone", func() bool { return !commontest.Alive(child) })
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
 			t.Errorf("got %q, code %d, %+v", message, code, data)
 		}
-		if boxtest.Alive(pids[i]) {
+		if commontest.Alive(pids[i]) {
 			t.Errorf("process %d is there", pids[i])
 		}
 	}
@@ -241,7 +241,7 @@ func TestCloseLetsCallsInFlightEnd(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close(t.Context(), patience) }()
 	n := 1
-	boxtest.Eventually(t, "the box refuses calls", func() bool {
+	commontest.Eventually(t, "the box refuses calls", func() bool {
 		n++
 		id := strconv.Itoa(n)
 		return strings.Contains(string(r.final(t, r.call(id, "pid", "0")).Raw), "the box is shut down, try again")
@@ -278,7 +278,7 @@ func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
 	if err := r.Close(ctx, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 }
 
 // This test is not parallel, because it counts the goroutines of this program.
@@ -297,5 +297,5 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	boxtest.Eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
+	commontest.Eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }

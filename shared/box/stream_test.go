@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -99,7 +99,7 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	if r.Counts().Late != 1 {
 		t.Errorf("%d late messages, want 1", r.Counts().Late)
 	}
-	boxtest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+	commontest.Eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
 }
 
 func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
@@ -107,7 +107,7 @@ func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
 	r := newRig(t, "normal")
 	r.block = make(chan struct{})
 	d := r.call("1", "echo", "0")
-	boxtest.Eventually(t, "the call has ended", func() bool { return len(r.Open()) == 0 })
+	commontest.Eventually(t, "the call has ended", func() bool { return len(r.Open()) == 0 })
 	r.CloseStream("s", d)
 	close(r.block)
 	r.result(r.call("2", "echo", "0"))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -186,7 +186,7 @@ func TestTaskEndsWithItsCall(t *testing.T) {
 				}
 			})
 			stream := r.call("1", "hangs", `{}`)
-			boxtest.Eventually(t, "it waits for the task", func() bool {
+			commontest.Eventually(t, "it waits for the task", func() bool {
 				return slices.Contains(methods(r.seen()), wire.MethodTasksResult)
 			})
 			ended(r)

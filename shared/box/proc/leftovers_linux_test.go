@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // B19, L-24: EndMarked finds what a killed runner has left, and nothing else.
@@ -44,22 +44,22 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	// environment.
 	ended := func(pid int) {
 		t.Helper()
-		boxtest.Eventually(t, "a marked process has ended", func() bool { return !boxtest.Alive(pid) })
+		commontest.Eventually(t, "a marked process has ended", func() bool { return !commontest.Alive(pid) })
 	}
 	one, two, other, longer := begin(mark+"/1"), begin(mark+"/2"), begin(mark+"er/1"), begin(mark+"/11")
 	if err := EndMarked(mark + "/1"); err != nil {
 		t.Fatal(err)
 	}
 	ended(one)
-	if !boxtest.Alive(two) || !boxtest.Alive(longer) {
-		t.Errorf("of one process: alive %v %v", boxtest.Alive(two), boxtest.Alive(longer))
+	if !commontest.Alive(two) || !commontest.Alive(longer) {
+		t.Errorf("of one process: alive %v %v", commontest.Alive(two), commontest.Alive(longer))
 	}
 	if err := EndMarked(mark); err != nil {
 		t.Fatal(err)
 	}
 	ended(two)
 	ended(longer)
-	if !boxtest.Alive(other) {
+	if !commontest.Alive(other) {
 		t.Error("of a box: a process of another box was ended")
 	}
 	if err := EndMarked(mark + "er"); err != nil {

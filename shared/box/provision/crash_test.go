@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // stageOnce is the main function of the test binary when it runs as another program that
@@ -74,7 +74,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the install of the killed one is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the install of the killed one is gone", func() bool { return !commontest.Alive(pid) })
 	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
 	if err != nil || len(made) != 1 {
 		t.Error("an unfinished install is left:", made, err)

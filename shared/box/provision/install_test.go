@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // fakePython puts a Python into the PATH. It knows its version, makes virtual
@@ -347,7 +347,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 	if !errors.As(err, &known) || known.Phase != DepInstall || !errors.Is(err, cause) {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "the child of the install is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the child of the install is gone", func() bool { return !commontest.Alive(pid) })
 	r.write(map[string]string{"pip": ""})
 	r.stage(s)
 }
@@ -358,7 +358,7 @@ func TestInstallLeavesNoProcessesBehind(t *testing.T) {
 	r.write(map[string]string{"pip": "sleep 600 >/dev/null 2>&1 & echo $! >\"$PIP_LOG_OF_TEST.pid\"\n"})
 	r.stage(s)
 	pid := r.installing()
-	boxtest.Eventually(t, "the child of the install is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the child of the install is gone", func() bool { return !commontest.Alive(pid) })
 }
 
 func TestVirtualEnvironmentWhoseInterpreterIsGoneIsMadeAnew(t *testing.T) {

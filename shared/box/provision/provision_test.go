@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // With this variable set, the test binary runs as another program that stages. The value
@@ -160,7 +160,7 @@ func (r *rig) count(start string) int {
 // installing returns the pid that the install notes. It waits for it.
 func (r *rig) installing() (pid int) {
 	r.t.Helper()
-	boxtest.Eventually(r.t, "the install runs", func() bool {
+	commontest.Eventually(r.t, "the install runs", func() bool {
 		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/boxtest"
+	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
 // probeIn runs the prober in a sandbox of this process.
@@ -205,7 +205,7 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	if err := s.End(); err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the process is gone", func() bool { return !boxtest.Alive(pid) })
+	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary folder is left: %v", err)
 	}

@@ -1,6 +1,4 @@
-// Package boxtest has what tests of boxes share: what only the operating system knows of
-// a process.
-package boxtest
+package commontest
 
 import (
 	"os"
