@@ -97,7 +97,7 @@ func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over boo
 	var events int
 	var size, oldest int64
 	var first session.StreamID
-	_, err = s.row(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
+	_, err = s.longRow(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
 	o := s.options
 	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
 		(events > o.Events || size > o.Bytes) && (first == session.Standalone || now()-oldest >= o.Settle.Microseconds())

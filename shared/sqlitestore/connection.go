@@ -125,9 +125,25 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 	return true, nil
 }
 
-// row reads the one row of a query on the reading connection. Without a row, found is
-// false and err nil.
+// row reads the one row of a query. Without a row, found is false and err nil.
+//
+// It prefers the connection that writes, if that one is free: its page cache has the pages
+// that it wrote. The other connection would read them from the file again.
 func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, failed(err)
+	}
+	select {
+	case s.writer.turn <- struct{}{}:
+		defer s.writer.end()
+		return s.writer.scan(context.WithoutCancel(ctx), query, args, into)
+	default:
+		return s.longRow(ctx, query, args, into)
+	}
+}
+
+// longRow is row for a query that reads many rows. It never holds up a write.
+func (s *Store) longRow(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	uncut, err := s.reader.begin(ctx)
 	if err != nil {
 		return false, err
