@@ -28,9 +28,9 @@ type boxed struct {
 	took *starts
 	era  string // the era that the host knows
 
-	installs *keptInstalls
-	baked    bool // the image has the install of the server
-	log      *slog.Logger
+	installs    *keptInstalls
+	provisioner *provision.Provisioner
+	log         *slog.Logger
 }
 
 // setup has the folders and settings of a box.
@@ -67,9 +67,8 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	provisioner := provisionerFor(s, at, log)
-	b.baked = provisioner.Baked()
-	own.Provisioner, own.Keeper, own.Kept = provisioner, at.keep, box.Scope(s.Kept())
+	b.provisioner = provisionerFor(s, at, log)
+	own.Provisioner, own.Keeper, own.Kept = b.provisioner, at.keep, box.Scope(s.Kept())
 	if s.Box.Confined() {
 		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
 		if c, err := newConfiner(s, at.work, env, at.on); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
@@ -240,5 +241,31 @@ func TestWhereInstallsAreKept(t *testing.T) {
 		if (err == nil) != c.fine || (k != nil) != c.kept {
 			t.Errorf("%+v: %v, %v", c, k, err)
 		}
+	}
+}
+
+// A runner that is invited again and again must not collect the locks of ended boxes.
+func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
+	i, _ := published(t)
+	log := slog.New(slog.DiscardHandler)
+	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.at, log), work: i.at.work, release: func() error { return nil }, log: log}
+	if _, err := p.box.provisioner.Provision(t.Context(), "p", nil); err != nil {
+		t.Fatal(err)
+	}
+	tidied := func() int {
+		t.Helper()
+		n, err := provision.Tidy(t.Context(), i.at.cache, provision.Keep{Bytes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(filepath.Join(i.at.cache, ".tidied")) // or the next Tidy would do nothing
+		return n
+	}
+	if n := tidied(); n != 0 {
+		t.Fatalf("while its box runs, Tidy removes the install (%d)", n)
+	}
+	p.remove()
+	if n := tidied(); n != 1 {
+		t.Errorf("after its box has ended, Tidy removes %d installs, want 1", n)
 	}
 }

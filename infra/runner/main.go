@@ -157,7 +157,7 @@ func run(log *slog.Logger) error {
 	defer retire()
 	c := a.config(log)
 	c.Idle, c.Linger, c.Executor, c.Digest, c.Retire = p.server.Idle, linger, p.box, p.server.Definition(), retire
-	c.Baked = p.box.baked
+	c.Baked = p.box.provisioner.Baked()
 	link := runner.New(c)
 	p.connect(link)
 	err = live(ctx, link, func() *prepared { return p })

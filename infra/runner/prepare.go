@@ -138,12 +138,14 @@ func (p *prepared) connect(link *runner.Runner) {
 	}
 }
 
-// remove removes everything that the box has made, and ends what still runs of it.
+// remove removes everything that the box has made, ends what still runs of it, and releases
+// its installs. A runner that is invited again would hold them, and their files, for ever.
 func (p *prepared) remove() {
 	p.box.show.remove()
 	if err := errors.Join(proc.EndMarked(p.work), p.release()); err != nil {
 		p.log.Warn("some files of the box were not removed", "folder", p.work, "error", err)
 	}
+	p.box.provisioner.Close()
 }
 
 // tidy removes snapshots and installs that were not used for long.
