@@ -40,7 +40,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- live(ctx, b.link, func() *prepared { return &prepared{box: b, log: log} }) }()
 	b.Deliver(runner.Delivery{
-		ID: "d", Session: session.ID("s"), Principal: "p", Server: "x", HasRequests: true, Init: json.RawMessage(`{}`),
+		ID: "d", Session: session.ID("s"), Principal: "p", HasRequests: true, Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 	})
 	got, err := os.ReadFile(pipe) // waits until somebody writes

@@ -119,7 +119,7 @@ func (x *turn) spent(ctx context.Context) []slog.Attr {
 		over = session.OverEvent
 	}
 	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
-		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session, Conn: x.conn,
+		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
 		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: session.CodeOf(x.err),
 	}))...)
 }

@@ -31,8 +31,8 @@ func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 				t.Fatalf("got %d %s", a.status, a.body)
 			}
 			d := s.delivered[len(s.delivered)-1]
-			if string(d.Client.Init) != params || d.Client.Version != "2025-11-25" || d.Principal != "ada" {
-				t.Errorf("delivered for %s with %s, version %s", d.Principal, d.Client.Init, d.Client.Version)
+			if string(d.Client.Init) != params || d.Client.Version != "2025-11-25" || d.Client.Principal != "ada" {
+				t.Errorf("delivered for %s with %s, version %s", d.Client.Principal, d.Client.Init, d.Client.Version)
 			}
 		}
 	})

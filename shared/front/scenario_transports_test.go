@@ -277,8 +277,8 @@ func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 						t.Errorf("the server got %d messages of %s, want 3", len(all), who)
 					}
 					for _, d := range all {
-						if d.Principal != who || d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
-							t.Errorf("a message of %s came as of %q: %+v", who, d.Principal, d.Client)
+						if d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
+							t.Errorf("a message of %s came as of %q: %+v", who, d.Client.Principal, d.Client)
 						}
 					}
 				}

@@ -64,7 +64,7 @@ func (h *core) handOver(ctx context.Context, c Caller, s session.Session, box se
 	}
 	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
 	a.Through = s.Through(c.Group)
-	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
+	a.Digest, a.Box, a.Again = session.RecordFor(c.Tenant, s.Digest), c.box(), again
 	a.Trace = session.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
 	tracker, err := h.backend.Deliver(ctx, d, box)

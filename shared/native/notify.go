@@ -169,7 +169,7 @@ const noConnection = "-"
 // open is false for a session that has ended.
 func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
 	a = session.Address{
-		Session: s.ID, Principal: s.Principal, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
+		Session: s.ID, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
 		LegacySSE: s.Transport == session.SSE,
 	}
 	if s.Transport != session.WebSocket {

@@ -13,7 +13,7 @@ import (
 func benchAddress() session.Address {
 	return session.Address{
 		Session: session.NewID(), Stream: session.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},
-		Principal: "local", Digest: "d41d8cd98f00b204e9800998ecf8427e", Box: "local/echo", Again: true,
+		Digest: "d41d8cd98f00b204e9800998ecf8427e", Box: "local/echo", Again: true,
 	}
 }
 

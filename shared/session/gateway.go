@@ -35,7 +35,6 @@ type Account struct {
 	Principal string
 	Server    string // name of a configured server, or ""
 	Session   ID
-	Conn      string        // WebSocket connection of the message, or ""
 	Poll      bool          // the request brought no message; it only asked for events
 	In, Out   int           // bytes of the request's body and of the response's
 	Took      time.Duration // of the invocation

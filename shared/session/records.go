@@ -172,7 +172,6 @@ type Address struct {
 	Requests  []json.RawMessage `json:"r,omitempty"` // ids that need a response, as the client wrote them
 	Conn      string            `json:"c,omitempty"` // the client's WebSocket connection, if events are pushed to it
 	EventIDs  bool              `json:"e,omitempty"` // push each event's id, too
-	Principal string            `json:"p,omitempty"`
 	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
 	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
 	Box       BoxID             `json:"b"`

@@ -29,7 +29,7 @@ func anItem(box session.BoxID, id session.StreamID) session.Item {
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
 		Round: 3, Base: 7, Questions: []session.Question{{ID: "<é>.3.1", Key: "who & \u2028", Method: "elicitation/create", Of: 1}},
 		Address: session.Address{
-			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Moved: true, Init: true, LegacySSE: true, EventIDs: true, Through: &session.Through{Group: "s0", Server: "everything", Plain: true}, List: "tools/list", Trace: "t-1",
+			Session: "s1", Stream: id, Conn: "c-2=", Digest: "d-1", Box: box, Again: true, Moved: true, Init: true, LegacySSE: true, EventIDs: true, Through: &session.Through{Group: "s0", Server: "everything", Plain: true}, List: "tools/list", Trace: "t-1",
 			Shown:    &session.Shown{Tools: session.ToolFilter{Allow: []string{"a*"}, Deny: []string{"é"}}, Lists: []json.RawMessage{json.RawMessage(`1.0`)}},
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
 		},

@@ -106,7 +106,7 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 	if c.Meter == nil {
 		return err
 	}
-	who := session.Account{Over: session.OverRelay, Conn: a.conn, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
+	who := session.Account{Over: session.OverRelay, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
 	var kind frame.Type
 	var box session.BoxID
 	if f != nil {

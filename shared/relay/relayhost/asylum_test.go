@@ -93,7 +93,7 @@ func (a *asylum) posted(want frame.Type) []frametest.Frame {
 }
 
 func (a *asylum) address() session.Address {
-	return session.Address{Session: "s1", Stream: a.stream, Box: asylumBox, Principal: "p", Requests: []json.RawMessage{json.RawMessage("77")}}
+	return session.Address{Session: "s1", Stream: a.stream, Box: asylumBox, Requests: []json.RawMessage{json.RawMessage("77")}}
 }
 
 func (a *asylum) request(params string) string {

@@ -17,7 +17,7 @@ func TestABoxLearnsWhichSessionsAreOfOnePrincipalAndNothingElse(t *testing.T) {
 	hash := func(principal, server string) string {
 		d := callOf("t", server)
 		d.Address.Session, d.Address.Stream = session.NewID(), session.NewStreamID()
-		d.Address.Principal, d.Client.Principal = principal, principal
+		d.Client.Principal = principal
 		if _, err := relayhost.NewBackend(c).Deliver(t.Context(), d, session.Box{ID: d.Address.Box, State: session.Awake, Conn: "c", Gen: 1}); err != nil {
 			t.Fatal(err)
 		}

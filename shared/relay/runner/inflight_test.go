@@ -21,12 +21,12 @@ func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 		b.deliver("d2", func(f *frametest.Frame) { f.AckWithin = 0 })
 		want := []runner.Delivery{
 			{
-				ID: "d1", Session: "s1", Server: "everything", Ticket: "ticket-d1", Level: "debug",
+				ID: "d1", Session: "s1", Ticket: "ticket-d1", Level: "debug",
 				Subscribed: []string{"file:///a", "file:///b"}, Init: []byte("{}"),
 				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), HasRequests: true,
 			},
 			{
-				ID: "d2", Session: "s1", Server: "everything", Ticket: "ticket-d2", Init: []byte("{}"),
+				ID: "d2", Session: "s1", Ticket: "ticket-d2", Init: []byte("{}"),
 				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 			},
 		}
