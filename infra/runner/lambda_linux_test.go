@@ -208,7 +208,7 @@ func deliverTo(gen session.Generation, id string) frame.Deliver {
 	init := `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`
 	raw := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + id + `"}}`
 	return frame.Deliver{
-		ID: session.StreamID(id), Gen: gen, Session: s, Principal: "p", Server: "hostile", Ticket: "t", Inbox: true, AckWithin: 1000,
+		ID: session.StreamID(id), Gen: gen, Session: s, Principal: "p", Ticket: "t", Inbox: true, AckWithin: 1000,
 		NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{len(init), len(raw)}, Payload: []byte(init + raw),
 	}
 }

@@ -55,7 +55,7 @@ func benchFrames(b *testing.B) map[string]frame.Frame {
 	}
 	return map[string]frame.Frame{
 		"deliver": frame.Deliver{
-			ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
+			ID: a.Stream, Gen: 3, Session: a.Session, Ticket: ticket, AckWithin: 1000,
 			Lens: []int{len(params), len(call)}, Payload: append(params, call...),
 		},
 		"events":        events(result),

@@ -188,7 +188,6 @@ type Deliver struct {
 	Round      int                `json:"round,omitempty"`     // how often it was suspended
 	Base       session.Index      `json:"base,omitempty"`      // the last index of its stream
 	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
-	Server     string             `json:"server,omitempty"`
 	Level      string             `json:"level,omitempty"`
 	Subscribed []string           `json:"subscribed,omitempty"`
 	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted

@@ -86,7 +86,7 @@ func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter ti
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := frame.Deliver{
-		ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+		ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, gen),
 		Sent:  time.Now().UnixMilli(),
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: d.Moved, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,

@@ -48,7 +48,7 @@ type Delivery struct {
 	ID          session.StreamID // deliver id, and the stream for its events
 	Round       int              // how often it was suspended; above 0, Raw has the answers
 	Session     session.ID
-	Principal   string // a hash; the same for all sessions of one principal in the box, and different for other principals
+	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
 	Ticket      string   // the Ticket of its events
 	Level       string   // last logging/setLevel of the session, "" for none
 	Subscribed  []string // resource URIs, in the order of subscription
