@@ -299,6 +299,9 @@ func (t *Turn) Asks() bool {
 	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
 }
 
+// Questions returns how many questions for the client are open.
+func (t *Turn) Questions() int { return len(t.open) }
+
 // Again reports whether the call has ended, and the client must make it again after it has
 // done what the questions ask.
 func (t *Turn) Again() bool { return t.again || t.passed != nil }

@@ -99,9 +99,41 @@ func (m modern) seal(state bridge.State) string {
 	return m.x.opts.Sealer.Seal(state.Encode())
 }
 
-// questionPause is how long a server's question waits for further ones, so that the
-// client gets all of them in one answer.
-const questionPause = 30 * time.Millisecond
+// A server's question waits questionPause for a further one, so that the client gets all of
+// them in one answer. The first question waits at most questionsWithin.
+const (
+	questionPause   = 30 * time.Millisecond
+	questionsWithin = 300 * time.Millisecond
+)
+
+// gathering is the wait for further questions. The zero value has no question.
+type gathering struct {
+	first, newest time.Time // when these came
+	questions     int
+}
+
+// due returns when the client gets the questions of a call. It is the zero time while there
+// are none.
+func (g *gathering) due(turn *bridge.Turn) time.Time {
+	if !turn.Asks() {
+		*g = gathering{}
+		return time.Time{}
+	}
+	now := time.Now()
+	if g.first.IsZero() {
+		g.first = now
+	}
+	n := turn.Questions()
+	if n > g.questions || g.newest.IsZero() {
+		g.newest = now
+	}
+	g.questions = n
+	due, last := g.newest.Add(questionPause), g.first.Add(questionsWithin)
+	if last.Before(due) {
+		return last
+	}
+	return due
+}
 
 // answer sends the outcome of a call. A client that closes the response cancels the call,
 // unless it brought a state: with that state it can come back. server is serverInfo, nil
@@ -133,23 +165,19 @@ func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Tur
 // follow reads events until there is an answer: the server's answer, or questions for
 // the client. It returns errTask when the call is to become a task.
 func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
-	var asked time.Time // when the first question came
+	var asked gathering
 	for {
-		if !turn.Asks() {
-			asked = time.Time{}
-		} else if asked.IsZero() {
-			asked = time.Now()
-		}
-		if !asked.IsZero() && (turn.Again() || time.Since(asked) >= questionPause) {
+		due := asked.due(turn)
+		if !due.IsZero() && (turn.Again() || !time.Now().Before(due)) {
 			out.finish(turn.Required(m.seal(turn.State())), 0)
 			return nil
 		}
 		var events []session.Event
 		var err error
-		if asked.IsZero() {
+		if due.IsZero() {
 			events, err = out.next(call)
 		} else {
-			events, err = out.until(call, asked.Add(questionPause))
+			events, err = out.until(call, due)
 		}
 		if err == nil && len(events) == 0 && call.Done() {
 			err = errOver

@@ -94,6 +94,7 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 			r.asks("q-1", elicit)
 			time.Sleep(20 * time.Millisecond)
 			r.asks("q-2", sample)
+			time.Sleep(20 * time.Millisecond)
 			r.asks("q-3", roots)
 			said = r.answers("q-1", "q-2", "q-3")
 			r.end(`{"content":[]}`)
@@ -104,8 +105,8 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 		if first.status != 200 || !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
 		}
-		if first.took != 30*time.Millisecond {
-			t.Errorf("asked after %s", first.took)
+		if first.took != 70*time.Millisecond {
+			t.Errorf("asked after %s, want 30 ms after the last question", first.took)
 		}
 		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`,"q-2":{"role":"assistant"},"q-3":{"roots":[]},"q-9":{"extra":1}}`).request())
 		if got.body != `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}` {
@@ -501,6 +502,21 @@ func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
 			t.Errorf("the server got %s", last)
 		}
+	})
+}
+
+func TestModernQuestionsWithoutEndReachTheClientSoon(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("asks", func(r run) {
+			for i := range 30 {
+				r.asks(fmt.Sprint("q-", i), elicit)
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+		if first := w.do(asking("asks").request()); first.took > 300*time.Millisecond || len(first.required(t).Requests) < 10 {
+			t.Errorf("got %d questions after %s", len(first.required(t).Requests), first.took)
+		}
+		time.Sleep(time.Second) // until the tool has asked all
 	})
 }
 
