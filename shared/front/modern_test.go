@@ -271,12 +271,19 @@ func TestModernPrincipalsDoNotShareAProcess(t *testing.T) {
 func TestModernClientThatGoesHasCancelled(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		begun := make(chan string, 1)
-		w.backend.tool("slow", func(r run) { begun <- string(r.requests[0]) })
-		r, cut := cuttable(toolCall("slow").request())
+		w.backend.tool("slow", func(r run) {
+			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`, false)
+			begun <- string(r.requests[0])
+		})
+		call := toolCall("slow")
+		call.meta = `,"progressToken":"p"`
+		r, cut := cuttable(call.request())
 		done := w.start(r)
 		time.Sleep(5 * time.Second)
 		cut()
-		<-done
+		if got := <-done; got.status != 200 || !strings.Contains(got.body, "notifications/progress") {
+			t.Fatalf("the client has %d %q of a stream", got.status, got.body)
+		}
 		want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + <-begun
 		if got := w.backend.got[len(w.backend.got)-1]; !strings.HasPrefix(got, want) {
 			t.Errorf("got %s, want %s…", got, want)
