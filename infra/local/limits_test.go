@@ -139,3 +139,15 @@ func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
 		t.Errorf("%d messages of one connection are handled at once", n)
 	}
 }
+
+// A person who opens this address in a browser, or gives it to an HTTP client, learns what
+// it is for. With AWS's limits it answers as AWS does.
+func TestAnotherPathOfTheWebSocketAddressSaysWhatTheAddressIsFor(t *testing.T) {
+	for limits, want := range map[string]string{"": "WebSockets only, at /local?server=NAME", LimitsAWS: `{"message":"Forbidden"}`} {
+		eachAPI(t, Config{Limits: limits}, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+			if got := w.Refused("/echo/mcp"); got.Status != http.StatusForbidden || !strings.Contains(got.Body, want) {
+				t.Errorf("with limits %q: %+v, want %s", limits, got, want)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@
 package sockets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,10 @@ type Config struct {
 	Name  string // in logs, and as API Gateway's apiId
 	Stage string // the one path segment that clients connect to: ws://HOST/<stage>
 	Routes
-	Limits Limits // of the connections: [AWS], or [Home]
+	// Elsewhere is what a request for another path is told, with status 403. If it is
+	// empty, that is "Forbidden", as at API Gateway.
+	Elsewhere string
+	Limits    Limits // of the connections: [AWS], or [Home]
 	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
 	DropDisconnect bool
 	// Shuffle, if set, delays the handling of each message by a random time.
@@ -174,7 +178,7 @@ func New(cfg Config) *API {
 // ServeHTTP handles a client's upgrade request and returns when the connection has ended.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.TrimSuffix(r.URL.Path, "/") != "/"+a.cfg.Stage {
-		awsapi.Refuse(w, http.StatusForbidden, "Forbidden")
+		awsapi.Refuse(w, http.StatusForbidden, cmp.Or(a.cfg.Elsewhere, "Forbidden"))
 		return
 	}
 	if !asksForWebSocket(r) {
