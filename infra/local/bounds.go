@@ -26,6 +26,7 @@ const (
 	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit
 	formWithin      = 10 * time.Second // how long a form may take to arrive once it has room
 	roomWithin      = time.Minute      // how long a body waits for room; the endpoint limits the time to read it
+	bodyWithin      = time.Minute      // how long a request may take to arrive, with its body; the endpoint begins anew when it reads one
 	restWithin      = time.Second      // time to read the rest of a body that the handler did not read
 	headWithin      = 10 * time.Second // time to read the head of a request
 	idleConnections = 5 * time.Minute  // how long a connection without a request stays open

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -160,6 +161,34 @@ func TestAFormThatDoesNotComeIsGivenUp(t *testing.T) {
 			t.Error("its room is not free")
 		}
 	})
+}
+
+// A handler that answers at once, such as that of /healthz, leaves the body to net/http,
+// which waits for it before the connection is free again.
+func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"a handler that reads it":  func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) },
+		"a handler that leaves it": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, network, begun := &machine{log: slog.New(slog.DiscardHandler)}, localtest.NewPipes(), time.Now()
+				m.serve(network, handler, nil)
+				t.Cleanup(func() { _ = m.closers[0](t.Context()) })
+				conn, err := network.Dial(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.WriteString(conn, formHead); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, conn) // until the server closes it
+				if took := time.Since(begun); took > bodyWithin {
+					t.Errorf("the connection is free after %s, want %s", took, bodyWithin)
+				}
+			})
+		})
+	}
 }
 
 // An answer may wait for an identity provider, for longer than a form may take to arrive.

@@ -114,7 +114,7 @@ func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 // is nil.
 func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	open := &openConnections{since: map[net.Conn]time.Time{}}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, ReadTimeout: bodyWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	if u != nil {
 		u.count(s)
 	}

@@ -16,9 +16,12 @@ type Pipes struct {
 	once  sync.Once
 }
 
+// NewPipes returns a network on which nothing is served yet.
+func NewPipes() *Pipes { return &Pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
 // Serve serves a handler on a network of its own until the end of the test.
 func Serve(t testing.TB, h http.Handler) *Pipes {
-	p := &Pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	p := NewPipes()
 	s := &http.Server{Handler: h} //nolint:gosec // clients are tests
 	go func() { _ = s.Serve(p) }()
 	t.Cleanup(func() { _ = s.Close() })
