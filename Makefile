@@ -160,7 +160,7 @@ lint: need-go $(STAMP) ## Run the linters
 
 .PHONY: vet
 vet: need-go
-	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)release$(,)acme$(,)upgrade$(,)walk ./...)
+	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)release$(,)acme$(,)upgrade$(,)walk$(,)samlocal$(,)cold$(,)engine ./...)
 	@go vet -tags aws ./functions/...
 
 # Each processor takes minutes the first time: everything is compiled anew.

@@ -376,7 +376,7 @@ func replies(want frame.Type) func(*world, []byte) {
 // events.
 func address() session.Address {
 	return session.Address{
-		Session: eventSession, Stream: "d1", Requests: []json.RawMessage{json.RawMessage("1")}, Principal: principal,
+		Session: eventSession, Stream: "d1", Requests: []json.RawMessage{json.RawMessage("1")},
 		Box: session.BoxFor(tenant, server), Again: true,
 	}
 }
