@@ -25,8 +25,8 @@ const (
 	maxForms        = 32 << 20         // bytes of all forms at the pages where people sign in
 	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit
 	formWithin      = 10 * time.Second // how long a form may take to arrive once it has room
-	roomWithin      = time.Minute      // how long a body waits for room; the endpoint limits the time to read it
-	bodyWithin      = time.Minute      // how long a request may take to arrive, with its body; the endpoint begins anew when it reads one
+	roomWithin      = time.Minute      // how long a body waits for room
+	bodyWithin      = time.Minute      // how long a request may take to arrive, with its body
 	restWithin      = time.Second      // time to read the rest of a body that the handler did not read
 	headWithin      = 10 * time.Second // time to read the head of a request
 	idleConnections = 5 * time.Minute  // how long a connection without a request stays open
@@ -140,7 +140,7 @@ type guardedBody struct {
 	ctx    context.Context
 	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
 	size   int64                  // bytes of room that it takes
-	within time.Duration          // how long it may take to arrive; 0 if the handler limits that
+	within time.Duration          // how long it may take to arrive once it has room; 0 for what is left of bodyWithin
 	conn   *http.ResponseController
 
 	read        int64

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -102,29 +101,19 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// bodyWithin is how long a body may take to arrive, including its wait for room in
-// memory.
-const bodyWithin = time.Minute
-
-// body reads the body, within MaxBody and bodyWithin.
+// body reads the body, within MaxBody. The HTTP server limits the time.
 func (x *exchange) body() ([]byte, error) {
 	most := x.opts.MaxBody
 	tooLarge := session.Errorf(session.TooLarge, "the body is larger than %d bytes; send less at once", most)
 	if x.r.ContentLength > most {
 		return nil, tooLarge
 	}
-	// Behind Lambda the whole body is there already, so no deadline is needed.
-	deadline := http.NewResponseController(x.w)
-	bounded := deadline.SetReadDeadline(time.Now().Add(bodyWithin)) == nil
 	body, err := io.ReadAll(io.LimitReader(x.r.Body, most+1))
 	switch {
 	case err != nil:
 		return nil, session.Errorf(session.Invalid, "the body broke off; send the request again").Because(err)
 	case int64(len(body)) > most:
 		return nil, tooLarge
-	}
-	if bounded {
-		_ = deadline.SetReadDeadline(time.Time{}) // works whenever the first call did
 	}
 	return body, nil
 }
