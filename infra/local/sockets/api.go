@@ -131,8 +131,8 @@ const meterUnit = 32 << 10
 //
 //   - Routes.Connect runs before the upgrade is answered and can refuse it. A post to
 //     the connection before that finds no connection.
-//   - Every message is handled in a goroutine of its own, so two messages of one
-//     connection may be handled in any order.
+//   - Messages are handled at the same time, so two messages of one connection may be
+//     handled in any order.
 //   - Routes.Disconnect runs after the connection is closed, whichever side closed it.
 //   - Over a limit: frame or message, close 1009; binary message, close 1003; text
 //     that is not UTF-8, close 1007; idle or too old, close 1001; too many new

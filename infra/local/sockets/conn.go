@@ -43,15 +43,16 @@ var (
 	cutOff        = closing{code: websocket.StatusAbnormalClosure, cut: true}
 )
 
-// wsConn is one connection. The goroutine of its HTTP handler reads, and a second
-// goroutine writes. Both end before $disconnect is invoked.
+// wsConn is one connection. The goroutine of its HTTP handler writes. Other goroutines take
+// turns at reading: the one that has read a message handles it, and another one reads on.
+// So no goroutine is woken to handle a message.
 type wsConn struct {
 	Conn
 	api *API
 	ws  *websocket.Conn
 
-	// handling holds a token for each message that is being handled.
-	handling chan struct{}
+	// turn holds a token while a goroutine reads.
+	turn chan struct{}
 
 	// wake tells the writer that queue or end has changed.
 	wake chan struct{}
@@ -68,13 +69,14 @@ type wsConn struct {
 	waiting    int           // bytes in queue and in the write in progress
 	room       chan struct{} // closed and replaced when waiting decreases
 	end        *closing
+	free, busy int // goroutines that read or wait for their turn, and that handle a message
 }
 
 func newWSConn(a *API, r *http.Request) *wsConn {
 	now := time.Now()
 	c := &wsConn{
 		Conn: Conn{ID: awsapi.NewID(), SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent(), Host: r.Host, ConnectedAt: now},
-		api:  a, lastActive: now, handling: make(chan struct{}, a.limits.InWork),
+		api:  a, lastActive: now, turn: make(chan struct{}, 1), free: 1,
 		wake: make(chan struct{}, 1), room: make(chan struct{}),
 	}
 	c.writing, c.stopWriting = context.WithCancel(context.Background())
@@ -100,10 +102,8 @@ func (c *wsConn) serve(conn net.Conn) {
 	c.ws.SetReadLimit(-1) // read has its own limit
 	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
 	defer life.Stop()
-	var writer sync.WaitGroup
-	writer.Go(c.write)
-	c.shut(c.read())
-	writer.Wait()
+	c.api.work.Go(c.work)
+	c.write()
 }
 
 // ended removes a connection that was open.
@@ -126,47 +126,114 @@ func (c *wsConn) cut() {
 	}
 }
 
-// read passes on messages until the connection ends, and returns how it ended.
-func (c *wsConn) read() closing {
+// work reads messages and handles them, until the connection ends or two other goroutines
+// are free to do so.
+func (c *wsConn) work() {
 	for {
-		// The context must not end, because that would cut the connection without a close
-		// frame.
-		kind, r, err := c.ws.Reader(context.Background())
-		if err != nil {
-			return endOf(err)
+		c.turn <- struct{}{}
+		data, delay, ok := c.next()
+		alone := ok && c.begin()
+		<-c.turn
+		if !ok {
+			return
 		}
-		if kind != websocket.MessageText {
-			return binaryMessage
+		if alone {
+			c.api.work.Go(c.work)
 		}
-		limit := c.api.limits.Message
-		data, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
-		switch {
-		case err != nil:
-			return endOf(err)
-		case len(data) > limit:
-			return tooBig
-		case !utf8.Valid(data):
-			return brokenText
-		}
-		if c.active() {
-			c.message(data)
+		c.handle(data, delay)
+		if !c.finish() {
+			return
 		}
 	}
 }
 
+// begin counts a message that will be handled. It returns true if a further goroutine must
+// read on, for which it counts. If the limit is reached, nobody reads on until finish.
+func (c *wsConn) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free--
+	c.busy++
+	if c.free > 0 || c.busy >= c.api.limits.InWork {
+		return false
+	}
+	c.free++
+	return true
+}
+
+// finish counts a message that was handled, and reports whether its goroutine shall go on.
+func (c *wsConn) finish() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy--
+	if c.free > 1 {
+		return false
+	}
+	c.free++
+	return true
+}
+
+// next waits for a message to handle, and says how long it must be held up first. When the
+// connection has ended, ok is false.
+func (c *wsConn) next() (data []byte, delay time.Duration, ok bool) {
+	if c.ending() {
+		return nil, 0, false
+	}
+	data, end := c.read()
+	if end != nil {
+		c.shut(*end)
+		return nil, 0, false
+	}
+	if !c.active() {
+		return nil, 0, false
+	}
+	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
+	return data, c.api.delay(), true
+}
+
+// read returns the next message, or how the connection ended.
+func (c *wsConn) read() ([]byte, *closing) {
+	// The context must not end, because that would cut the connection without a close
+	// frame.
+	kind, r, err := c.ws.Reader(context.Background())
+	if err != nil {
+		return nil, endOf(err)
+	}
+	if kind != websocket.MessageText {
+		return nil, &binaryMessage
+	}
+	limit := c.api.limits.Message
+	data, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, endOf(err)
+	case len(data) > limit:
+		return nil, &tooBig
+	case !utf8.Valid(data):
+		return nil, &brokenText
+	}
+	return data, nil
+}
+
 // endOf returns how the client ended the connection, from the error of a read.
-func endOf(err error) closing {
+func endOf(err error) *closing {
 	if errors.Is(err, errFrameTooBig) {
-		return tooBig
+		return &tooBig
 	}
 	var peer websocket.CloseError
 	if !errors.As(err, &peer) {
-		return cutOff
+		return &cutOff
 	}
 	if peer.Code == websocket.StatusNoStatusRcvd {
 		peer.Reason = "Client-side close frame status not set"
 	}
-	return closing{code: peer.Code, reason: peer.Reason, cut: true}
+	return &closing{code: peer.Code, reason: peer.Reason, cut: true}
+}
+
+func (c *wsConn) ending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.end != nil
 }
 
 // active records a message in either direction. It returns false if the connection is
@@ -182,37 +249,24 @@ func (c *wsConn) active() bool {
 	return true
 }
 
-// message starts a goroutine in which the routes handle a message, and sends their reply.
-// message returns when the limit on concurrent messages allows another one.
-func (c *wsConn) message(data []byte) {
-	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
-	delay := c.api.delay()
-	select {
-	case c.handling <- struct{}{}:
-	case <-c.writing.Done(): // the connection has ended
-		return
-	case <-c.api.ctx.Done():
-		return
-	}
-	c.api.work.Go(func() {
-		defer func() { <-c.handling }()
-		if delay > 0 {
-			select {
-			case <-time.After(delay):
-			case <-c.api.ctx.Done():
-				return
-			}
-		}
-		ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
-		defer cancel()
-		reply := c.api.cfg.Message(ctx, c.Conn, data)
-		if len(reply) == 0 {
+// handle has the routes handle a message, and sends their reply.
+func (c *wsConn) handle(data []byte, delay time.Duration) {
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-c.api.ctx.Done():
 			return
 		}
-		if err := c.send(ctx, reply); err != nil {
-			c.api.log.Info("a reply was not delivered", "connection", c.ID, "error", err)
-		}
-	})
+	}
+	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
+	defer cancel()
+	reply := c.api.cfg.Message(ctx, c.Conn, data)
+	if len(reply) == 0 {
+		return
+	}
+	if err := c.send(ctx, reply); err != nil {
+		c.api.log.Info("a reply was not delivered", "connection", c.ID, "error", err)
+	}
 }
 
 // send queues a message for the client. While the client does not read and its buffer is
@@ -285,7 +339,7 @@ func (c *wsConn) shut(why closing) {
 }
 
 // write sends the queue in order until the connection is shut and the queue is empty.
-// Then it closes the connection, which also ends read.
+// Then it closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
 	for range c.wake {
