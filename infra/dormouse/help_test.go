@@ -21,6 +21,17 @@ func TestHelpIsAlsoACommand(t *testing.T) {
 	}
 }
 
+func TestAddSaysWhereTheCommandOfAServerGoes(t *testing.T) {
+	s := newShell(t)
+	const where = "put the command of the server after --"
+	if got, code := s.run("add everything npx -y server"); code != exitUsage || !strings.Contains(got, where) {
+		t.Errorf("exit code %d, %s", code, got)
+	}
+	if got, code := s.run("add everything --nothing -- npx -y server"); code != exitUsage || strings.Contains(got, where) {
+		t.Errorf("exit code %d, %s", code, got)
+	}
+}
+
 // docs/cli.md has each default.
 func TestHelpHasTheDefaultOfEachFlag(t *testing.T) {
 	s := newShell(t)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -124,6 +125,9 @@ func execute(args []string, t *terminal) (code int) {
 		help := "dormouse"
 		if n := wrong.Context.Selected(); n != nil {
 			help = n.FullPath()
+		}
+		if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command as its own
+			err = fmt.Errorf("%w; put the command of the server after --, as in: dormouse add NAME -- npx -y PACKAGE", err)
 		}
 		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v; see %s --help\n", err, help)
 		return exitUsage
