@@ -102,8 +102,13 @@ func (c *wsConn) serve(conn net.Conn) {
 	c.ws.SetReadLimit(-1) // read has its own limit
 	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
 	defer life.Stop()
-	c.api.work.Go(c.work)
+	c.api.work.Go(c.takeTurns)
 	c.write()
+	// If a write failed, the goroutine that reads says how the connection ended. Nobody reads
+	// while the most messages are in work.
+	c.turn <- struct{}{}
+	c.shut(cutOff)
+	<-c.turn
 }
 
 // ended removes a connection that was open.
@@ -126,9 +131,9 @@ func (c *wsConn) cut() {
 	}
 }
 
-// work reads messages and handles them, until the connection ends or two other goroutines
+// takeTurns reads messages and handles them, until the connection ends or two other goroutines
 // are free to do so.
-func (c *wsConn) work() {
+func (c *wsConn) takeTurns() {
 	for {
 		c.turn <- struct{}{}
 		data, delay, ok := c.next()
@@ -138,7 +143,7 @@ func (c *wsConn) work() {
 			return
 		}
 		if alone {
-			c.api.work.Go(c.work)
+			c.api.work.Go(c.takeTurns)
 		}
 		c.handle(data, delay)
 		if !c.finish() {
