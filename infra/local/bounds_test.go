@@ -166,14 +166,21 @@ func TestAFormThatDoesNotComeIsGivenUp(t *testing.T) {
 // A handler that answers at once, such as that of /healthz, leaves the body to net/http,
 // which waits for it before the connection is free again.
 func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
-	for name, handler := range map[string]http.HandlerFunc{
-		"a handler that reads it":  func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) },
-		"a handler that leaves it": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") },
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		status  string
+	}{
+		"a handler that reads it": {func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(r.Body); errors.Is(err, os.ErrDeadlineExceeded) {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+		}, " 400 "},
+		"a handler that leaves it": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }, " 200 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, network, begun := &machine{log: slog.New(slog.DiscardHandler)}, localtest.NewPipes(), time.Now()
-				m.serve(network, handler, nil)
+				m.serve(network, test.handler, nil)
 				t.Cleanup(func() { _ = m.closers[0](t.Context()) })
 				conn, err := network.Dial(t.Context(), "", "")
 				if err != nil {
@@ -182,9 +189,9 @@ func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
 				if _, err := io.WriteString(conn, formHead); err != nil {
 					t.Fatal(err)
 				}
-				_, _ = io.Copy(io.Discard, conn) // until the server closes it
-				if took := time.Since(begun); took > bodyWithin {
-					t.Errorf("the connection is free after %s, want %s", took, bodyWithin)
+				said, _ := io.ReadAll(conn) // until the server closes it
+				if took := time.Since(begun); took != bodyWithin || !strings.Contains(string(said), test.status) {
+					t.Errorf("the connection is free after %s, want %s; it said %s", took, bodyWithin, said)
 				}
 			})
 		})

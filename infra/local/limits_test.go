@@ -140,11 +140,14 @@ func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
 	}
 }
 
-// A person who opens this address in a browser, or gives it to an HTTP client, learns what
-// it is for. With AWS's limits it answers as AWS does.
+// A person who opens the address of clients in a browser, or gives it to an HTTP client,
+// learns what it is for. With AWS's limits it answers as AWS does, and so does the address
+// of runners.
 func TestAnotherPathOfTheWebSocketAddressSaysWhatTheAddressIsFor(t *testing.T) {
-	for limits, want := range map[string]string{"": "WebSockets only, at /local?server=NAME", LimitsAWS: `{"message":"Forbidden"}`} {
+	const forbidden = `{"message":"Forbidden"}`
+	for limits, clients := range map[string]string{"": "WebSockets only, at /local?server=NAME", LimitsAWS: forbidden} {
 		eachAPI(t, Config{Limits: limits}, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+			want := map[string]string{socketStage: clients, relayStage: forbidden}[w.Stage]
 			if got := w.Refused("/echo/mcp"); got.Status != http.StatusForbidden || !strings.Contains(got.Body, want) {
 				t.Errorf("with limits %q: %+v, want %s", limits, got, want)
 			}

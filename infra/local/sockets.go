@@ -14,14 +14,16 @@ const (
 // openSockets creates the two WebSocket APIs. The API for runners is served on a unix
 // socket, where a runner shows a pass.
 func (m *machine) openSockets(runners, clients sockets.Routes) {
-	limits, elsewhere := sockets.Home(), "this address has WebSockets only, at /"+socketStage+"?server=NAME; dormouse list shows the addresses of servers over HTTP"
+	limits, elsewhere := sockets.Home(), map[string]string{
+		socketStage: "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP",
+	}
 	if m.cfg.Limits == LimitsAWS {
-		limits, elsewhere = sockets.AWS(), ""
+		limits, elsewhere = sockets.AWS(), nil
 	}
 	limits.Idle, limits.Life = cmp.Or(m.cfg.SocketIdle, limits.Idle), cmp.Or(m.cfg.SocketLife, limits.Life)
 	open := func(name, stage string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
-			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere, Limits: limits, Shuffle: m.cfg.Shuffle,
+			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere[stage], Limits: limits, Shuffle: m.cfg.Shuffle,
 			// The relay ignores the disconnects of runners.
 			DropDisconnect: stage == relayStage,
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,

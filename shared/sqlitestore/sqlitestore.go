@@ -68,7 +68,8 @@ func (o Options) withDefaults() Options {
 }
 
 // Store is a session.Store in a SQLite file. It holds two connections. One writes, and
-// reads single rows while it has nothing to write. The other one only reads. Its methods are safe for concurrent use. It has as many methods as session.Store.
+// reads single rows while it has nothing to write. The other one only reads. The methods
+// of Store are safe for concurrent use. It has as many methods as session.Store.
 //
 // Errors, besides the codes that session.Store names: any trouble with the file is
 // Unavailable with the cause attached. A context that ended first is Unavailable too, and
