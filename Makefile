@@ -163,6 +163,18 @@ vet: need-go
 	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)browser$(,)keycloak$(,)conformance$(,)servers$(,)image$(,)release$(,)acme$(,)upgrade$(,)walk$(,)samlocal$(,)cold$(,)engine ./...)
 	@go vet -tags aws ./functions/...
 
+# govulncheck tells of the calls that reach a known vulnerability. VULNDB names another copy
+# of Go's database, such as file:///srv/vulndb where the internet is out of reach.
+GOVULNCHECK_VERSION := v1.9.0
+GOVULNCHECK         := $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
+$(GOVULNCHECK): | need-go
+	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+VULNDB ?= https://vuln.go.dev
+.PHONY: vulncheck
+vulncheck: $(GOVULNCHECK) ## Look for known vulnerabilities that the programs can reach (VULNDB=file:///FOLDER for a copy of the database)
+	@$(call each,$(GOVULNCHECK) -db '$(VULNDB)' ./...)
+
 # Each processor takes minutes the first time: everything is compiled anew.
 .PHONY: vet-darwin
 vet-darwin: need-go ## Vet everything as it is built for macOS, on both processors, and build dormouse
