@@ -6,11 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -19,8 +21,10 @@ import (
 const (
 	maxConnections  = 2048             // of an endpoint; a new one beyond the limit closes the one that has been idle longest
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled
-	maxBodies       = 256 << 20        // bytes of all bodies that are being read or handled
+	maxBodies       = 256 << 20        // bytes of all bodies and WebSocket messages that are being read or handled
 	maxCallerBodies = 64 << 20         // the same for one principal
+	maxUnread       = 128 << 20        // bytes that wait for the clients of all WebSockets to read them
+	maxCallerUnread = 16 << 20         // the same for one principal
 	maxBody         = 4 << 20          // bytes of one body; the endpoint has the same limit
 	maxForms        = 32 << 20         // bytes of all forms at the pages where people sign in
 	maxForm         = 64 << 10         // bytes of one form; the pages have the same limit
@@ -41,9 +45,15 @@ type callers struct {
 
 // share counts what one principal uses on this machine.
 type share struct {
-	n    int
-	room *semaphore.Weighted // for its bodies
+	n      int
+	room   *semaphore.Weighted // for its bodies, and its messages over WebSockets
+	unread *semaphore.Weighted // for what its WebSockets have not read
+	turns  *semaphore.Weighted // for messages that its WebSockets have begun to handle
 }
+
+// maxTurns is how many messages over the WebSockets of one principal are handled at once, as
+// far as they are new: enough to use all processors, and so few that others get theirs.
+func maxTurns() int64 { return int64(max(16, 4*runtime.GOMAXPROCS(0))) }
 
 // bodyKey and connectionKey are the context keys of a *guardedBody and a *connection.
 type (
@@ -52,7 +62,53 @@ type (
 )
 
 // connection counts a WebSocket for its caller until it ends.
-type connection struct{ release func() }
+type connection struct {
+	share   *share // of its caller; nil until admit
+	release func()
+}
+
+// rooms bound what the connections of a caller hold in memory: each holds it in the room of
+// its caller, then in that of all. counted is the connection that admit has counted.
+func rooms(counted any, all bodies) sockets.Rooms {
+	c, ok := counted.(*connection)
+	if !ok || c.share == nil {
+		return sockets.Rooms{}
+	}
+	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
+}
+
+// twoRooms has room if both have.
+type twoRooms [2]*semaphore.Weighted
+
+// TryAcquire implements [sockets.Room].
+func (r twoRooms) TryAcquire(n int64) bool {
+	if !r[0].TryAcquire(n) {
+		return false
+	}
+	if !r[1].TryAcquire(n) {
+		r[0].Release(n)
+		return false
+	}
+	return true
+}
+
+// Acquire implements [sockets.Room].
+func (r twoRooms) Acquire(ctx context.Context, n int64) error {
+	if err := r[0].Acquire(ctx, n); err != nil {
+		return err
+	}
+	if err := r[1].Acquire(ctx, n); err != nil {
+		r[0].Release(n)
+		return err
+	}
+	return nil
+}
+
+// Release implements [sockets.Room].
+func (r twoRooms) Release(n int64) {
+	r[0].Release(n)
+	r[1].Release(n)
+}
 
 // admit counts one request or connection for a caller, until release is called or the
 // connection of ctx ends. A request body of ctx then also waits for room within the
@@ -66,7 +122,7 @@ func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err
 	}
 	s := w.of[who]
 	if s == nil {
-		s = &share{room: semaphore.NewWeighted(maxCallerBodies)}
+		s = &share{room: semaphore.NewWeighted(maxCallerBodies), unread: semaphore.NewWeighted(maxCallerUnread), turns: semaphore.NewWeighted(maxTurns())}
 		w.of[who] = s
 	}
 	if s.n >= maxInWork {
@@ -84,7 +140,7 @@ func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err
 		}
 	}
 	if conn, ok := ctx.Value(connectionKey{}).(*connection); ok {
-		conn.release = release
+		conn.share, conn.release = s, release
 		return func() {}, nil
 	}
 	return release, nil
@@ -99,11 +155,12 @@ func (w *callers) connected(h http.Handler) http.Handler {
 	})
 }
 
-// bodies limits the memory of all bodies together, and of the forms of strangers.
-type bodies struct{ room, strangers *semaphore.Weighted }
+// bodies limits the memory of all bodies together, of the forms of strangers, and of what
+// the clients of WebSockets have not read.
+type bodies struct{ room, strangers, unread *semaphore.Weighted }
 
 func newBodies() bodies {
-	return bodies{semaphore.NewWeighted(maxBodies), semaphore.NewWeighted(maxForms)}
+	return bodies{semaphore.NewWeighted(maxBodies), semaphore.NewWeighted(maxForms), semaphore.NewWeighted(maxUnread)}
 }
 
 // guard limits the body of a request: its first Read waits for room, first in the caller's

@@ -391,9 +391,10 @@ func pushLater(ctx context.Context, id session.ID) error {
 func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
 	var owed []session.ID
 	ctx = context.WithValue(session.WithTrace(ctx, awsapi.NewID()), owedKey{}, &owed)
-	ctx = context.WithValue(ctx, connectionKey{}, req.Context().Value(connectionKey{}))
+	counted := req.Context().Value(connectionKey{})
+	ctx = context.WithValue(ctx, connectionKey{}, counted)
 	status, protocol, body := r.in.use().socket.Connect(ctx, c.ID, req)
-	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Opened: func() {
+	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Rooms: rooms(counted, r.in.bodies), Opened: func() {
 		for _, id := range owed {
 			r.in.work.Go(func() {
 				r.in.retry(func() error { return r.in.use().socket.Push(r.in.ctx, id) })

@@ -40,7 +40,30 @@ type Reply struct {
 	Protocol string
 	Body     []byte
 	Opened   func() // called when routes can post to the connection; may be nil
+	Rooms    Rooms  // of the caller; without them only the limits of the connection hold
 }
+
+// Rooms bound what several connections do together, such as those of one caller. A
+// connection waits while there is no room.
+type Rooms struct {
+	In    Room // bytes of the messages that are read or handled, until their reply is queued
+	Out   Room // bytes that wait for clients that read slowly
+	Turns Room // messages that are read or handled, for their first 100 ms
+}
+
+// Room bounds bytes or messages, as a [golang.org/x/sync/semaphore.Weighted] does.
+type Room interface {
+	TryAcquire(n int64) bool
+	Acquire(ctx context.Context, n int64) error
+	Release(n int64)
+}
+
+// unbounded always has room.
+type unbounded struct{}
+
+func (unbounded) TryAcquire(int64) bool                { return true }
+func (unbounded) Acquire(context.Context, int64) error { return nil }
+func (unbounded) Release(int64)                        {}
 
 // Routes handle the events of an API's connections. Several goroutines call their
 // methods at once, even for one connection.
@@ -208,9 +231,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if reply.Protocol != "" {
 		w.Header().Set("Sec-WebSocket-Protocol", reply.Protocol)
 	}
-	// open comes before the upgrade: a connected client may tell its id to other callers,
+	c.rooms = Rooms{
+		In: cmp.Or[Room](reply.Rooms.In, unbounded{}), Out: cmp.Or[Room](reply.Rooms.Out, unbounded{}),
+		Turns: cmp.Or[Room](reply.Rooms.Turns, unbounded{}),
+	}
+	// start comes before the upgrade: a connected client may tell its id to other callers,
 	// which may post at once.
-	c.open()
+	c.start()
 	guarded := &guardedWriter{ResponseWriter: w, limit: a.limits.Frame}
 	// The routes check the origin.
 	var err error

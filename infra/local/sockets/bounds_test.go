@@ -3,12 +3,17 @@ package sockets
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -191,5 +196,136 @@ func TestAConnectionThatBreaksWhileItsMessagesAreInWorkEnds(t *testing.T) {
 			t.Errorf("the routes were told %+v", end)
 		}
 		close(release)
+	})
+}
+
+// A client that sends and does not read is read no further than its replies have room.
+func TestAClientThatDoesNotReadIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.Limits = Home(); smallBuffer(c) })
+		conn, _ := b.client()
+		reply := strings.Repeat("x", 100_000)
+		go func() {
+			for range 50 {
+				conn.Say(reply)
+			}
+		}()
+		synctest.Wait()
+		// Two replies fit. At most two goroutines had read on when the third had no room.
+		if _, messages, _ := b.routes.told(); messages > 5 {
+			t.Errorf("the routes got %d messages of a client that reads no reply", messages)
+		}
+		for range 50 {
+			if got := conn.Hear(); got != reply {
+				t.Fatalf("heard %d bytes", len(got))
+			}
+		}
+	})
+}
+
+func TestAClientThatDoesNotReadIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, smallBuffer)
+		b.full()
+		time.Sleep(writeWithin + time.Second)
+		if end := b.end(); end.code != 1006 {
+			t.Errorf("the routes were told %+v", end)
+		}
+	})
+}
+
+func TestAMessageThatDoesNotArriveCutsItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := semaphore.NewWeighted(1 << 20)
+		b := newBench(t, func(c *Config) { c.Limits = Home() })
+		b.routes.connect = func(Conn, *http.Request) Reply {
+			return Reply{Status: http.StatusOK, Rooms: Rooms{In: in}}
+		}
+		conn, _ := b.client()
+		w, err := conn.Writer(t.Context(), websocket.MessageText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = w.Write(make([]byte, 10_000)) }() // and never ended
+		time.Sleep(readWithin + time.Second)
+		if end := b.end(); end.code != 1006 {
+			t.Errorf("the routes were told %+v", end)
+		}
+		if !in.TryAcquire(1 << 20) {
+			t.Error("its room is not free")
+		}
+	})
+}
+
+// What connections of one caller hold in memory is bounded together, and does not hold up
+// another caller. When they have ended, their room is free.
+func TestConnectionsOfACallerShareItsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const room = 1 << 20
+		in, out := semaphore.NewWeighted(room), semaphore.NewWeighted(room)
+		b := newBench(t, func(c *Config) { c.Limits = Home() })
+		greedy := true
+		b.routes.connect = func(Conn, *http.Request) Reply {
+			if greedy {
+				return Reply{Status: http.StatusOK, Rooms: Rooms{In: in, Out: out}}
+			}
+			return Reply{Status: http.StatusOK}
+		}
+		message := strings.Repeat("x", 100_000)
+		var all []*localtest.WebSocket
+		for range 20 {
+			conn, _ := b.client()
+			all = append(all, conn)
+			go func() {
+				for range 30 {
+					if conn.Write(t.Context(), websocket.MessageText, []byte(message)) != nil {
+						return
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		if _, messages, _ := b.routes.told(); messages > 2*room/len(message) {
+			t.Errorf("%d messages of %d bytes are in the hands of the routes or wait for clients, whose caller has room for %d bytes each", messages, len(message), room)
+		}
+		greedy = false
+		other, _ := b.client()
+		for range 20 {
+			other.Say(message)
+			if got := other.Hear(); got != message {
+				t.Fatalf("another caller heard %d bytes", len(got))
+			}
+		}
+		for _, conn := range all {
+			_ = conn.CloseNow()
+		}
+		synctest.Wait()
+		if !in.TryAcquire(room) || !out.TryAcquire(room) {
+			t.Error("the room of connections that have ended is not free")
+		}
+	})
+}
+
+// New messages of a caller are handled a few at a time, over all its connections. A message
+// that takes long does not hold up others for longer than its turn.
+func TestConnectionsOfACallerTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := semaphore.NewWeighted(2)
+		b := newBench(t, nil)
+		b.routes.connect = func(Conn, *http.Request) Reply {
+			return Reply{Status: http.StatusOK, Rooms: Rooms{Turns: turns}}
+		}
+		b.routes.message = func(ctx context.Context, m string) string { <-ctx.Done(); return m }
+		for range 6 {
+			conn, _ := b.client()
+			go func() { _ = conn.Write(t.Context(), websocket.MessageText, []byte("slow")) }()
+		}
+		for begun := 2; begun <= 6; begun += 2 {
+			synctest.Wait()
+			if _, messages, _ := b.routes.told(); messages != begun {
+				t.Errorf("%d messages are handled, want %d", messages, begun)
+			}
+			time.Sleep(turnTime)
+		}
 	})
 }

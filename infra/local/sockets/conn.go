@@ -12,13 +12,22 @@ import (
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// flushTime is how long a closing connection may take to send the messages that wait for
-// its client.
-const flushTime = 5 * time.Second
+const (
+	// flushTime is how long a closing connection may take to send the messages that wait for
+	// its client.
+	flushTime = 5 * time.Second
+	// writeWithin and readWithin are how long a client may take to read one message, and to
+	// send one that it has begun. Then the connection is cut.
+	writeWithin = 30 * time.Second
+	readWithin  = time.Minute
+	// turnTime is how long a message holds one of its caller's places in [Rooms.Turns] at most.
+	turnTime = 100 * time.Millisecond
+)
 
 var (
 	errGone = errors.New("the connection is closed")
@@ -61,15 +70,29 @@ type wsConn struct {
 	writing     context.Context
 	stopWriting context.CancelFunc
 
+	// buffer has the room for bytes in queue and in the write in progress. Who waits for it is
+	// served in order.
+	buffer *semaphore.Weighted
+	rooms  Rooms // those of the caller, which hold the same bytes and those of messages in work
+	// open ends when shut begins, and with it every wait for room.
+	open    context.Context
+	endOpen context.CancelFunc
+
 	mu         sync.Mutex
 	conn       net.Conn // the network connection below ws
 	lastActive time.Time
 	idle       *time.Timer
 	queue      [][]byte
-	waiting    int           // bytes in queue and in the write in progress
-	room       chan struct{} // closed and replaced when waiting decreases
 	end        *closing
 	free, busy int // goroutines that read or wait for their turn, and that handle a message
+}
+
+// message is what a client sent. Until release it holds its bytes in [Rooms.In], and for
+// turnTime at most a place in [Rooms.Turns].
+type message struct {
+	data    []byte
+	delay   time.Duration // how long it must be held up first
+	release func()
 }
 
 func newWSConn(a *API, r *http.Request) *wsConn {
@@ -77,15 +100,16 @@ func newWSConn(a *API, r *http.Request) *wsConn {
 	c := &wsConn{
 		Conn: Conn{ID: awsapi.NewID(), SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent(), Host: r.Host, ConnectedAt: now},
 		api:  a, lastActive: now, turn: make(chan struct{}, 1), free: 1,
-		wake: make(chan struct{}, 1), room: make(chan struct{}),
+		wake: make(chan struct{}, 1), buffer: semaphore.NewWeighted(int64(a.limits.SendBuffer)),
 	}
 	c.writing, c.stopWriting = context.WithCancel(context.Background())
+	c.open, c.endOpen = context.WithCancel(context.Background())
 	return c
 }
 
-// open makes the connection available for posts after $connect has accepted it. Messages
+// start makes the connection available for posts after $connect has accepted it. Messages
 // posted before serve begins wait for it.
-func (c *wsConn) open() {
+func (c *wsConn) start() {
 	c.mu.Lock()
 	c.idle = time.AfterFunc(c.api.limits.Idle, func() { c.shut(goingAway) })
 	c.mu.Unlock()
@@ -116,6 +140,10 @@ func (c *wsConn) ended() {
 	c.api.unregister(c)
 	c.mu.Lock()
 	end := *c.end
+	for _, data := range c.queue { // what could not be sent
+		c.giveRoom(data)
+	}
+	c.queue = nil
 	c.mu.Unlock()
 	c.disconnected(end)
 }
@@ -136,7 +164,7 @@ func (c *wsConn) cut() {
 func (c *wsConn) takeTurns() {
 	for {
 		c.turn <- struct{}{}
-		data, delay, ok := c.next()
+		m, ok := c.next()
 		alone := ok && c.begin()
 		<-c.turn
 		if !ok {
@@ -145,7 +173,7 @@ func (c *wsConn) takeTurns() {
 		if alone {
 			c.api.work.Go(c.takeTurns)
 		}
-		c.handle(data, delay)
+		c.handle(m)
 		if !c.finish() {
 			return
 		}
@@ -178,46 +206,76 @@ func (c *wsConn) finish() bool {
 	return true
 }
 
-// next waits for a message to handle, and says how long it must be held up first. When the
-// connection has ended, ok is false.
-func (c *wsConn) next() (data []byte, delay time.Duration, ok bool) {
-	if c.ending() {
-		return nil, 0, false
+// next waits for a message to handle. When the connection has ended, ok is false.
+//
+// A client that sends and does not read what it is sent is not read either: next waits
+// until a reply has room, behind the replies that wait already.
+func (c *wsConn) next() (m message, ok bool) {
+	if c.buffer.Acquire(c.open, 1) != nil {
+		return message{}, false
 	}
-	data, end := c.read()
+	c.buffer.Release(1)
+	m, end := c.read()
 	if end != nil {
 		c.shut(*end)
-		return nil, 0, false
+		return message{}, false
 	}
 	if !c.active() {
-		return nil, 0, false
+		m.release()
+		return message{}, false
 	}
-	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
-	return data, c.api.delay(), true
+	c.api.meter(func(u *Usage) { u.MessagesIn += units(m.data) })
+	m.delay = c.api.delay()
+	return m, true
 }
 
 // read returns the next message, or how the connection ended.
-func (c *wsConn) read() ([]byte, *closing) {
+func (c *wsConn) read() (message, *closing) {
 	// The context must not end, because that would cut the connection without a close
 	// frame.
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
-		return nil, endOf(err)
+		return message{}, endOf(err)
 	}
 	if kind != websocket.MessageText {
-		return nil, &binaryMessage
+		return message{}, &binaryMessage
 	}
+	if c.rooms.Turns.Acquire(c.open, 1) != nil {
+		return message{}, &cutOff // it has ended already, and the first reason wins
+	}
+	turn := sync.OnceFunc(func() { c.rooms.Turns.Release(1) })
+	turnOver := time.AfterFunc(turnTime, turn)
 	limit := c.api.limits.Message
+	held := int64(limit)
+	release := func() {
+		turnOver.Stop()
+		turn()
+		c.rooms.In.Release(held)
+	}
+	if c.rooms.In.Acquire(c.open, held) != nil {
+		held = 0
+		release()
+		return message{}, &cutOff
+	}
+	late := time.AfterFunc(readWithin, c.cut)
 	data, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	late.Stop()
+	end := (*closing)(nil)
 	switch {
 	case err != nil:
-		return nil, endOf(err)
+		end = endOf(err)
 	case len(data) > limit:
-		return nil, &tooBig
+		end = &tooBig
 	case !utf8.Valid(data):
-		return nil, &brokenText
+		end = &brokenText
 	}
-	return data, nil
+	if end != nil {
+		release()
+		return message{}, end
+	}
+	c.rooms.In.Release(held - int64(len(data)))
+	held = int64(len(data))
+	return message{data: data, release: release}, nil
 }
 
 // endOf returns how the client ended the connection, from the error of a read.
@@ -255,17 +313,18 @@ func (c *wsConn) active() bool {
 }
 
 // handle has the routes handle a message, and sends their reply.
-func (c *wsConn) handle(data []byte, delay time.Duration) {
-	if delay > 0 {
+func (c *wsConn) handle(m message) {
+	defer m.release()
+	if m.delay > 0 {
 		select {
-		case <-time.After(delay):
+		case <-time.After(m.delay):
 		case <-c.api.ctx.Done():
 			return
 		}
 	}
 	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
 	defer cancel()
-	reply := c.api.cfg.Message(ctx, c.Conn, data)
+	reply := c.api.cfg.Message(ctx, c.Conn, m.data)
 	if len(reply) == 0 {
 		return
 	}
@@ -278,44 +337,74 @@ func (c *wsConn) handle(data []byte, delay time.Duration) {
 // full, send waits for room until ctx ends. The error is errGone or errFull. The
 // connection owns data.
 func (c *wsConn) send(ctx context.Context, data []byte) error {
-	for {
-		room, err := c.enqueue(data)
-		if !errors.Is(err, errFull) {
-			return err
+	n := c.size(data)
+	if !c.tryRoom(n) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer context.AfterFunc(c.open, cancel)()
+		defer cancel()
+		if c.rooms.Out.Acquire(ctx, n) != nil {
+			return c.noRoom()
 		}
-		select {
-		case <-room:
-		case <-ctx.Done():
-			return errFull
+		if c.buffer.Acquire(ctx, n) != nil {
+			c.rooms.Out.Release(n)
+			return c.noRoom()
 		}
 	}
+	return c.put(data)
 }
 
-// enqueue is send without the wait. With errFull it also returns a channel that is closed
-// when there may be room.
-func (c *wsConn) enqueue(data []byte) (room <-chan struct{}, err error) {
+// enqueue is send without the wait.
+func (c *wsConn) enqueue(data []byte) error {
+	if !c.tryRoom(c.size(data)) {
+		return c.noRoom()
+	}
+	return c.put(data)
+}
+
+// size returns the room that a message takes in the buffer. One that is larger than the
+// buffer fits when nothing else waits.
+func (c *wsConn) size(data []byte) int64 {
+	return int64(min(len(data), c.api.limits.SendBuffer))
+}
+
+func (c *wsConn) tryRoom(n int64) bool {
+	if !c.rooms.Out.TryAcquire(n) {
+		return false
+	}
+	if !c.buffer.TryAcquire(n) {
+		c.rooms.Out.Release(n)
+		return false
+	}
+	return true
+}
+
+// noRoom says why a message has no room.
+func (c *wsConn) noRoom() error {
+	if c.ending() {
+		return errGone
+	}
+	return errFull
+}
+
+// put queues a message that has room.
+func (c *wsConn) put(data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.end != nil:
-		return nil, errGone
-	case c.waiting > 0 && c.waiting+len(data) > c.api.limits.SendBuffer:
-		return c.room, errFull
+	if c.end != nil {
+		c.giveRoom(data)
+		return errGone
 	}
 	c.lastActive = time.Now()
 	c.idle.Reset(c.api.limits.Idle)
 	c.queue = append(c.queue, data)
-	c.waiting += len(data)
 	c.nudge()
-	return nil, nil
+	return nil
 }
 
-// less subtracts n from the waiting bytes and wakes the senders that wait for room.
-// Called with mu held.
-func (c *wsConn) less(n int) {
-	c.waiting -= n
-	close(c.room)
-	c.room = make(chan struct{})
+func (c *wsConn) giveRoom(data []byte) {
+	n := c.size(data)
+	c.buffer.Release(n)
+	c.rooms.Out.Release(n)
 }
 
 func (c *wsConn) nudge() {
@@ -339,7 +428,7 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.less(0) // wake the senders, which would wait for room in vain
+	c.endOpen() // who waits for room would wait in vain
 	c.nudge()
 }
 
@@ -352,15 +441,17 @@ func (c *wsConn) write() {
 		batch, end := c.queue, c.end
 		c.queue = nil
 		c.mu.Unlock()
-		for _, data := range batch {
-			if err := c.writeMessage(data); err != nil {
+		for i, data := range batch {
+			err := c.writeMessage(data)
+			c.giveRoom(data)
+			if err != nil {
 				// The reader gets the same error and reports it.
 				_ = c.ws.CloseNow()
+				c.mu.Lock()
+				c.queue = append(batch[i+1:], c.queue...)
+				c.mu.Unlock()
 				return
 			}
-			c.mu.Lock()
-			c.less(len(data))
-			c.mu.Unlock()
 		}
 		if end == nil {
 			continue
@@ -378,11 +469,13 @@ func (c *wsConn) write() {
 // writeMessage sends one text message in frames of the gateway's size.
 func (c *wsConn) writeMessage(data []byte) error {
 	c.api.meter(func(u *Usage) { u.MessagesOut += units(data) })
+	ctx, cancel := context.WithTimeout(c.writing, writeWithin)
+	defer cancel()
 	frame := c.api.limits.Frame
 	if len(data) <= frame {
-		return c.ws.Write(c.writing, websocket.MessageText, data)
+		return c.ws.Write(ctx, websocket.MessageText, data)
 	}
-	w, err := c.ws.Writer(c.writing, websocket.MessageText)
+	w, err := c.ws.Writer(ctx, websocket.MessageText)
 	if err != nil {
 		return fmt.Errorf("begin a message: %w", err)
 	}

@@ -48,7 +48,7 @@ func (a *API) Broadcast(data []byte) {
 	all := slices.Collect(maps.Values(a.conns))
 	a.mu.Unlock()
 	for _, c := range all {
-		_, _ = c.enqueue(data) // the connection may have ended
+		_ = c.enqueue(data) // the connection may have ended
 	}
 }
 
@@ -134,7 +134,7 @@ func (a *API) post(w http.ResponseWriter, r *http.Request, c *wsConn) {
 		gone(w)
 		return
 	}
-	switch _, err := c.enqueue(data); {
+	switch err := c.enqueue(data); {
 	case err == nil:
 		w.WriteHeader(http.StatusOK)
 	case errors.Is(err, errFull):
