@@ -341,16 +341,15 @@ func (d *doctor) store(ctx context.Context) finding {
 		if err := d.machine.call(ctx, "GET", "sessions?limit=1", nil, &page); err != nil {
 			return bad(check, err.Error(), "the log of dormouse run says more: "+filepath.Join(d.folder(), local.LogFolder, local.LogFile))
 		}
-		return good(check, "it answers dormouse run")
 	}
 	name, err := local.StoreName(d.Store, d.folder())
 	if err != nil {
 		return bad(check, err.Error(), "name a store with --store")
 	}
-	made, err := local.LookAtStore(name)
+	made, err := local.LookAtStore(ctx, name)
 	if err == nil && strings.HasPrefix(name, dynamodb) {
 		var s session.Store
-		if s, err = local.OpenStore(name, credentials(ctx, os.Getenv), host.Limits{}); err == nil {
+		if s, err = local.OpenStore(name, credentials(ctx, os.Getenv), host.Limits{}, nil); err == nil {
 			_, err = s.List(ctx, "", "", 1)
 			err = errors.Join(err, s.Close())
 		}
@@ -360,6 +359,8 @@ func (d *doctor) store(ctx context.Context) finding {
 		return bad(check, err.Error(), "or name another store with --store")
 	case !made:
 		return good(check, "none yet; dormouse run makes it")
+	case d.machine != nil && d.Store == "":
+		return good(check, "it answers dormouse run")
 	}
 	return good(check, "%s", name)
 }

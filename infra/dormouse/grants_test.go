@@ -13,7 +13,7 @@ import (
 func TestGrantsAreListedAndRevoked(t *testing.T) {
 	s := newShell(t)
 	file := t.TempDir() + "/store.db"
-	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, host.Limits{})
+	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, host.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

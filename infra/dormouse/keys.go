@@ -79,7 +79,7 @@ func openStore(ctx context.Context, name, data string) (session.Store, error) {
 	if strings.HasPrefix(name, dynamodb) {
 		getenv = credentials(ctx, getenv)
 	}
-	return local.OpenStore(name, getenv, host.Limits{})
+	return local.OpenStore(name, getenv, host.Limits{}, nil)
 }
 
 // credentials adds the credentials of the aws command to an environment without any.

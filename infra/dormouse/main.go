@@ -52,6 +52,9 @@ type commands struct {
 	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties, for servers that act in their names."`
 	Grants  grantsCommand  `cmd:"" help:"List and revoke what users have allowed to clients by signing in."`
 
+	Backup  backupCommand  `cmd:"" help:"Copy what the data folder must not lose into one file, also while dormouse run is up."`
+	Restore restoreCommand `cmd:"" help:"Bring a backup back into the data folder. dormouse run must not be up."`
+
 	Check  checkCommand  `cmd:"" help:"Show all mistakes in a servers file, without starting a server."`
 	Image  imageCommand  `cmd:"" help:"Install the servers of a servers file for the image of the boxes, and measure a start of each."`
 	Doctor doctorCommand `cmd:"" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`

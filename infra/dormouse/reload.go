@@ -82,6 +82,8 @@ func (c *client) reload(ctx context.Context) (taken api.Reloaded, err error) {
 type checkCommand struct {
 	File    string   `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
 	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
+	Store   bool     `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
+	Data    string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder, for --store."`
 	printing
 }
 
@@ -111,6 +113,9 @@ func remarkAt(p catalog.Position, text string) remark { return remark{p.File, p.
 
 // Run prints all mistakes, and fails if there is one.
 func (c *checkCommand) Run(t *terminal) error {
+	if c.Store {
+		return checkStore(t, c.Data)
+	}
 	found := check(c.File, c.EnvFile)
 	if c.JSON {
 		if err := t.printJSON(found); err != nil {

@@ -84,7 +84,7 @@ func (m *machine) startInside(context.Context) error {
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
 	settings.Broker = m.public.access() == AccessOAuth
 	in.settings.Store(settings)
-	if in.store, err = OpenStore(m.store, m.environ.get, settings.Limits); err != nil {
+	if in.store, err = OpenStore(m.store, m.environ.get, settings.Limits, func(err error) { storeDamaged(m, err) }); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{

@@ -40,8 +40,8 @@ type machine struct {
 	file      *serversFile
 	reload    func() (catalog.Changes, error) // reads the servers file now
 	folder    *datafolder.Folder
+	upkeep    upkeep
 	store     string // see OpenStore
-	unused    bool   // no earlier run has left anything in the store
 	boxes     *boxes.Pool
 	invoked   *invokedBoxes // nil if boxes do not run as invocations
 	ledger    *bill.Ledger
@@ -107,6 +107,7 @@ func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 		return fmt.Errorf("open the %s socket: %w", name, err)
 	}
 	m.serve(l, h, u)
+	m.upkeep.unix = append(m.upkeep.unix, unixSocket{name, h, u})
 	return nil
 }
 

@@ -1,17 +1,12 @@
 package local
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/console"
 	"github.com/dormouse-mcp/dormouse/shared/front"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // monitored serves clients, the console, and the health and metrics of the machine.
@@ -20,7 +15,7 @@ type monitored struct {
 	public    *listeners
 	console   http.Handler
 	operators func() api.Options
-	log       *slog.Logger
+	health    http.HandlerFunc
 }
 
 // ServeHTTP implements http.Handler.
@@ -35,23 +30,6 @@ func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		m.clients.ServeHTTP(w, r)
 	}
-}
-
-// healthPatience is how long the store may take to answer until it counts as failed.
-const healthPatience = 5 * time.Second
-
-// health answers 200 if the store answers, and 503 with the failed part otherwise.
-func (m *monitored) health(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
-	defer cancel()
-	_, err := m.operators().Store.Key(ctx, "health")
-	w.Header().Set("Cache-Control", "no-store")
-	if err != nil && !errors.Is(err, session.NotFound) {
-		m.log.Warn("the store does not answer", "error", err)
-		http.Error(w, "store: failed", http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = w.Write([]byte("ok\n"))
 }
 
 // metrics answers with the counts of the history. The caller needs a key of role viewer

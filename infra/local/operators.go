@@ -59,7 +59,7 @@ func (e *emulated) renewOperators(servers *catalog.Catalog) (err error) {
 		return err
 	}
 	if e.store == nil {
-		if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits); err != nil {
+		if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits, func(err error) { storeDamaged(e.m, err) }); err != nil {
 			return err
 		}
 		e.m.closers = append(e.m.closers, func(context.Context) error { return e.store.Close() })

@@ -82,7 +82,7 @@ func newMachine(cfg Config) *machine {
 func (m *machine) start(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		m.readServers, m.openFolder, m.startFleet, m.openLedger, m.startFunctions, m.startRelay,
-		m.startSweep, m.startReload, m.startEndpoints, m.startControl,
+		m.startSweep, m.startReload, m.startEndpoints, m.startControl, func(ctx context.Context) error { startUpkeep(ctx, m); return nil },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -91,7 +91,7 @@ func (m *machine) start(ctx context.Context) error {
 	return nil
 }
 
-func (m *machine) openFolder(context.Context) (err error) {
+func (m *machine) openFolder(ctx context.Context) (err error) {
 	if m.folder, err = datafolder.Open(m.cfg.Data); err != nil {
 		return err
 	}
@@ -99,21 +99,29 @@ func (m *machine) openFolder(context.Context) (err error) {
 	if m.store, err = StoreName(m.cfg.Store, m.folder.Path); err != nil {
 		return err
 	}
-	m.unused = isNew(m.store)
-	return m.history.Open(m.folder.File(HistoryFile))
+	m.upkeep.unused = isNew(m.store)
+	if _, err := LookAtStore(ctx, m.store); err != nil {
+		return err
+	}
+	openHistory(m)
+	return nil
 }
 
 // openLedger continues the counts of earlier runs. It saves them and the history at
 // intervals.
 func (m *machine) openLedger(ctx context.Context) (err error) {
-	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err == nil {
-		go m.ledger.Keep(ctx)
-		go m.history.Keep(ctx, m.log)
-		if m.sent != nil {
-			go m.sent.Keep(ctx, m.log)
+	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err != nil {
+		setAside(m, "the usage", m.folder.File(bill.File), err)
+		if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err != nil {
+			return err
 		}
 	}
-	return err
+	go m.ledger.Keep(ctx)
+	go m.history.Keep(ctx, m.log)
+	if m.sent != nil {
+		go m.sent.Keep(ctx, m.log)
+	}
+	return nil
 }
 
 func (m *machine) startFunctions(ctx context.Context) error {
@@ -149,7 +157,7 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 	if m.cfg.Functions == FunctionsProcess {
 		page = m.functions.web() // the console function serves the page; it accepts the links that m.console makes
 	}
-	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, page, m.functions.operators, m.log}, &m.public.use)
+	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)}, &m.public.use)
 	m.serve(m.public.open[1], m.functions.sockets(), &m.public.use)
 	return certificates.start(ctx)
 }
@@ -158,6 +166,9 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 // can say bye.
 const stopTime = 20 * time.Second
 
+// stopDamaged is the same while nothing can be stored: what the boxes say last would be lost.
+const stopDamaged = 3 * time.Second
+
 // lastSend is how long the stop waits for a collector that gets the last spans.
 const lastSend = 3 * time.Second
 
@@ -165,9 +176,16 @@ const lastSend = 3 * time.Second
 // functions still take their last messages, and then the functions.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, stopTime)
+	within := stopTime
+	if m.upkeep.damaged.Load() {
+		within = stopDamaged
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m.public.close()
+	if m.upkeep.end != nil {
+		m.upkeep.end()
+	}
 	if m.boxes != nil {
 		if err := m.boxes.Close(ctx); err != nil {
 			m.log.Warn("boxes did not end in time", "error", err)

@@ -2,6 +2,7 @@ package local
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,15 +50,15 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 }
 
 // LookAtStore returns an error if Run could not use the store of this name. For example,
-// its file is no store, is of a newer version, or is not writable. LookAtStore changes
-// nothing. made is false if there is no such file yet. LookAtStore does not look at
-// stores on DynamoDB.
-func LookAtStore(name string) (made bool, err error) {
+// its file is no store, is of a newer version, is damaged, or is not writable. It reads the
+// whole file. LookAtStore changes nothing. made is false if there is no such file yet.
+// LookAtStore does not look at stores on DynamoDB.
+func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 	path, ok := strings.CutPrefix(name, sqlite)
 	if !ok {
 		return true, nil
 	}
-	err = sqlitestore.Look(path)
+	err = sqlitestore.Check(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -65,10 +66,11 @@ func LookAtStore(name string) (made bool, err error) {
 }
 
 // OpenStore opens a store by its name. It reads the credentials and the region of a
-// DynamoDB table with getenv.
-func OpenStore(name string, getenv func(string) string, limits host.Limits) (session.Store, error) {
+// DynamoDB table with getenv. damaged is called once if a file turns out to be damaged or
+// lost; it may be nil.
+func OpenStore(name string, getenv func(string) string, limits host.Limits, damaged func(error)) (session.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
-		s, err := sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
+		s, err := sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge, Damaged: damaged})
 		if err != nil {
 			return nil, err // the nil *Store would make an interface that is not nil
 		}

@@ -16,7 +16,7 @@ const sweepEvery = time.Minute
 // no box runs and no call waits, the schedule skips its turn, because nothing should run on
 // an idle machine.
 func (m *machine) startSweep(ctx context.Context) error {
-	if !m.unused {
+	if !m.upkeep.unused {
 		select {
 		case <-m.functions.sweep(nil):
 		case <-ctx.Done():

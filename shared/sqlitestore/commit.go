@@ -64,6 +64,9 @@ func (s *Store) commit(ctx context.Context, w *write) error {
 	if err := ctx.Err(); err != nil {
 		return failed(err)
 	}
+	if err := s.damage.known(); err != nil {
+		return err
+	}
 	w.done = make(chan struct{})
 	s.queue.add(w)
 	select {
@@ -123,7 +126,8 @@ func answer(group []*write, err error) {
 // isBroken reports that a write failed because of the file or the disk, so that the
 // next write would fail too.
 func isBroken(err error) bool {
-	return isBusy(err) || primaryCode(err) == sqlite3.SQLITE_IOERR
+	code := primaryCode(err)
+	return isBusy(err) || code == sqlite3.SQLITE_IOERR || code == sqlite3.SQLITE_CORRUPT
 }
 
 const (

@@ -17,15 +17,16 @@ type connection struct {
 	db         *sql.DB              // with one connection
 	turn       chan struct{}        // holds one token at most; the caller that has put the token there has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used
+	damage     *damage              // of the file
 }
 
-func connect(path string, o Options) (connection, error) {
+func connect(path string, o Options, d *damage) (connection, error) {
 	db, err := sql.Open("sqlite", dsn(path, o))
 	if err != nil {
-		return connection{}, failed(err)
+		return connection{}, d.failed(err)
 	}
 	db.SetMaxOpenConns(1)
-	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}, nil
+	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}, damage: d}, nil
 }
 
 // busyTimeout is how long SQLite waits for the write of another process to end.
@@ -69,6 +70,9 @@ func (c *connection) begin(ctx context.Context) (uncut context.Context, err erro
 	if err := ctx.Err(); err != nil {
 		return nil, failed(err)
 	}
+	if err := c.damage.known(); err != nil {
+		return nil, err
+	}
 	select {
 	case c.turn <- struct{}{}:
 		return context.WithoutCancel(ctx), nil
@@ -87,7 +91,7 @@ func (c *connection) statement(uncut context.Context, query string) (*sql.Stmt, 
 	}
 	st, err := c.db.PrepareContext(uncut, query)
 	if err != nil {
-		return nil, failed(err)
+		return nil, c.damage.failed(err)
 	}
 	c.statements[query] = st
 	return st, nil
@@ -104,7 +108,7 @@ func (c *connection) exec(uncut context.Context, query string, args ...any) (cha
 		changed, err = result.RowsAffected()
 	}
 	if err != nil {
-		return 0, failed(err)
+		return 0, c.damage.failed(err)
 	}
 	return changed, nil
 }
@@ -120,7 +124,7 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 		return false, nil
 	}
 	if err != nil {
-		return false, failed(err)
+		return false, c.damage.failed(err)
 	}
 	return true, nil
 }
@@ -132,6 +136,9 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, failed(err)
+	}
+	if err := s.damage.known(); err != nil {
+		return false, err
 	}
 	select {
 	case s.writer.turn <- struct{}{}:
@@ -179,20 +186,20 @@ func (s *Store) rows(ctx context.Context, query string, args []any, each func(sc
 	}
 	rows, err := st.QueryContext(uncut, args...)
 	if err != nil {
-		return failed(err)
+		return s.damage.failed(err)
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		more, err := each(rows.Scan)
 		if err != nil {
-			return failed(err)
+			return s.damage.failed(err)
 		}
 		if !more {
 			return nil
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return failed(err)
+		return s.damage.failed(err)
 	}
 	return nil
 }

@@ -29,8 +29,6 @@ func trouble(err error) string {
 		return "is busy"
 	case sqlite3.SQLITE_FULL:
 		return "is full"
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return "is damaged"
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
 		return "cannot be written to"
 	case sqlite3.SQLITE_IOERR:

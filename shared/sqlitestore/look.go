@@ -23,6 +23,9 @@ const (
 // store, be of a newer version, or not be writable. The error wraps [os.ErrNotExist] if
 // there is no file. Look changes nothing, and may be used beside an open store.
 func Look(path string) error {
+	if err := lost(path); err != nil {
+		return err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return err

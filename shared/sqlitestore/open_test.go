@@ -200,7 +200,7 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 func TestTroubleIsUnavailableAndNeverNotFound(t *testing.T) {
 	for name, break_ := range map[string]func(t *testing.T, s *Store){
 		"closed":  func(t *testing.T, s *Store) { _ = s.Close() },
-		"damaged": damage,
+		"damaged": spoil,
 		"no table": func(t *testing.T, s *Store) {
 			execute(t, s.path, "DROP TABLE sessions; DROP TABLE items; DROP TABLE events; DROP TABLE handshakes")
 		},
@@ -223,8 +223,8 @@ func TestTroubleIsUnavailableAndNeverNotFound(t *testing.T) {
 	}
 }
 
-// damage writes nonsense over all pages but the first.
-func damage(t *testing.T, s *Store) {
+// spoil writes nonsense over all pages but the first.
+func spoil(t *testing.T, s *Store) {
 	t.Helper()
 	execute(t, s.path, "PRAGMA wal_checkpoint(TRUNCATE)")
 	info, err := os.Stat(s.path)

@@ -193,7 +193,7 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
 		return 0, noStore(s.path).Because(err)
 	case err != nil:
-		return 0, failed(err)
+		return 0, s.damage.failed(err)
 	case version > schemaVersion:
 		return 0, tooNew(s.path, version)
 	}
@@ -213,7 +213,7 @@ func tooNew(path string, version int) *session.Error {
 func (s *Store) upgrade(ctx context.Context) error {
 	tx, err := s.writer.db.BeginTx(ctx, nil)
 	if err != nil {
-		return failed(err)
+		return s.damage.failed(err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	// Another process may have upgraded the file in the meantime.
@@ -233,10 +233,10 @@ func (s *Store) upgrade(ctx context.Context) error {
 		8: upstreamSchema,
 	}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
-		return failed(err)
+		return s.damage.failed(err)
 	}
 	if err := tx.Commit(); err != nil {
-		return failed(err)
+		return s.damage.failed(err)
 	}
 	return nil
 }

@@ -49,6 +49,9 @@ type Options struct {
 	// Volatile leaves out the fsync of each write, to measure what it costs. A crash
 	// of the machine may then lose the newest writes. It loses each write as a whole.
 	Volatile bool
+	// Damaged is called once, with the first sign that the file is damaged or is no longer
+	// there. It must not call the store. It may be nil.
+	Damaged func(error)
 
 	// These are for tests: the name of SQLite's VFS, and a replacement for the free space
 	// beside a file.
@@ -83,6 +86,8 @@ type Store struct {
 	reader   connection
 	queue    queue
 	health   health
+	damage   *damage
+	file     os.FileInfo // of the file that was opened
 	looks    looks
 	waiters  waiters
 	watch    watch
@@ -99,8 +104,8 @@ var _ session.Store = (*Store)(nil)
 // folder, readable by this user only. SQLite keeps two files of its own beside it.
 // Open uses the first of options, if any.
 //
-// Errors: Invalid if the file is no store, or a store of a newer version;
-// Unavailable.
+// Errors: Invalid if the file is no store, or a store of a newer version, or if it is empty
+// or gone though it was a store before; Unavailable.
 func Open(path string, options ...Options) (*Store, error) {
 	var o Options
 	if len(options) > 0 {
@@ -108,15 +113,22 @@ func Open(path string, options ...Options) (*Store, error) {
 	}
 	path, err := prepareFile(path)
 	if err != nil {
+		var known *session.Error
+		if errors.As(err, &known) {
+			return nil, err
+		}
 		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
 	}
-	s := &Store{options: o.withDefaults(), path: path, closed: make(chan struct{})}
+	s := &Store{options: o.withDefaults(), path: path, damage: &damage{path: path, told: o.Damaged}, closed: make(chan struct{})}
 	// Connect the writer first: it turns a new file into WAL mode.
-	if s.writer, err = connect(path, s.options); err == nil {
+	if s.writer, err = connect(path, s.options, s.damage); err == nil {
 		err = s.migrate(context.Background())
 	}
 	if err == nil {
-		s.reader, err = connect(path, s.options)
+		s.reader, err = connect(path, s.options, s.damage)
+	}
+	if err == nil {
+		err = s.mark()
 	}
 	if err != nil {
 		_ = s.Close()
@@ -143,6 +155,9 @@ func prepareFile(path string) (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	if err := lost(path); err != nil {
 		return "", err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

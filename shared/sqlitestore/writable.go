@@ -49,6 +49,9 @@ type health struct {
 // Unavailable while the disk has less than 16 MiB free, which it checks once a
 // second.
 func (s *Store) Writable(ctx context.Context) error {
+	if err := s.damage.known(); err != nil {
+		return err
+	}
 	if last := s.health.failed.Load(); last != nil {
 		if !s.health.due() {
 			return *last
@@ -72,7 +75,8 @@ func (h *health) due() bool {
 	return true
 }
 
-// room returns an error if the disk has less than leastFree bytes free.
+// room returns an error if the disk has less than leastFree bytes free, or if the file is
+// no longer there.
 func (s *Store) room() error {
 	h := &s.health
 	h.mu.Lock()
@@ -81,8 +85,8 @@ func (s *Store) room() error {
 	if age := now.Sub(h.asked); age >= 0 && age < spaceEvery {
 		return h.narrow
 	}
-	h.asked, h.narrow = now, nil
-	if room := s.options.space(s.path); room.known && room.free < leastFree {
+	h.asked, h.narrow = now, s.present()
+	if room := s.options.space(s.path); h.narrow == nil && room.known && room.free < leastFree {
 		h.narrow = session.Errorf(session.Unavailable, "%s; nothing was lost", s.full(room)).ForOperator()
 	}
 	return h.narrow

@@ -84,7 +84,7 @@ func (t *Terminal) people(e journal.Event) {
 	case journal.Refused:
 		t.line(e.Time, e.Name, t.red("refused")+": "+e.Reason)
 		t.hint(e.Hint)
-	case journal.LogLost, journal.CertificateFailed:
+	case journal.LogLost, journal.FolderTrouble, journal.CertificateFailed:
 		t.line(e.Time, "", t.red("failed")+": "+e.Reason)
 		t.hint(e.Hint)
 	default:

@@ -38,6 +38,7 @@ const (
 	Refused = "refused" // a request was refused for a reason that the operator can remove; Reason
 
 	LogLost           = "log.lost"           // the log of this machine cannot be written; Reason
+	FolderTrouble     = "folder.trouble"     // a file of the data folder is damaged, lost or cannot be used; Reason
 	CertificateFailed = "certificate.failed" // the endpoint has no certificate, or no new one; Reason
 
 	Request = "request" // a request that calls no tool has ended; Duration, Code; only for Trace of [Options], as the next two

@@ -55,7 +55,8 @@ const (
 
 // Config says how a Pool runs its runners. Only the field Command is required.
 type Config struct {
-	// Command is the path of the runner program; it is not looked up in PATH.
+	// Command is the path of the runner program; it is not looked up in PATH. If it is this
+	// program's own, runners start although its file is gone or was replaced.
 	// Args are its arguments.
 	Command string
 	Args    []string
@@ -92,6 +93,7 @@ type Config struct {
 type Pool struct {
 	cfg     Config
 	log     *slog.Logger
+	program func() string // the path of the runner program as it is now
 	spawns  chan func()
 	running sync.WaitGroup
 	since   time.Time
@@ -130,6 +132,7 @@ func NewPool(cfg Config) *Pool {
 	p := &Pool{
 		cfg:     cfg,
 		log:     cfg.Logger,
+		program: programOf(cfg.Command),
 		spawns:  make(chan func()),
 		since:   time.Now(),
 		byID:    map[string]*task{},
@@ -190,7 +193,8 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: make a pipe for the runner's output: %w", fleet.ErrUnavailable, err)
 	}
-	cmd := exec.Command(p.cfg.Command, p.cfg.Args...) //nolint:noctx // a task outlives the call that started it
+	cmd := exec.Command(p.program(), p.cfg.Args...) //nolint:noctx // a task outlives the call that started it
+	cmd.Args[0] = p.cfg.Command                     // what ps shows
 	cmd.Env = environment(p.cfg.Env, ft.Env, id)
 	cmd.Dir = p.cfg.Dir
 	cmd.Stdout, cmd.Stderr = in, in
@@ -214,6 +218,12 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	}
 	go p.watch(t, t.status, out)
 	return id, nil
+}
+
+// CanStart returns why no runner can be started now, as far as its file tells.
+func (p *Pool) CanStart() error {
+	_, err := exec.LookPath(p.program())
+	return err
 }
 
 func (p *Pool) spawn(cmd *exec.Cmd) error {

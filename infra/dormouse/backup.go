@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/backup"
+)
+
+// inFolder says which data folder and store a command works on itself.
+type inFolder struct {
+	Data string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
+	printing
+}
+
+type backupCommand struct {
+	File  string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets and what clients have sent: keep it encrypted."`
+	Store string `placeholder:"STORE" help:"The store of --store of dormouse run."`
+	inFolder
+}
+
+// Run writes the file whole or not at all.
+func (c *backupCommand) Run(t *terminal) (err error) {
+	ctx, stop := interruptible()
+	defer stop()
+	if _, err := os.Stat(c.Data); err != nil {
+		return fmt.Errorf("there is no data folder %s: name it with --data", c.Data)
+	}
+	store, _, err := local.SQLite(c.Store, c.Data)
+	if err != nil {
+		return err
+	}
+	part := c.File + ".new"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	s, err := backup.Write(ctx, c.Data, store, f)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(part, c.File)
+	}
+	if err != nil {
+		_ = os.Remove(part)
+		return fmt.Errorf("no backup was made: %w", err)
+	}
+	return c.show(t, s, func() error {
+		_, err := fmt.Fprintf(t.out, "%s has %d files, %.1f MB unpacked. servers.json and .env are not in it.\n", c.File, s.Files, float64(s.Bytes)/1e6)
+		return err
+	})
+}
+
+type restoreCommand struct {
+	File string `arg:"" type:"existingfile" help:"The file of dormouse backup."`
+	inFolder
+}
+
+// Run replaces what the data folder has by what the backup has.
+func (c *restoreCommand) Run(t *terminal) error {
+	ctx, stop := interruptible()
+	defer stop()
+	f, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	s, kept, err := backup.Read(ctx, c.Data, f)
+	if err != nil {
+		return err
+	}
+	return c.show(t, s, func() error {
+		_, err := fmt.Fprintf(t.out, "%s has %d files again. What was there before is in %s.\nA key that was revoked after the backup is good again: revoke it again.\n", c.Data, s.Files, kept)
+		return err
+	})
+}
+
+// checkStore checks the store of a data folder, also while dormouse run uses it.
+func checkStore(t *terminal, data string) error {
+	ctx, stop := interruptible()
+	defer stop()
+	name, err := local.StoreName("", data)
+	if err != nil {
+		return err
+	}
+	made, err := local.LookAtStore(ctx, name)
+	if err == nil && !made {
+		err = fmt.Errorf("there is no store %s: %w", filepath.Clean(name), fs.ErrNotExist)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(t.out, "%s is whole\n", name)
+	return err
+}

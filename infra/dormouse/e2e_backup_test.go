@@ -1,0 +1,78 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+)
+
+// A backup of a machine that is in use brings back its sessions, keys and workspaces in
+// another folder, and what was there is kept.
+func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(append(sleepy(), "--access", "keys")...)
+	key := m.keys("create", "ada", "--all-servers", "--yet-to-come")
+	c := m.as(key, "one")
+	copied := filepath.Join(t.TempDir(), "copy.tar.gz")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.latencies(func(n int) bool { return n < 50 }) // calls go on meanwhile
+	}()
+	m.does("backup", copied, "--data", m.data)
+	<-ended
+	if said := m.does("check", "--store", "--data", m.data); !strings.Contains(said, "is whole") {
+		t.Errorf("check said %s", said)
+	}
+	if said, err := m.tries("restore", copied, "--data", m.data); err == nil {
+		t.Errorf("a folder in use was restored: %s", said)
+	}
+	m.interrupt()
+	if err := os.Truncate(filepath.Join(m.data, local.StoreFile), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := m.tries("check", "--store", "--data", m.data); err == nil {
+		t.Errorf("a damaged store is whole: %s", said)
+	}
+	if said := m.does("restore", copied, "--data", m.data); !strings.Contains(said, "before-restore-") {
+		t.Errorf("restore said %s", said)
+	}
+	m.start(append(sleepy(), "--access", "keys")...)
+	again := m.again(c, "one")
+	again.key = key
+	if _, err := again.call("echo", `{"text":"again"}`); err != nil {
+		t.Error(err)
+	}
+	info, err := os.Stat(copied)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup: %v %v", info, err)
+	}
+}
+
+func TestE2EWhatIsNoBackupChangesNothing(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	copied := filepath.Join(t.TempDir(), "copy.tar.gz")
+	m.does("backup", copied, "--data", m.data)
+	m.interrupt()
+	whole := read(t, copied)
+	before := read(t, filepath.Join(m.data, "secret"))
+	for name, text := range map[string]string{"cut": whole[:len(whole)/2], "text": "no backup", "empty": ""} {
+		file := filepath.Join(t.TempDir(), "bad")
+		write(t, file, text)
+		if said, err := m.tries("restore", file, "--data", m.data); err == nil || !strings.Contains(said, "nothing was changed") {
+			t.Errorf("%s: %v %s", name, err, said)
+		}
+	}
+	if read(t, filepath.Join(m.data, "secret")) != before {
+		t.Error("the secret is another one")
+	}
+	m.start(sleepy()...)
+}

@@ -1,0 +1,180 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+)
+
+// dead returns what a dormouse run says that ends at once, because it must not start.
+func (m *machine) dead(flags ...string) string {
+	m.t.Helper()
+	m.run(append([]string{"--json", "--log-format=json"}, flags...)...)
+	if state := m.ended(20 * time.Second); state.ExitCode() == 0 {
+		m.t.Error("it ended well")
+	}
+	return m.log.tail(20) + m.out.tail(20)
+}
+
+func (m *machine) health(server string) (status int, body string) {
+	m.t.Helper()
+	return get(m.t, strings.TrimSuffix(m.urls[server], "/"+server+"/mcp")+"/healthz", "", "")
+}
+
+// spoil overwrites the pages of a SQLite file but the first.
+func spoil(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A store that is damaged, emptied or gone stops the start of a machine that was in use, and
+// doctor says it. When it is back, its sessions go on.
+func TestE2EALostStoreStopsTheStart(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	c := m.session("one")
+	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
+		t.Fatal(err)
+	}
+	m.interrupt()
+	store := filepath.Join(m.data, local.StoreFile)
+	whole := read(t, store)
+	for name, lose := range map[string]struct {
+		how  func()
+		says string
+	}{
+		"removed": {func() { _ = os.Remove(store) }, "is gone"},
+		"emptied": {func() { _ = os.Truncate(store, 0) }, "is empty"},
+		"damaged": {func() { spoil(t, store) }, "damaged"},
+		"cut":     {func() { _ = os.Truncate(store, int64(len(whole)/2/4096*4096)) }, "damaged"},
+	} {
+		lose.how()
+		if said := m.dead(); !strings.Contains(said, lose.says) || !strings.Contains(said, "dormouse restore") {
+			t.Errorf("%s: it said %s", name, said)
+		}
+		if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, lose.says) {
+			t.Errorf("%s: doctor said %v %s", name, err, said)
+		}
+		write(t, store, whole)
+	}
+	m.start(sleepy()...)
+	c = m.again(c, "one")
+	if _, err := c.call("echo", `{"text":"again"}`); err != nil {
+		t.Error(err)
+	}
+}
+
+// A store that goes away under a running machine is told everywhere, calls are refused at
+// once, and the stop does not wait for what cannot be stored.
+func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.programs = false
+	m.start()
+	c := m.session("one")
+	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(m.data, local.StoreFile)); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually(10*time.Second, "the machine is not healthy", func() bool {
+		status, body := m.health("one")
+		return status == http.StatusServiceUnavailable && body == "store: failed\n"
+	})
+	m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
+	begun := time.Now()
+	if messages, err := c.call("echo", `{"text":"x"}`); err == nil && messages[len(messages)-1].Error == nil {
+		t.Errorf("a call was executed: %v", messages)
+	}
+	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil {
+		t.Errorf("doctor finds nothing: %s", said)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("the call and doctor took %s", took)
+	}
+	_ = m.cmd.Process.Signal(syscall.SIGTERM)
+	m.ended(5 * time.Second)
+}
+
+// Files that nobody needs never stop a start.
+func TestE2EHistoryAndUsageThatCannotBeReadBeginAnew(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	for _, name := range []string{local.HistoryFile, bill.File} {
+		write(t, filepath.Join(m.data, name), "nonsense, and more of it")
+	}
+	m.start(sleepy()...)
+	for range 2 {
+		m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
+	}
+	for _, name := range []string{local.HistoryFile, bill.File} {
+		if kept, err := filepath.Glob(filepath.Join(m.data, name+".damaged-*")); err != nil || len(kept) == 0 {
+			t.Errorf("the old %s is gone: %v", name, err)
+		}
+	}
+	c := m.session("one")
+	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
+		t.Error(err)
+	}
+}
+
+// A machine whose program was removed or replaced, and whose unix sockets are gone, still
+// wakes its servers.
+func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.programs = false
+	m.program = filepath.Join(t.TempDir(), "dormouse")
+	copied, err := os.ReadFile(filepath.Join(programs, "dormouse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.program, copied, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.start(sleepy()...)
+	c := m.session("one")
+	if err := os.Remove(m.program); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.call("echo", `{"text":"without its program"}`); err != nil {
+		t.Error(err)
+	}
+	write(t, m.program, "#!/bin/sh\nexit 9\n")
+	if err := os.RemoveAll(filepath.Join(m.data, "run")); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually(10*time.Second, "the relay's socket is back", func() bool {
+		_, err := os.Stat(filepath.Join(m.data, "run", "relay.sock"))
+		return err == nil
+	})
+	m.asleep()
+	if _, err := c.call("echo", `{"text":"woken"}`); err != nil {
+		t.Error(err)
+	}
+	if status, body := m.health("one"); status != http.StatusOK {
+		t.Errorf("health: %d %s", status, body)
+	}
+}

@@ -1,0 +1,193 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// Times at which the data folder is looked at.
+const (
+	inspectEvery = time.Hour       // the whole store, for damage that no call has met
+	socketsEvery = 2 * time.Second // whether the unix sockets are there
+)
+
+// upkeep is what a machine knows of its data folder while it runs.
+type upkeep struct {
+	unused  bool        // no earlier run has left anything in the store
+	damaged atomic.Bool // the store is damaged or lost
+	unix    []unixSocket
+	end     func() // ends what startUpkeep began, and waits for it; nil before
+}
+
+// unixSocket is an open unix socket of the data folder, and what it serves.
+type unixSocket struct {
+	name string
+	h    http.Handler
+	use  *use
+}
+
+// trouble tells people of a file of the data folder that cannot be used.
+func trouble(m *machine, reason, hint string) {
+	m.log.Error("a file of the data folder cannot be used", "reason", reason)
+	m.recorder.Record(journal.Event{Kind: journal.FolderTrouble, Reason: reason, Hint: hint})
+}
+
+// storeDamaged is told once that the store is damaged or lost.
+func storeDamaged(m *machine, err error) {
+	m.upkeep.damaged.Store(true)
+	trouble(m, err.Error(), "nothing is stored or executed any more")
+}
+
+// openHistory continues the history of calls. Without its file it is kept in memory: a
+// history that cannot be had is no reason not to serve.
+func openHistory(m *machine) {
+	path := m.folder.File(HistoryFile)
+	err := m.history.Open(path)
+	if err == nil {
+		return
+	}
+	setAside(m, "the history of calls", path, err)
+	if err := m.history.Open(path); err != nil {
+		trouble(m, "the history of calls is kept in memory, until this run ends: "+err.Error(), "")
+	}
+}
+
+// setAside gives a file that cannot be read another name, and says so. It keeps the file in
+// place if the disk is full: then the file is no worse than before.
+func setAside(m *machine, what, path string, why error) {
+	if free, known := sqlitestore.FreeSpace(path); known && free == 0 {
+		trouble(m, fmt.Sprintf("%s cannot be opened: %v", what, why), "the disk is full: free some room")
+		return
+	}
+	aside := path + ".damaged-" + time.Now().UTC().Format("20060102-150405")
+	for _, ending := range []string{"", "-wal", "-shm"} {
+		if err := os.Rename(path+ending, aside+ending); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			trouble(m, fmt.Sprintf("%s cannot be opened: %v", what, why), "")
+			return
+		}
+	}
+	trouble(m, fmt.Sprintf("%s could not be read, and begins anew: %v", what, why), "the old file is "+aside)
+}
+
+// startUpkeep inspects the store at times, and makes unix sockets anew whose files are gone.
+// Call it after everything else has started.
+func startUpkeep(ctx context.Context, m *machine) {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	m.upkeep.end = func() {
+		cancel()
+		work.Wait()
+	}
+	work.Go(func() { look(ctx, m) })
+}
+
+func look(ctx context.Context, m *machine) {
+	inspect, sockets := time.NewTicker(inspectEvery), time.NewTicker(socketsEvery)
+	defer inspect.Stop()
+	defer sockets.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-inspect.C:
+			if s, ok := m.functions.records().(*sqlitestore.Store); ok {
+				if err := s.Inspect(ctx); err != nil && ctx.Err() == nil {
+					m.log.Warn("the store could not be inspected", "error", err)
+				}
+			}
+		case <-sockets.C:
+			renewSockets(m)
+		}
+	}
+}
+
+// renewSockets makes the unix sockets anew whose files are gone. Without the relay's, no box
+// can reach this machine, and without the control socket no command.
+func renewSockets(m *machine) {
+	for _, s := range m.upkeep.unix {
+		path := m.folder.Socket(s.name)
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		var l net.Listener
+		if err == nil {
+			var lc net.ListenConfig
+			l, err = lc.Listen(context.Background(), "unix", path)
+		}
+		if err != nil {
+			m.log.Error("a unix socket is gone and cannot be made anew", "socket", s.name, "error", err)
+			continue
+		}
+		m.log.Warn("a unix socket was gone, and is made anew", "socket", s.name)
+		m.serve(l, s.h, s.use)
+	}
+}
+
+// canStart returns why no box can start, as far as the machine can see.
+func canStart(m *machine) error {
+	if _, err := os.Stat(m.folder.Socket("relay")); err != nil {
+		return err
+	}
+	return m.boxes.CanStart()
+}
+
+// healthPatience is how long the store may take to answer until it counts as failed.
+const healthPatience = 5 * time.Second
+
+// health says which parts of the machine do not work: 200 and "ok", or 503 with a line for
+// each part.
+func health(m *machine) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { tellHealth(m, w, r) }
+}
+
+func tellHealth(m *machine, w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
+	defer cancel()
+	w.Header().Set("Cache-Control", "no-store")
+	wrong := wrong(ctx, m)
+	if len(wrong) == 0 {
+		_, _ = w.Write([]byte("ok\n"))
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	for _, line := range wrong {
+		_, _ = fmt.Fprintln(w, line)
+	}
+}
+
+// wrong returns a line for each part that does not work. A stranger may read it, so it
+// names no path.
+func wrong(ctx context.Context, m *machine) (lines []string) {
+	store := m.functions.records()
+	_, err := store.Key(ctx, "health")
+	if errors.Is(err, session.NotFound) {
+		err = nil
+	}
+	if disk, ok := store.(session.Writable); err == nil && ok {
+		err = disk.Writable(ctx)
+	}
+	if err != nil {
+		m.log.Warn("the store does not work", "error", err)
+		lines = append(lines, "store: failed")
+	}
+	if err := canStart(m); err != nil {
+		m.log.Warn("no box can start", "error", err)
+		lines = append(lines, "boxes: none can start")
+	}
+	return lines
+}

@@ -1,0 +1,48 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// A program starts itself although its file was removed, or replaced by another one.
+func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.Link(own, path); err != nil {
+		t.Fatal(err)
+	}
+	program := programOf(path)
+	if got := program(); got != path {
+		t.Errorf("as long as the file is there: %s", got)
+	}
+	start := func(when string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), program())
+		cmd.Env = []string{roleEnv + "=exit3"}
+		if out, _ := cmd.Output(); cmd.ProcessState.ExitCode() != 3 {
+			t.Errorf("%s: %q, %v", when, out, cmd.ProcessState)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	start("the file was removed")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho another\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	start("another file has its name")
+}
+
+func TestAnotherProgramIsStartedByItsPath(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "runner")
+	program := programOf(path)
+	if got := program(); got != path {
+		t.Errorf("got %s", got)
+	}
+}
