@@ -103,6 +103,7 @@ func arrows() []arrow {
 		{"infra/local/certs", nil},
 		{"infra/local/datafolder", nil},
 		{"infra/local/scheduler", []string{"infra/local/awsapi"}},
+		{"infra/local/backup", []string{"infra/local/datafolder", "shared/sqlitestore"}},
 		{"infra/local/bill", []string{"infra/local/datafolder", "shared/fleet", "shared/meter"}},
 		{"infra/local/localtest", nil},
 		{"infra/local/journal", nil},
