@@ -165,7 +165,7 @@ func (b *Broker) askUser(w http.ResponseWriter, r *http.Request, who client, req
 	b.setCookie(w, cookieCSRF, csrf, consentWithin)
 	data := pageData{
 		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Scopes: req.Scopes,
-		Request: b.seal(forRequest, asked{req, csrf}), Loopback: isLoopback(hostOf(req.Redirect)),
+		Request: b.seal(forRequest, asked{req, csrf}), Program: reachesProgram(req.Redirect),
 	}
 	switch members, group := b.settings.Groups[req.Server]; {
 	case group:

@@ -34,7 +34,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -144,18 +143,11 @@ func New(c Config) (*Broker, error) {
 	b := &Broker{
 		seals: sealers, targets: targets{settings: s}, store: c.Store, keys: c.Keys, login: c.Login, signedIn: c.SignedIn, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		clients: clients{
-			seals: sealers, list: s.Clients, secrets: append([][]byte{c.Secret}, c.Others...),
+			seals: sealers, secrets: append([][]byte{c.Secret}, c.Others...),
 			documents: documents{store: c.Store, web: cmp.Or(c.Documents, newPublicClient()), hosts: s.ClientHosts},
 		},
 		grants:   grants{seals: sealers, rows: c.Store},
 		browsers: browsers{seals: sealers, plain: strings.HasPrefix(s.PublicURL, "http://")},
-	}
-	if len(s.Roles) > 0 {
-		b.list = maps.Clone(s.Clients)
-		if b.list == nil {
-			b.list = map[string]oauth.Client{}
-		}
-		b.list[oauth.ConsoleClient] = oauth.Client{Name: "Dormouse", RedirectURIs: []string{s.PublicURL + oauth.ConsolePage}}
 	}
 	for _, name := range c.Servers {
 		if c.Served == nil || c.Served(name) {
@@ -171,12 +163,8 @@ func New(c Config) (*Broker, error) {
 	if b.seals[forAccess], err = oauth.NewTokenSealer(c.Secret, c.Others...); err != nil {
 		return nil, err
 	}
-	for id, registered := range s.Clients {
-		for _, uri := range registered.RedirectURIs {
-			if err := checkRedirect(uri); err != nil {
-				return nil, errors.New("access: client " + id + ": " + err.Error())
-			}
-		}
+	if b.list, err = listed(s, b.log); err != nil {
+		return nil, err
 	}
 	if b.companies, err = newCompanies(s, c.Client, c.Log); err != nil {
 		return nil, err

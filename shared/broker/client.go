@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -29,10 +30,31 @@ type client struct {
 	check  func(secret string) bool
 }
 
+// listed returns the clients of the settings, each with the redirect URIs that can be used,
+// and the console.
+func listed(s oauth.Settings, log *slog.Logger) (map[string]oauth.Client, error) {
+	all := map[string]oauth.Client{}
+	for id, c := range s.Clients {
+		good, wrong := usable(c.RedirectURIs, c.Secret != "")
+		if len(good) == 0 {
+			return nil, errors.New("access: client " + id + ": none of its redirect URIs can be used: " + wrong.Error())
+		}
+		if wrong != nil {
+			log.Warn("redirect URIs of a client in access.clients are not used", "client", id, "reason", wrong.Error())
+		}
+		c.RedirectURIs = good
+		all[id] = c
+	}
+	if len(s.Roles) > 0 {
+		all[oauth.ConsoleClient] = oauth.Client{Name: "Dormouse", RedirectURIs: []string{s.PublicURL + oauth.ConsolePage}}
+	}
+	return all, nil
+}
+
 // clients finds the client that has an id.
 type clients struct {
 	seals
-	list      map[string]oauth.Client // of the settings
+	list      map[string]oauth.Client // of the settings, and the console
 	secrets   [][]byte                // for secrets of registered clients; the first is the current one
 	documents documents
 }
@@ -228,10 +250,12 @@ func (b *clients) register(w http.ResponseWriter, r *http.Request) error {
 		return bad("invalid_redirect_uri", "a client needs 1 to 10 redirect URIs")
 	}
 	reg := registration{at: time.Now(), method: method, name: shorten(d.Name)}
-	for _, uri := range d.Redirects {
-		if err := checkRedirect(uri); err != nil {
-			return bad("invalid_redirect_uri", err.Error())
-		}
+	good, wrong := usable(d.Redirects, method != 0)
+	if len(good) == 0 {
+		return bad("invalid_redirect_uri", "none of the redirect URIs can be used: "+wrong.Error())
+	}
+	d.Redirects = good // the answer says what was kept (RFC 7591 §3.2.1)
+	for _, uri := range good {
 		reg.hashes = append(reg.hashes, redirectHash(uri))
 	}
 	id := b.registeredID(reg)

@@ -149,13 +149,11 @@ func parseDocument(id string, body []byte) (document, error) {
 	case len(d.Redirects) == 0 || len(d.Redirects) > 2*maxURIs:
 		return d, errors.New("it has no redirect URIs, or too many")
 	}
-	// A document may also list redirect URIs of programs that are not known here. The
-	// broker drops these.
-	d.Redirects = slices.DeleteFunc(d.Redirects, func(uri string) bool { return checkRedirect(uri) != nil })
-	if len(d.Redirects) == 0 {
-		return d, errors.New("none of its redirect URIs can be used")
+	good, wrong := usable(d.Redirects, false)
+	if len(good) == 0 {
+		return d, errors.New("none of its redirect URIs can be used: " + wrong.Error())
 	}
-	return document{ID: d.ID, Name: d.Name, Redirects: d.Redirects}, nil
+	return document{ID: d.ID, Name: d.Name, Redirects: good}, nil
 }
 
 // freshness returns how long a document is kept, by its headers.

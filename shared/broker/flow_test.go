@@ -163,7 +163,7 @@ func TestA32ACodeIsBoundToClientAddressAndResource(t *testing.T) {
 		s.refusedWith(t, with(g.form, "redirect_uri", ""), "invalid_grant")
 		s.refusedWith(t, with(g.form, "redirect_uri", "http://127.0.0.1:5001/cb"), "invalid_grant")
 		s.refusedWith(t, with(g.form, "resource", at+"/other/mcp"), "invalid_target")
-		s.refusedWith(t, with(g.form, "resource", at), "invalid_target")
+		s.refusedWith(t, with(g.form, "resource", at+"/files"), "invalid_target")
 		s.refusedWith(t, with(g.form, "code", g.code[:len(g.code)-1]), "invalid_grant")
 		s.refusedWith(t, with(g.form, "code", ""), "invalid_grant")
 		if status, got := s.token(with(g.form, "resource", at+"/files/sse/")); status != http.StatusOK {
@@ -197,7 +197,7 @@ func TestA43Resources(t *testing.T) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		verifier, challenge := pkce()
-		for _, wrong := range []string{at, at + "/", at + "/files", at + "/nothing/mcp", "https://evil.example/files/mcp", "files", at + "/files/mcp#a"} {
+		for _, wrong := range []string{at + "/files", at + "/#a", at + "//", "https://127.0.0.1:8787", at + "/nothing/mcp", "https://evil.example/files/mcp", "files", at + "/files/mcp#a"} {
 			q := request(client, challenge, "resource", wrong)
 			to, err := url.Parse(s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil).Header.Get("Location"))
 			if err != nil || to.Query().Get("error") != "invalid_target" {
@@ -234,12 +234,29 @@ func TestA43Resources(t *testing.T) {
 		if status, got := s.token(refreshing(client, got["refresh_token"].(string))); status != http.StatusOK {
 			t.Error("refresh without a resource:", status, got)
 		}
+		// The public URL alone says as much, with every kind of request.
+		for _, origin := range []string{at, at + "/", strings.ToUpper(at[:4]) + at[4:], at + "/?x=y"} {
+			if got := text(t, s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", origin).Encode(), nil)); !strings.Contains(got, "<option>files</option><option>other</option>") {
+				t.Errorf("%s: %s", origin, got)
+			}
+			g := s.code("resource", origin)
+			g.form.Set("resource", origin)
+			status, got := s.token(g.form)
+			if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
+				t.Fatal(origin, status, got)
+			}
+			if status, got := s.token(with(refreshing(g.client, got["refresh_token"].(string)), "resource", origin)); status != http.StatusOK {
+				t.Error(origin, status, got)
+			}
+		}
 		// If there is only one server, a request need not name it.
 		one := newSite(t, open, nil)
 		one.config.Servers, one.config.Allow, one.config.Scopes = []string{"files"}, nil, nil
-		_, access, _ := one.tokens("resource", "")
-		if !one.good(access, "files") {
-			t.Error("the token of the only server is not good")
+		for _, resource := range []string{"", at + "/"} {
+			_, access, _ := one.tokens("resource", resource)
+			if !one.good(access, "files") {
+				t.Errorf("the token of the only server is not good: %q", resource)
+			}
 		}
 	})
 }

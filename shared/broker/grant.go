@@ -16,13 +16,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// How long a grant lasts without being used, how long at most, and how long the previous
-// refresh token is accepted. It is accepted because clients lose answers, and refresh
-// twice at once.
+// How long a grant lasts without being used, how long at most, and how long a refresh token
+// whose successor was used is only refused. After that time it also ends its grant.
 const (
 	grantIdle = 30 * 24 * time.Hour
 	grantLife = 90 * 24 * time.Hour
-	grace     = time.Minute
+	grace     = time.Hour
 )
 
 const refreshPrefix = "dr_"
@@ -145,16 +144,20 @@ func (b *grants) keep(ctx context.Context, g session.Grant) {
 const keepWithin = 5 * time.Second
 
 var (
+	// errLate says that the successor of a refresh token was used a short time ago.
+	errLate = errors.New("the successor of a refresh token was used before it")
 	// errReused says that a refresh token was used again.
 	errReused = errors.New("a refresh token was used again")
 	// errRevoked says that the grant of a refresh token was revoked.
 	errRevoked = errors.New("the grant was revoked")
 )
 
-// rotate replaces the refresh token of a grant and returns the next one.
+// rotate replaces the refresh token of a grant and returns the next one. The previous token
+// gives the current one again, for as long as nobody has used that: clients lose answers,
+// and several programs share one token.
 //
-// Errors: errReused: the token is neither the current one nor, in its grace time, the
-// previous one; NotFound; Unavailable.
+// Errors: errLate: the token is the one before the previous one, in its grace time;
+// errReused: it is another one; NotFound; Unavailable.
 func (b *grants) rotate(ctx context.Context, handle, token string, may func(session.Grant) error) (session.Grant, string, error) {
 	for {
 		g, err := b.rows.Grant(ctx, grantID(handle))
@@ -168,12 +171,14 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(sess
 		next := successor(g.Salt, handle, token)
 		switch {
 		case subtle.ConstantTimeCompare(hash, g.Current) == 1:
-		case subtle.ConstantTimeCompare(hash, g.Previous) == 1 && now.Sub(g.Rotated) < grace:
+		case subtle.ConstantTimeCompare(hash, g.Previous) == 1:
 			return g, next, nil
+		case subtle.ConstantTimeCompare(hash, g.Before) == 1 && now.Sub(g.Rotated) < grace:
+			return g, "", errLate
 		default:
 			return g, "", errReused
 		}
-		g.Previous, g.Current, g.Rotated = hash, sum(next), now
+		g.Before, g.Previous, g.Current, g.Rotated = g.Previous, hash, sum(next), now
 		if g.Expires = now.Add(grantIdle); g.Expires.After(g.Created.Add(grantLife)) {
 			g.Expires = g.Created.Add(grantLife)
 		}

@@ -6,7 +6,6 @@ import (
 	"html"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 )
 
@@ -20,7 +19,7 @@ type pageData struct {
 	Members                    []string // the servers of the group that the client asks for
 	Groups                     []string // addresses, besides Servers
 	Request                    string
-	Loopback                   bool
+	Program                    bool // the answer goes to a program on the user's machine
 
 	// Field of the development sign-in.
 	State string
@@ -87,7 +86,7 @@ func (d pageData) body() string {
 	if d.Site != "" {
 		from = fmt.Sprintf(consentSite, esc(d.Site))
 	}
-	if d.Loopback {
+	if d.Program {
 		warning = consentWarning
 	}
 	if len(d.Servers) > 0 {
@@ -113,7 +112,7 @@ func (b *browsers) page(w http.ResponseWriter, status int, redirect string, data
 	targets := "'self' https:"
 	if u, err := url.Parse(redirect); err == nil && redirect != "" {
 		switch {
-		case slices.Contains(privateSchemes(), u.Scheme):
+		case isPrivate(u):
 			targets += " " + u.Scheme + ":"
 		case u.Scheme == "http":
 			targets += " http://" + u.Host

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/url"
@@ -8,9 +9,14 @@ import (
 	"strings"
 )
 
-// privateSchemes are the schemes of programs on the user's machine that may get codes,
-// besides https, and http on loopback.
-func privateSchemes() []string { return []string{"cursor", "vscode", "vscode-insiders"} }
+// browserSchemes are the schemes that a browser runs, opens or translates itself. Any other
+// scheme except http and https leads to the program that has claimed it (RFC 8252 §7.1).
+func browserSchemes() []string {
+	return []string{
+		"about", "blob", "data", "file", "javascript", "vbscript",
+		"android-app", "filesystem", "ftp", "intent", "jar", "view-source", "ws", "wss",
+	}
+}
 
 // checkRedirect refuses redirect URIs that codes must not be sent to. It also refuses
 // URIs that a browser may read differently.
@@ -19,23 +25,72 @@ func checkRedirect(text string) error {
 	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`\<>"'^{}|*`+"`", c) }
 	switch {
 	case text == "" || len(text) > maxID:
-		return errors.New("a redirect URI is missing or too long")
+		return errors.New("it is empty or too long")
 	case err != nil || strings.ContainsFunc(text, odd):
-		return errors.New("a redirect URI cannot be read")
+		return errors.New("it cannot be read as a URI; check its characters")
 	case strings.Contains(text, "#"):
-		return errors.New("a redirect URI has a fragment; leave out what follows #")
+		return errors.New("it has a fragment; leave out what follows #")
 	case u.User != nil || strings.Contains(u.Host, "@"):
-		return errors.New("a redirect URI has a user name; leave it out")
-	case u.Scheme != strings.ToLower(u.Scheme) || !strings.HasPrefix(text, u.Scheme+"://"):
-		return errors.New("a redirect URI has a scheme that is not allowed; use https, or http on loopback")
-	case slices.Contains(privateSchemes(), u.Scheme):
+		return errors.New("it has a user name; leave it out")
+	case u.Scheme == "" || !strings.HasPrefix(text, u.Scheme+":"):
+		return errors.New("it has no scheme in lower case; begin it with https://")
+	case slices.Contains(browserSchemes(), u.Scheme):
+		return errors.New("its scheme is one that browsers open themselves; use https, http on loopback, or the scheme of a program")
+	case !strings.HasPrefix(text, u.Scheme+":/"):
+		return errors.New("its scheme has no / behind it; write SCHEME://HOST/PATH or SCHEME:/PATH")
+	case isPrivate(u):
 		return nil
-	case u.Host == "" || !isHost(u):
-		return errors.New("a redirect URI has no host")
-	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
-		return nil
+	case u.Host == "" || !strings.HasPrefix(text, u.Scheme+"://") || !isHost(u):
+		return errors.New("it has no host, or one that cannot be read; write a name or an address")
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return errors.New("it is http and not on loopback; use https")
 	}
-	return errors.New("a redirect URI is neither https, nor http on loopback, nor the scheme of a known program")
+	return nil
+}
+
+// isPrivate reports whether a URI has the private-use scheme of a program on the user's
+// machine (RFC 8252 §7.1).
+func isPrivate(u *url.URL) bool { return u.Scheme != "https" && u.Scheme != "http" }
+
+// usable returns the redirect URIs to which the codes of a client may be sent, and says
+// what is wrong with each of the others. A private-use scheme is for clients without a
+// secret: a program that every user has cannot keep one.
+func usable(uris []string, secret bool) (good []string, wrong error) {
+	var reasons []string
+	for _, uri := range uris {
+		err := checkRedirect(uri)
+		if u, _ := url.Parse(uri); err == nil && secret && isPrivate(u) {
+			err = errors.New("it has the scheme of a program; register the client without a secret")
+		}
+		if err != nil {
+			reasons = append(reasons, printable(uri)+": "+err.Error())
+			continue
+		}
+		good = append(good, uri)
+	}
+	if len(reasons) > 0 {
+		wrong = errors.New(strings.Join(reasons, ". "))
+	}
+	return good, wrong
+}
+
+// printable returns the beginning of a URI for a message, without a user's password.
+func printable(uri string) string {
+	if u, err := url.Parse(uri); err == nil && u.User != nil {
+		u.User = url.User(u.User.Username())
+		uri = u.String()
+	}
+	const most = 80
+	uri = strings.Map(func(c rune) rune {
+		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return '?'
+		}
+		return c
+	}, uri)
+	if len(uri) > most {
+		uri = uri[:most] + "..."
+	}
+	return cmp.Or(uri, "an empty one")
 }
 
 // isHost reports whether a host has only the characters of names and addresses. A name
@@ -70,17 +125,26 @@ func portless(text string) string {
 	return strings.Replace(text, "//"+u.Host, "//"+strings.TrimSuffix(u.Host, ":"+u.Port()), 1)
 }
 
-// hostOf returns the host of a redirect URI as the user sees it. For the private scheme
-// of a program it returns the scheme.
+// hostOf returns the host of a redirect URI as the user sees it. For the private-use scheme
+// of a program it returns the scheme, too.
 func hostOf(text string) string {
 	u, err := url.Parse(text)
-	if err != nil {
+	switch {
+	case err != nil:
 		return ""
-	}
-	if slices.Contains(privateSchemes(), u.Scheme) {
+	case isPrivate(u) && u.Host == "":
+		return u.Scheme + ":"
+	case isPrivate(u):
 		return u.Scheme + "://" + u.Host
 	}
 	return u.Hostname()
+}
+
+// reachesProgram reports whether a redirect URI leads to a program on the machine of the
+// user's browser.
+func reachesProgram(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (isPrivate(u) || isLoopback(u.Hostname()))
 }
 
 // withQuery appends parameters to a URI.

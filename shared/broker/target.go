@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -30,10 +31,17 @@ func (b *targets) has(name string) bool {
 	return group || slices.Contains(b.servers, name)
 }
 
+// isOrigin reports whether a resource is the public URL alone, as clients send it that cut
+// the path off. It says as much as no resource.
+func (b *targets) isOrigin(resource string) bool {
+	origin, _, _ := strings.Cut(resource, "?")
+	return strings.EqualFold(strings.TrimSuffix(origin, "/"), b.settings.PublicURL)
+}
+
 // resource returns the server or group that a request's resource names; "" if it names none.
 func (b *targets) resource(f url.Values) (string, error) {
 	asked := f.Get("resource")
-	if asked == "" {
+	if asked == "" || b.isOrigin(asked) {
 		return "", nil
 	}
 	server, ok := b.settings.Server(b.servers, asked)

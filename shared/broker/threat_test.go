@@ -75,40 +75,105 @@ func TestA33AnOldCodeIsRefused(t *testing.T) {
 	}
 }
 
+// refresh exchanges a refresh token, which has to be good, and returns the next tokens.
+func (s *site) refresh(client, token string) (access, refresh string) {
+	s.t.Helper()
+	status, got := s.token(refreshing(client, token))
+	if status != http.StatusOK {
+		s.t.Fatal(status, got)
+	}
+	return got["access_token"].(string), got["refresh_token"].(string)
+}
+
 func TestA35RefreshTokensRotate(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
-		_, one := s.token(refreshing(client, first))
-		_, two := s.token(refreshing(client, first)) // the first answer was lost, or another window refreshes too
-		second := one["refresh_token"].(string)
-		if second == first || two["refresh_token"] != second {
-			t.Fatalf("two refreshes at once give %v and %v", second, two["refresh_token"])
+		_, second := s.refresh(client, first)
+		_, again := s.refresh(client, first) // the first answer was lost, or another window refreshes too
+		if second == first || again != second {
+			t.Fatalf("two refreshes at once give %v and %v", second, again)
 		}
 		time.Sleep(2 * time.Minute)
-		_, three := s.token(refreshing(client, second))
-		third := three["refresh_token"].(string)
-		if !s.good(three["access_token"].(string), "files") {
-			t.Fatal("the third access token is not good")
+		_, third := s.refresh(client, second)
+		access, fourth := s.refresh(client, third)
+		if !s.good(access, "files") {
+			t.Fatal("the newest access token is not good")
 		}
-		// The first token is two generations old, so somebody else must have a copy. The
+		// The first token is three generations old, so somebody else must have a copy. The
 		// broker ends the grant.
 		s.refusedWith(t, refreshing(client, first), "invalid_grant")
-		s.refusedWith(t, refreshing(client, third), "invalid_grant")
-		if s.good(three["access_token"].(string), "files") {
+		s.refusedWith(t, refreshing(client, fourth), "invalid_grant")
+		if s.good(access, "files") {
 			t.Error("an access token of the family is still good")
 		}
 	})
 }
 
-func TestA35ATokenBehindItsGraceEndsTheGrant(t *testing.T) {
+// The answer to a refresh was lost while the lid of a laptop was closed. Nobody has used the
+// next token, so nobody has stolen it.
+func TestA35ATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 65 * time.Second, 2 * time.Hour, 29 * 24 * time.Hour} {
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
+			client, _, first := s.tokens()
+			_, second := s.refresh(client, first)
+			time.Sleep(after)
+			access, again := s.refresh(client, first)
+			if again != second || !s.good(access, "files") {
+				t.Fatalf("after %s: %s, want %s", after, again, second)
+			}
+			s.refresh(client, second)
+		})
+	}
+}
+
+// Of three programs with one token the third comes when the other two have rotated it. It
+// has to sign in again, and the others go on.
+func TestA35ATokenThatComesLateEndsNobodysGrant(t *testing.T) {
+	for after, ends := range map[time.Duration]bool{time.Second: false, 59 * time.Minute: false, 61 * time.Minute: true} {
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
+			client, _, first := s.tokens()
+			time.Sleep(50 * time.Minute)
+			_, second := s.refresh(client, first)
+			access, third := s.refresh(client, second)
+			time.Sleep(after)
+			s.refusedWith(t, refreshing(client, first), "invalid_grant")
+			s.refusedWith(t, refreshing(client, first), "invalid_grant")
+			if status, got := s.token(refreshing(client, third)); (status != http.StatusOK) != ends {
+				t.Errorf("after %s the token of the others: %d %v", after, status, got)
+			}
+			if after < oauth.AccessLife && s.good(access, "files") == ends {
+				t.Errorf("after %s the access token of the others is good: %t", after, !ends)
+			}
+		})
+	}
+}
+
+// A record of an earlier release has two hashes, and so has one that such a release has
+// rotated since. Its tokens go on.
+func TestA35AnOlderRecordGoesOn(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
-		_, got := s.token(refreshing(client, first))
-		time.Sleep(61 * time.Second)
-		s.refusedWith(t, refreshing(client, first), "invalid_grant")
-		s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
+		_, second := s.refresh(client, first)
+		_, third := s.refresh(client, second)
+		all, err := s.store.ListGrants(t.Context(), "", "", 10)
+		if err != nil || len(all) != 1 || all[0].Before == nil {
+			t.Fatal(all, err)
+		}
+		all[0].Before = nil
+		if err := s.store.SaveGrant(t.Context(), all[0]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, again := s.refresh(client, second); again != third {
+			t.Fatal("the previous token gives another successor")
+		}
+		s.refresh(client, third)
+		s.refusedWith(t, refreshing(client, second), "invalid_grant")
+		s.refresh(client, third)
 	})
 }
 

@@ -152,6 +152,9 @@ func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
 			return tokens{}, err
 		}
 		return tokens{}, badGrant()
+	case errors.Is(err, errLate):
+		b.log.WarnContext(r.Context(), "a refresh token came after its successor was used; it is refused, and its grant goes on", "grant", g.ID)
+		return tokens{}, badGrant()
 	case errors.Is(err, errReused):
 		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
 			return tokens{}, err

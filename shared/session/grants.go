@@ -19,10 +19,11 @@ type Grant struct {
 	Props     []byte   `json:",omitempty"` // of the principal; see Identity
 	Claims    []byte   `json:",omitempty"` // the claims that decide who may use a server: JSON, at most 2 KiB
 
-	// Current and Previous are SHA-256 hashes of the last two refresh tokens. Salt makes
-	// each token's successor.
+	// Current, Previous and Before are SHA-256 hashes of the last three refresh tokens.
+	// Salt makes each token's successor.
 	Current  []byte `json:",omitempty"`
 	Previous []byte `json:",omitempty"`
+	Before   []byte `json:",omitempty"` // a record of an earlier release has none
 	Salt     []byte `json:",omitempty"`
 
 	Created time.Time

@@ -32,6 +32,6 @@ func grantFields(v *session.Grant) fields { return fields{v.ID, &v.Rev, &v.Tenan
 
 func cloneGrant(g session.Grant) session.Grant {
 	g.Scopes, g.Props, g.Claims = slices.Clone(g.Scopes), bytes.Clone(g.Props), bytes.Clone(g.Claims)
-	g.Current, g.Previous, g.Salt = bytes.Clone(g.Current), bytes.Clone(g.Previous), bytes.Clone(g.Salt)
+	g.Current, g.Previous, g.Before, g.Salt = bytes.Clone(g.Current), bytes.Clone(g.Previous), bytes.Clone(g.Before), bytes.Clone(g.Salt)
 	return g
 }
