@@ -213,7 +213,7 @@ func boxKeys() map[string]field {
 			r.server.Box.Place = r.oneOf(m, "auto", "lambda", "agentcore", "fargate")
 		},
 		"network":          func(r *serverReader, m member) { r.server.Box.Offline = r.oneOf(m, "on", "off") == "off" },
-		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.text(m.value, "host_path") },
+		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.path(m.value, "host_path") },
 		"host_path_mode":   func(r *serverReader, m member) { r.server.Box.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw" },
 		"env":              (*serverReader).boxEnv,
 		"cpus":             func(r *serverReader, m member) { r.number(m, 0.01, 64, &r.server.Box.CPUs) },

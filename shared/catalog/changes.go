@@ -121,7 +121,7 @@ func (s Server) differs(is Server) (what []string) {
 			what = append(what, part.name)
 		}
 	}
-	if !maps.Equal(s.Env, is.Env) {
+	if !maps.Equal(s.Env, is.Env) || !slices.Equal(s.Unset, is.Unset) {
 		what = append(what, "env")
 	}
 	return what

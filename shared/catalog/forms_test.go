@@ -89,7 +89,7 @@ func TestValuesFromFilesAreInNoComplaint(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, ".env", "A=hunter2\nhunter2\nB=\"hunter2\nC=hunter2\n")
 	write(t, folder, "e.env", "hunter2 hunter2=1\nD='hunter2'hunter2\n")
-	write(t, folder, "config.toml", "[mcp_servers.x]\ncommand = 'serve'\nenvFile = 'e.env'\nargs = ['${A}', '${NONE}', 1]\n")
+	write(t, folder, "config.toml", "[mcp_servers.x]\ncommand = 'serve'\nenvFile = 'e.env'\nargs = ['${A}', '${NONE}', [1]]\n")
 	c, warnings, err := catalog.LoadHere(filepath.Join(folder, "config.toml"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -53,13 +53,14 @@ func (r *serverReader) read() Server {
 		return r.remote()
 	}
 	for name, value := range r.elsewhere {
-		if _, ok := r.server.Env[name]; !ok {
+		if _, ok := r.server.Env[name]; !ok && !slices.Contains(r.server.Unset, name) {
 			if r.server.Env == nil {
 				r.server.Env = map[string]string{}
 			}
 			r.server.Env[name] = value
 		}
 	}
+	slices.Sort(r.server.Unset)
 	r.beside()
 	switch {
 	case slices.Contains(r.said, "command"):
@@ -164,24 +165,27 @@ func (r *serverReader) command(m member) {
 		return
 	}
 	r.program = m.value
-	r.server.Command = r.text(m.value, "command")
+	r.server.Command = r.path(m.value, "command")
 	if strings.Contains(r.server.Command, WorkspaceVariable) {
 		r.fail(m.value.at, "%s: command: %s can stand in args and env only", r.what, WorkspaceVariable)
 	}
 }
 
 func (r *serverReader) cwd(m member) {
-	r.server.Cwd = r.text(m.value, "cwd")
+	r.server.Cwd = r.path(m.value, "cwd")
 	if strings.Contains(r.server.Cwd, WorkspaceVariable) {
 		r.fail(m.value.at, "%s: cwd: a process works in %s anyway: leave cwd out", r.what, WorkspaceVariable)
 	}
 }
 
 func (r *serverReader) args(m member) {
-	if r.want(m.value, array, r.what+": args") {
-		for i, item := range m.value.items {
-			r.server.Args = append(r.server.Args, r.text(item, fmt.Sprintf("args[%d]", i)))
-		}
+	if !r.want(m.value, array, r.what+": args") {
+		return
+	}
+	var before node
+	for i, item := range m.value.items {
+		r.server.Args = append(r.server.Args, r.arg(item, before, fmt.Sprintf("args[%d]", i)))
+		before = item
 	}
 }
 
@@ -241,21 +245,27 @@ func (r *serverReader) setenv(name, value string) {
 	r.elsewhere[name] = value
 }
 
+// variable reads a variable of the process. One that is null is none, whatever the machine's
+// own environment has.
 func (r *serverReader) variable(m member) {
 	if m.name == "" || strings.ContainsAny(m.name, "=\x00") {
 		r.fail(m.at, "%s: env: %q cannot be the name of a variable", r.what, m.name)
 		return
 	}
+	of := func(name string) bool { return name == m.name }
+	r.server.Unset = slices.DeleteFunc(r.server.Unset, of)
+	if m.value.shape == null {
+		delete(r.server.Env, m.name)
+		r.server.Unset = append(r.server.Unset, m.name)
+		return
+	}
 	if r.server.Env == nil {
 		r.server.Env = map[string]string{}
-	}
-	if m.value.shape == null && r.form == vscodeServers {
-		return // VS Code removes the variable from the environment of the process; here the process does not have it anyway
 	}
 	secret := r.secret
 	r.secret, r.inEnv = false, true
 	defer func() { r.inEnv = false }()
-	r.server.Env[m.name] = r.text(m.value, fmt.Sprintf("env %q", m.name))
+	r.server.Env[m.name] = r.text(scalar(m.value), fmt.Sprintf("env %q", m.name))
 	if r.secret && !slices.Contains(r.server.Box.Secrets, m.name) {
 		r.server.Box.Secrets = append(r.server.Box.Secrets, m.name)
 	}

@@ -66,7 +66,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
 	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
 	"asks": {"command": "a", "args": ["${input:my-key}", "${input:city}", "${HOME_TOWN} ${input:my-key}"]},
-	"more": {"command": "a", "args": ["${input:my-key}", 5]}}}`
+	"more": {"command": "a", "args": ["${input:my-key}", []]}}}`
 	c, _, err := catalog.Parse([]byte(file), "mcp.json", nil)
 	if err != nil {
 		t.Fatal(err)

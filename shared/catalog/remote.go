@@ -93,8 +93,11 @@ func (r *serverReader) headers(m member) {
 		if r.server.Remote.Headers == nil {
 			r.server.Remote.Headers = map[string]string{}
 		}
+		if h.value.shape == null {
+			return // as if it was not there
+		}
 		r.inEnv = true
-		value := r.text(h.value, "header "+h.name)
+		value := r.text(scalar(h.value), "header "+h.name)
 		r.inEnv = false
 		switch {
 		case strings.ContainsAny(value, "\r\n\x00"):

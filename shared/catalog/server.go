@@ -41,10 +41,11 @@ type Server struct {
 	Command string            // a program without arguments
 	Args    []string          `json:"-"`
 	Env     map[string]string `json:"-"`
+	Unset   []string          // names, in order, of variables that are null: the process does not get them from the machine either
 	Cwd     string            // as written, "" for the workspace of the box
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
-	// behaves. That is Command, Args, Env and Cwd, and some settings of the box: the
+	// behaves. That is Command, Args, Env, Unset and Cwd, and some settings of the box: the
 	// image, the host path, the network, and whether packages run their install scripts.
 	// The order of keys, the name, and timeouts do not change it, so a handshake record
 	// under the digest stays valid when those change. It contains the values of Env only
@@ -81,6 +82,7 @@ type marshaled struct {
 	Command        string            `json:"command"`
 	Args           []string          `json:"args,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
+	Unset          []string          `json:"unset,omitempty"`
 	Cwd            string            `json:"cwd,omitempty"`
 	Idle           time.Duration     `json:"idle_ns"`
 	StartupTimeout time.Duration     `json:"startup_timeout_ns"`
@@ -101,7 +103,7 @@ func (s Server) Marshal() string { return string(encode(s.marshaled())) }
 
 func (s Server) marshaled() marshaled {
 	return marshaled{
-		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
 		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
@@ -110,7 +112,7 @@ func (s Server) marshaled() marshaled {
 
 func (m marshaled) server() Server {
 	s := Server{
-		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
+		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Unset: m.Unset, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
 		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
@@ -190,6 +192,9 @@ func (s Server) digest() string {
 	}
 	if s.Box.InstallScripts {
 		list = append(list, "install_scripts")
+	}
+	if len(s.Unset) > 0 {
+		list = append(list, "unset", s.Unset)
 	}
 	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])

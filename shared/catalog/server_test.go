@@ -216,7 +216,7 @@ func TestComplaintsShowNoSecrets(t *testing.T) {
 		`"command": "${KEY} -x"`,
 		`"command": "${LINE}"`,
 		`"command": " ${KEY}"`,
-		`"command": "a", "args": ["${KEY}", "${NONE}", 5]`,
+		`"command": "a", "args": ["${KEY}", "${NONE}", [5]]`,
 		`"command": "a", "x-dormouse": {"box": {"host_path": "` + secret + `"}}`,
 		`"url": "ftp://ada:` + secret + `@example.com"`,
 		`"url": "https://example.com?key=${KEY}", "headers": {"A": "` + secret + ` ${NONE}", "B C": "` + secret + `"}`,
