@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -90,7 +91,7 @@ func (c *doctorCommand) Run(t *terminal) error {
 func (d *doctor) all(ctx context.Context) (all []finding) {
 	here := !d.elsewhere()
 	if here {
-		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
+		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.network(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
 	}
 	var at time.Time // the time of the place at --url
 	if d.URL != "" {
@@ -272,6 +273,34 @@ func (d *doctor) variables() finding {
 		return good(check, "those of %s are set", d.Server)
 	}
 	return good(check, "all are set")
+}
+
+// network names the variables of proxies and certificates that are set, without their
+// values, which may have passwords. A certificate that cannot be read breaks every
+// connection of its readers.
+func (d *doctor) network() finding {
+	const check = "network"
+	var set []string
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		if value == "" || !provision.IsNetwork(name) {
+			continue
+		}
+		set = append(set, name)
+		if !slices.Contains(provision.Certificates(), name) {
+			continue
+		}
+		for _, path := range filepath.SplitList(value) {
+			if err := unix.Access(path, unix.R_OK); err != nil {
+				return bad(check, fmt.Sprintf("%s names %s: %v", name, path, err), "correct it, or unset it: installs and servers get it")
+			}
+		}
+	}
+	if set == nil {
+		return good(check, "no proxy and no certificates are set")
+	}
+	slices.Sort(set)
+	return good(check, "servers and installs get %s", strings.Join(set, ", "))
 }
 
 func (d *doctor) ports(ctx context.Context) finding {

@@ -99,6 +99,22 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 	}
 }
 
+func TestDoctorNamesProxiesAndCertificates(t *testing.T) {
+	d := newDesk(t, "-- servers.json --\n{\"mcpServers\": {\"counter\": {\"x-dormouse\": {\"native\": \"counter\"}}}}\n-- corp.pem --\n")
+	t.Setenv("https_proxy", "http://ada:hunter2@proxy.example:3128")
+	t.Setenv("NO_PROXY", "localhost")
+	t.Setenv("SSL_CERT_FILE", filepath.Join(d.dir, "corp.pem"))
+	printed, code := d.run("doctor --listen 127.0.0.1:0")
+	if code != 0 || !strings.Contains(printed, "✓ network       servers and installs get NO_PROXY, SSL_CERT_FILE, https_proxy\n") || strings.Contains(printed, "hunter2") {
+		t.Errorf("%d %s", code, printed)
+	}
+	t.Setenv("NODE_EXTRA_CA_CERTS", filepath.Join(d.dir, "none.pem"))
+	printed, code = d.run("doctor --listen 127.0.0.1:0")
+	if code != exitFailed || !strings.Contains(printed, "✗ network       NODE_EXTRA_CA_CERTS names DIR/none.pem: no such file or directory\n                → correct it, or unset it") {
+		t.Errorf("%d %s", code, printed)
+	}
+}
+
 // tree returns the names of all files of the desk.
 func (d *desk) tree() (names []string) {
 	d.t.Helper()

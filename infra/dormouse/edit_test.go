@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // desk is a folder in which commands change files. It is the working folder and the home
@@ -50,8 +53,11 @@ npm error A complete log of this run can be found in: a.log" >&2; exit 1;; esac`
 	}
 	t.Setenv("PATH", filepath.Join(d.dir, "bin"))
 	t.Setenv("HOME", d.dir)
-	for _, unset := range []string{"XDG_CONFIG_HOME", "DORMOUSE_URL", "DORMOUSE_KEY"} {
-		t.Setenv(unset, "")
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if provision.IsNetwork(name) || slices.Contains([]string{"XDG_CONFIG_HOME", "DORMOUSE_URL", "DORMOUSE_KEY"}, name) {
+			t.Setenv(name, "")
+		}
 	}
 	for _, f := range txtar.Parse([]byte(files)).Files {
 		d.file(f.Name, string(f.Data), 0o600)

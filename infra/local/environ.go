@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 )
@@ -63,13 +64,13 @@ func (e environ) inherited() []string {
 }
 
 // boxes returns the variables that runners get from this machine. They say where programs
-// and the user's files are, how to reach package registries, and what the runner's
-// settings are. Of these, servers get only PATH, HOME, TMPDIR and LANG. Runners keep the
+// and the user's files are, how to reach others and package registries, and what the
+// runner's settings are. Of these, servers get PATH, HOME, TMPDIR and LANG, and the proxies
+// and certificates. Runners keep the
 // output of servers in the folder logs. If show is set, they show that output to clients
 // in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
-	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
+	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(locksEnv); folder != "" {
 		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
 			env[locksEnv] = path
@@ -90,8 +91,7 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 				env[name] = value
 			}
 		}
-		switch upper {
-		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY":
+		if provision.IsNetwork(name) {
 			env[name] = value
 		}
 	}

@@ -1,14 +1,18 @@
 package local
 
 import (
+	"strings"
 	"sync/atomic"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// hider hides the secrets of all servers of a catalog. It is safe for concurrent use.
+// hider hides the secrets of all servers of a catalog, and the passwords of the machine's
+// proxies. It is safe for concurrent use.
 type hider struct {
+	environ environ
 	servers func() *catalog.Catalog // the servers that are served now; it returns nil before the file was read
 	known   atomic.Pointer[hidden]
 }
@@ -26,7 +30,13 @@ func (h *hider) hide(text string) string {
 	}
 	k := h.known.Load()
 	if k == nil || k.of != servers {
-		k = &hidden{of: servers}
+		proxies := redact.New(nil, nil)
+		for _, kv := range h.environ {
+			if name, value, _ := strings.Cut(kv, "="); provision.IsProxy(name) {
+				proxies.HideProxy(value)
+			}
+		}
+		k = &hidden{of: servers, each: []*redact.Redactor{proxies}}
 		for _, name := range servers.Names() {
 			s, _ := servers.Server(name)
 			k.each = append(k.each, redact.New(s.Env, s.Box.Secrets))

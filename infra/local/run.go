@@ -70,7 +70,7 @@ func newMachine(cfg Config) *machine {
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
-	m.hider = &hider{servers: func() *catalog.Catalog { return m.servers.Load() }}
+	m.hider = &hider{environ: m.environ, servers: func() *catalog.Catalog { return m.servers.Load() }}
 	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	if sent != nil {
 		options.Trace = sent.Record

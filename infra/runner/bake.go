@@ -71,13 +71,12 @@ func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, 
 		return provision.Bake{}, Measured{}, err
 	}
 	on := sandbox.Probe()
-	env := map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}
-	sandboxes := workshops(s, c.Work, env, on)
 	environ := ownEnvironment()
 	maps.Copy(environ, c.Environ)
+	sandboxes := workshops(s, c.Work, surroundings(s, environ), on)
 	baked, err := provision.New(provision.Config{
 		Base: c.Work, Cache: c.Cache, Confine: sandboxes, Compile: c.Measure, Environ: environ, Log: c.Log,
-	}, provision.Server{Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd, Scripts: s.Box.InstallScripts}).Bake(ctx, c.Image)
+	}, provision.Server{Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Scripts: s.Box.InstallScripts}).Bake(ctx, c.Image)
 	if err != nil || !c.Measure {
 		return baked, Measured{}, err
 	}

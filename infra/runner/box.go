@@ -1,11 +1,9 @@
 package runner
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -59,19 +57,16 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 	if tools == 0 {
 		tools = -1 // "off" in the servers file is the box's value for "no limit"
 	}
+	environ := ownEnvironment()
 	own := box.Server{
-		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
-		Base: map[string]string{
-			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
-		},
+		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Base: environ,
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	b.provisioner = provisionerFor(s, at, log)
 	own.Provisioner, own.Keeper, own.Kept = b.provisioner, at.keep, box.Scope(s.Kept())
 	if s.Box.Confined() {
-		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
-		if c, err := newConfiner(s, at.work, env, at.on); err != nil {
+		if c, err := newConfiner(s, at.work, surroundings(s, environ), at.on); err != nil {
 			own.Provisioner = refused{whyRefused(err)}
 		} else {
 			own.Sandbox = c.sandboxFor
@@ -95,15 +90,14 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 // provisionerFor returns the provisioner for a server's processes.
 func provisionerFor(s catalog.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := ownEnvironment()
-	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
 	c := provision.Config{
-		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
+		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, surroundings(s, environ), at.on), Compile: at.logs != "", Environ: environ, Log: log,
 	}
 	if at.installs != nil {
 		c.Kept, c.Compile = at.installs, true
 	}
 	return provision.New(c, provision.Server{
-		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
 		Workspace: s.Workspace(), Scripts: s.Box.InstallScripts,
 	})

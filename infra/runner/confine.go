@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,8 +23,21 @@ type confiner struct {
 	box  catalog.Box
 	on   sandbox.Support
 	temp string            // folder for temporary folders, one for each process
-	env  map[string]string // PATH and HOME as the server will get them
+	env  map[string]string // PATH, HOME and certificates as the server will get them
 	made atomic.Int64
+}
+
+// surroundings returns PATH, HOME and the network variables as a server gets them. They say
+// what it must be able to read.
+func surroundings(s catalog.Server, environ map[string]string) map[string]string {
+	env := provision.Network(environ, s.Env, s.Unset)
+	env["HOME"], env["PATH"] = environ["HOME"], cmp.Or(s.Env["PATH"], environ["PATH"])
+	for name, value := range s.Env {
+		if provision.IsNetwork(name) {
+			env[name] = value
+		}
+	}
+	return env
 }
 
 // newConfiner fails if the system lacks a guard that the server must not run without.
@@ -73,7 +87,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		p.Write = append(p.Write, existing("/tmp", "/var/tmp")...)
 	}
 	if c.enclosed() {
-		p.Read = append(append(p.Read, placed.Reads...), c.toolchains(placed)...)
+		p.Read = append(append(append(p.Read, placed.Reads...), c.toolchains(placed)...), c.certificates()...)
 		if filepath.IsAbs(placed.Cwd) {
 			p.Read = append(p.Read, existing(filepath.Clean(placed.Cwd))...)
 		}
@@ -129,6 +143,20 @@ func (c *confiner) toolchains(placed provision.Launch) []string {
 		}
 		if real, err := filepath.EvalSymlinks(file); err == nil && filepath.IsAbs(real) {
 			found = append(found, c.install(real)...)
+		}
+	}
+	return found
+}
+
+// certificates returns the files and folders with the certificates that the server is told to
+// trust.
+func (c *confiner) certificates() []string {
+	var found []string
+	for _, name := range provision.Certificates() {
+		for _, path := range filepath.SplitList(c.env[name]) {
+			if filepath.IsAbs(path) {
+				found = append(found, existing(filepath.Clean(path))...)
+			}
 		}
 	}
 	return found

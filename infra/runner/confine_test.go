@@ -131,6 +131,31 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 	}
 }
 
+// A certificate that the machine trusts is good for nothing if a server cannot read it.
+func TestEnclosedServerReadsTheCertificatesThatItIsToldOf(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"corp.pem", "own.pem", "unset.pem"} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := catalog.Server{
+		Name: "s", Env: map[string]string{"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "own.pem")}, Unset: []string{"CURL_CA_BUNDLE"}, Box: catalog.Box{Profile: "network_basic"},
+	}
+	machine := map[string]string{
+		"HOME": "/home/me", "SSL_CERT_FILE": filepath.Join(folder, "corp.pem"), "SSL_CERT_DIR": folder + ":/does/not/exist", "REQUESTS_CA_BUNDLE": "corp.pem",
+		"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "none.pem"), "CURL_CA_BUNDLE": filepath.Join(folder, "unset.pem"), "HTTP_PROXY": folder,
+	}
+	c, err := newConfiner(s, t.TempDir(), surroundings(s, machine), user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(folder, "corp.pem"), folder, filepath.Join(folder, "own.pem")}
+	if diff := cmp.Diff(want, c.policy(provision.Launch{Command: "/nowhere"}, "/t").Read); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T) {
 	home := t.TempDir()
 	node := filepath.Join(home, ".nvm", "versions", "v22")

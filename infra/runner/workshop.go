@@ -41,7 +41,7 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 		if w.Offline {
 			p.Sockets, p.Demand = sandbox.NoSockets, []sandbox.Guard{sandbox.GuardNetwork}
 		}
-		p.Read = append(append(p.Read, w.Read...), c.toolchains(provision.Launch{})...)
+		p.Read = append(append(append(p.Read, w.Read...), c.toolchains(provision.Launch{})...), c.certificates()...)
 		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)
 		}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -35,7 +34,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
 		boxCore: boxCore{
-			saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
+			saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: s.redacted(),
 			grace: proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
 			draw:  numbers(s.Scope),
 			spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },

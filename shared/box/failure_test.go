@@ -354,29 +354,38 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		base, env map[string]string
+		unset     []string
 		want      []string
 	}{
 		{
-			"nothing given", nil, nil,
+			"nothing given", nil, nil, nil,
 			[]string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=/tmp"},
 		},
 		{
 			"only four variables of the runner",
 			map[string]string{"PATH": "/bin", "HOME": "/h", "LANG": "de", "TMPDIR": "/t", "TERM": "xterm", "DORMOUSE_TOKEN": "t", "AWS_SECRET": "s"},
-			nil,
+			nil, nil,
 			[]string{"HOME=/h", "LANG=de", "PATH=/bin", "TMPDIR=/t"},
+		},
+		{
+			"and its network",
+			map[string]string{"PATH": "/bin", "HTTP_PROXY": "http://p", "https_proxy": "http://p", "no_proxy": "x", "SSL_CERT_FILE": "/ca", "NODE_EXTRA_CA_CERTS": "/ca"},
+			map[string]string{"HTTPS_PROXY": "http://own"},
+			[]string{"HTTP_PROXY", "LANG", "NODE_EXTRA_CA_CERTS", "PATH"},
+			[]string{"HOME=/tmp", "HTTPS_PROXY=http://own", "SSL_CERT_FILE=/ca", "TMPDIR=/tmp", "no_proxy=x"},
 		},
 		{
 			"the configured wins",
 			map[string]string{"PATH": "/bin"},
 			map[string]string{"PATH": "/opt", "X": "a=b\nc"},
+			nil,
 			[]string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/opt", "TMPDIR=/tmp", "X=a=b\nc"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal", func(s *Server) {
-				s.Base = c.base
+				s.Base, s.Unset = c.base, c.unset
 				for k, v := range c.env {
 					s.Env[k] = v
 				}

@@ -13,26 +13,51 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
 // environment returns the environment of the server: four variables that most programs
-// need, and the configured ones. The runner's own environment stays out, because it
-// holds tokens.
+// need, those of proxies and certificates, and the configured ones. The rest of the
+// runner's own environment stays out, because it holds tokens.
 func (s Server) environment() map[string]string {
 	tmp := s.base("TMPDIR", "/tmp")
-	env := map[string]string{
-		"PATH":   s.base("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+	env := provision.Network(s.Base, s.Env, s.Unset)
+	maps.Copy(env, map[string]string{
+		"PATH":   s.path(),
 		"HOME":   s.base("HOME", tmp), // package runners write their caches there
 		"LANG":   s.base("LANG", "C.UTF-8"),
 		"TMPDIR": tmp,
+	})
+	for _, name := range s.Unset {
+		delete(env, name)
 	}
 	maps.Copy(env, s.Env)
 	return env
 }
 
+// path returns the folders in which the server's programs are looked for.
+func (s Server) path() string {
+	if path, ok := s.Env["PATH"]; ok {
+		return path
+	}
+	return s.base("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+}
+
+// redacted hides the secrets of the server's environment: its own values, and the passwords
+// of the machine's proxies.
+func (s Server) redacted() *redact.Redactor {
+	hide := redact.New(s.Env, s.Secrets)
+	for name, value := range s.Base {
+		if provision.IsProxy(name) {
+			hide.HideProxy(value)
+		}
+	}
+	return hide
+}
+
 // staged returns the server with the command, folder and variables of a launch.
 func (s Server) staged(l provision.Launch) Server {
-	path := s.environment()["PATH"]
+	path := s.path()
 	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
 	env := map[string]string{}
 	maps.Copy(env, s.Env)
@@ -100,7 +125,7 @@ func (s Server) launch() (launch, error) {
 		}
 	}
 	env := s.environment()
-	path, err := LookPath(s.Command, env["PATH"], s.Cwd)
+	path, err := LookPath(s.Command, s.path(), s.Cwd)
 	if err != nil {
 		return launch{}, err
 	}

@@ -47,6 +47,21 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	}
 }
 
+func TestPasswordOfTheMachinesProxyIsHidden(t *testing.T) {
+	t.Parallel()
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Base = map[string]string{"https_proxy": "http://ada:hunter%2022@proxy.example:3128", "HTTP_PROXY": "bob:swordfish@proxy.example"}
+		s.Stderr = func(string) io.WriteCloser { return kept }
+	})
+	r.call("1", "say", `"proxy.example refuses hunter 22, hunter%2022, swordfish and http://ada:hunter%2022@proxy.example:3128\n"`)
+	r.failure(r.call("2", "die", "0"))
+	r.state(t, Exited)
+	if got := kept.String(); !strings.Contains(got, "stdout: proxy.example refuses ***, ***, *** and http://***@proxy.example:3128\n") {
+		t.Error(got)
+	}
+}
+
 // A server may exit with code 0 when its stdin is closed, so the code alone does not say
 // whether the server ended by itself.
 func TestLogTellsThatDormouseEndedAProcess(t *testing.T) {

@@ -46,8 +46,11 @@ type Server struct {
 	// Secrets names variables of Env whose values are hidden at any length.
 	Secrets []string
 	// Base is the environment of the runner. The server gets only PATH, HOME, LANG and
-	// TMPDIR of it.
+	// TMPDIR of it, and the variables of [provision.Network]. The box hides the passwords
+	// of proxies in all it passes on.
 	Base map[string]string
+	// Unset names variables that the server does not get from Base.
+	Unset []string
 	// Cwd is the server's working directory, "" for the runner's own.
 	Cwd string
 	// Provisioner prepares each process, and returns the command, arguments and folder

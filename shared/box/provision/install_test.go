@@ -293,7 +293,9 @@ func TestInstallHasACleanEnvironment(t *testing.T) {
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
 	r.write(map[string]string{"pip": "env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e '^_$' -e VENV -e OLDPWD | sort >>\"$PIP_LOG_OF_TEST\"\n"})
 	s.Env = map[string]string{"API_KEY": "x", "PIP_INDEX_URL": "https://index", "npm_config_registry": "https://r", "NODE_OPTIONS": "--x"}
+	s.Unset = []string{"HTTP_PROXY"}
 	cfg := config(r.root)
+	cfg.Environ["HTTP_PROXY"], cfg.Environ["http_proxy"] = "p", "p"
 	cfg.Environ["HTTPS_PROXY"], cfg.Environ["no_proxy"], cfg.Environ["DORMOUSE_TOKEN"], cfg.Environ["LD_PRELOAD"] = "p", "q", "t", ""
 	r.stageWith(New(cfg, s))
 	got := r.log()[len(r.log())-8:]

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,6 +70,7 @@ type Server struct {
 	Command string
 	Args    []string
 	Env     map[string]string
+	Unset   []string // variables that the server does not get from the machine
 	Cwd     string
 
 	// HostPath is a folder with the program. [Auto] infers it from the command line; ""
@@ -293,11 +295,10 @@ func digest(parts ...string) string {
 // allowed reports whether an install may have a variable.
 func allowed(name string) bool {
 	switch upper := strings.ToUpper(name); upper {
-	case "PATH", "HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT":
+	case "PATH", "HOME", "LANG", "TMPDIR", "PYENV_ROOT":
 		return true
 	default:
-		return strings.HasPrefix(upper, "PIP_") || strings.HasPrefix(upper, "UV_") || strings.HasPrefix(upper, "NPM_CONFIG_")
+		return IsNetwork(name) || strings.HasPrefix(upper, "PIP_") || strings.HasPrefix(upper, "UV_") || strings.HasPrefix(upper, "NPM_CONFIG_")
 	}
 }
 
@@ -305,11 +306,15 @@ func allowed(name string) bool {
 // the server's environment, because npx and uvx would see them too.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
-	for _, from := range []map[string]string{s.cfg.Environ, s.server.Env} {
-		for name, value := range from {
-			if allowed(name) {
-				set[name] = value
-			}
+	for name, value := range s.cfg.Environ {
+		if allowed(name) && !IsNetwork(name) {
+			set[name] = value
+		}
+	}
+	maps.Copy(set, Network(s.cfg.Environ, s.server.Env, s.server.Unset))
+	for name, value := range s.server.Env {
+		if allowed(name) {
+			set[name] = value
 		}
 	}
 	var env []string

@@ -58,6 +58,18 @@ func (r *Redactor) Hide(value string) {
 	}
 }
 
+// HideProxy hides the password in the URL of a proxy, which may lack its scheme. The rest of
+// the URL is no secret.
+func (r *Redactor) HideProxy(value string) {
+	_, rest, ok := strings.Cut(value, "://")
+	if !ok {
+		rest = value
+	}
+	for _, password := range passwordOf(rest) {
+		r.Hide(password)
+	}
+}
+
 func (r *Redactor) add(value string, marked bool) {
 	if len(value) < minSecret && !marked {
 		return
@@ -100,19 +112,28 @@ func partsOf(value string) []string {
 		parts = append(parts, found[1])
 	}
 	if _, rest, ok := strings.Cut(value, "://"); ok {
-		authority := rest[:cmp.Or(strings.IndexAny(rest, "/?#")+1, len(rest)+1)-1]
-		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-			user, password, both := strings.Cut(authority[:at], ":")
-			said := password
-			if !both {
-				said = user // a URL may hold a token alone, without a password
-			}
-			plain, err := url.PathUnescape(said)
-			for _, s := range []string{said, plain} {
-				if err == nil && len(s) > minPart {
-					parts = append(parts, s)
-				}
-			}
+		parts = append(parts, passwordOf(rest)...)
+	}
+	return parts
+}
+
+// passwordOf returns the password in a URL without its scheme, as it stands there and
+// without escapes.
+func passwordOf(rest string) (parts []string) {
+	authority := rest[:cmp.Or(strings.IndexAny(rest, "/?#")+1, len(rest)+1)-1]
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 {
+		return nil
+	}
+	user, password, both := strings.Cut(authority[:at], ":")
+	said := password
+	if !both {
+		said = user // a URL may hold a token alone, without a password
+	}
+	plain, err := url.PathUnescape(said)
+	for _, s := range []string{said, plain} {
+		if err == nil && len(s) > minPart {
+			parts = append(parts, s)
 		}
 	}
 	return parts

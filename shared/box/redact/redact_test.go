@@ -29,6 +29,25 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 }
 
+func TestOfAProxyOnlyThePasswordIsHidden(t *testing.T) {
+	hide := New(nil, nil)
+	for _, proxy := range []string{"http://ada:hunter%20two@proxy.example:3128/", "bob:swordfish@other.example:80", "http://plain.example:3128", "http://tokenalone@proxy.example", "localhost,127.0.0.1", ""} {
+		hide.HideProxy(proxy)
+	}
+	for in, want := range map[string]string{
+		"proxy.example:3128 refuses hunter two": "proxy.example:3128 refuses ***",
+		"hunter%20two, swordfish":               "***, ***",
+		"tokenalone":                            "***",
+		"http://ada:x@proxy.example":            "http://***@proxy.example",
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("bob:swordfish")): "Basic Ym9iOn***A==",
+		"plain.example:3128 at localhost":                                     "plain.example:3128 at localhost",
+	} {
+		if got := hide.Text(in); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 	const key, url1 = `sk-very/secret+0123"456<789é`, "postgres://u:hunter2%20secret@db.example.com/x?sslmode=off"
 	hide := New(map[string]string{
