@@ -170,7 +170,14 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 // envFile reads the variables of a file into the server's environment. It does not replace
 // variables of env.
 func (r *serverReader) envFile(m member) {
-	path := r.textWith(m.value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
+	value, ok := m.value, true
+	if r.folder != "" {
+		value, ok = r.fromHome(m.value, "envFile")
+	}
+	if !ok {
+		return
+	}
+	path := r.textWith(value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
 	switch {
 	case path == "":
 		return

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
 )
@@ -29,8 +30,12 @@ type Entry struct {
 // Variables are the variables of a process, in the order of the file.
 type Variables []Variable
 
-// Variable is one variable of a process.
-type Variable struct{ Name, Value string }
+// Variable is one variable of a process. One with Null is null in the file: the process does
+// not get it from the machine either.
+type Variable struct {
+	Name, Value string
+	Null        bool
+}
 
 // MarshalJSON writes an object.
 func (v Variables) MarshalJSON() ([]byte, error) {
@@ -39,7 +44,11 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, jsonedit.Encode(one.Name)...), ':'), jsonedit.Encode(one.Value)...)
+		var value any = one.Value
+		if one.Null {
+			value = nil
+		}
+		out = append(append(append(out, jsonedit.Encode(one.Name)...), ':'), jsonedit.Encode(value)...)
 	}
 	return append(out, '}'), nil
 }
@@ -49,7 +58,8 @@ func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
 // ParseEntry reads an entry of any client. It knows mcpServers, the entries of VS Code,
 // Zed and Codex, and the form that `code --add-mcp` takes. name is "" if the entry has
-// none. It leaves out a variable that is null. The error quotes no value.
+// none. Numbers, true and false become texts where only texts can stand. It leaves out a
+// header that is null. The error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	err = members(dec, func(key string, value json.RawMessage) error {
@@ -60,6 +70,8 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 			return e.command(value)
 		case "env":
 			return variables(&e.Env, "env", value)
+		case "args":
+			return words(&e.Args, value)
 		case "url", "serverUrl", "httpUrl":
 			return as(key, value, "a string", &e.URL)
 		case "type":
@@ -69,13 +81,13 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		case "bearer_token_env_var":
 			var name string
 			err := as(key, value, "a string", &name)
-			e.Headers = append(e.Headers, Variable{"Authorization", "Bearer ${" + name + "}"})
+			e.Headers = append(e.Headers, Variable{Name: "Authorization", Value: "Bearer ${" + name + "}"})
 			return err
 		case "env_http_headers":
 			var of Variables
 			err := variables(&of, "header", value)
 			for _, h := range of {
-				e.Headers = append(e.Headers, Variable{h.Name, "${" + h.Value + "}"})
+				e.Headers = append(e.Headers, Variable{Name: h.Name, Value: "${" + h.Value + "}"})
 			}
 			return err
 		case "startup_timeout_sec", "tool_timeout_sec":
@@ -93,7 +105,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 			to   any
 			what string
 		}{
-			"args": {&e.Args, "a list of strings"}, "cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
+			"cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
 			"env_vars": {&e.EnvVars, ""}, "disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"},
 		}
 		if f, ok := fields[key]; ok {
@@ -128,7 +140,7 @@ func (e *Entry) command(value json.RawMessage) error {
 		case "path":
 			return as(key, value, "a string", &e.Command)
 		case "args":
-			return as(key, value, "a list of strings", &e.Args)
+			return words(&e.Args, value)
 		case "env":
 			return variables(&e.Env, "env", value)
 		}
@@ -142,16 +154,41 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 		return nil
 	}
 	return members(json.NewDecoder(bytes.NewReader(value)), func(name string, value json.RawMessage) error {
-		if string(value) == "null" {
+		v := Variable{Name: name, Null: string(value) == "null"}
+		if v.Null && what == "header" {
 			return nil
 		}
-		v := Variable{Name: name}
-		if err := as(what+" "+name, value, "a string", &v.Value); err != nil {
+		if err := as(what+" "+name, scalar(value), "a string", &v.Value); err != nil {
 			return err
 		}
 		*to = append(*to, v)
 		return nil
 	})
+}
+
+// words reads the arguments.
+func words(to *[]string, value json.RawMessage) error {
+	var all []json.RawMessage
+	if err := as("args", value, "a list of strings", &all); err != nil {
+		return err
+	}
+	for i, word := range all {
+		var text string
+		if err := as(fmt.Sprintf("args[%d]", i), scalar(word), "a string", &text); err != nil || string(word) == "null" {
+			return fmt.Errorf("args[%d] must be a string", i)
+		}
+		*to = append(*to, text)
+	}
+	return nil
+}
+
+// scalar returns a number, true or false as a JSON text with the same characters. Any other
+// value stays.
+func scalar(value json.RawMessage) json.RawMessage {
+	if strings.ContainsRune("-0123456789tf", rune(value[0])) {
+		return jsonedit.Encode(string(value))
+	}
+	return value
 }
 
 // as decodes one member. The decoder's own error would quote the value.

@@ -183,13 +183,14 @@ func (im importer) text(s string) string {
 }
 
 // Rebase makes relative paths absolute that refer to the folder from, unless the servers
-// file is in that folder, to. A word of args is a path if it names a file there.
+// file is in that folder, to. A word of args is a path if it names a file there. A path in
+// the home folder stays.
 func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 	if from == "" || from == to {
 		return
 	}
 	at := func(path string, always bool) string {
-		if path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "${") || strings.HasPrefix(path, "-") {
+		if path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "$") || strings.HasPrefix(path, "~") || strings.HasPrefix(path, "-") {
 			return path
 		}
 		if whole := filepath.Join(from, path); always || strings.ContainsAny(path, "./") && exists(whole) {

@@ -14,7 +14,7 @@ func (e *Entry) Keep(server string, env *Env, name, value string) error {
 	if err != nil {
 		return err
 	}
-	e.Env = append(slices.DeleteFunc(e.Env, func(v Variable) bool { return v.Name == name }), Variable{name, moved})
+	e.Env = append(slices.DeleteFunc(e.Env, func(v Variable) bool { return v.Name == name }), Variable{Name: name, Value: moved})
 	return nil
 }
 

@@ -33,7 +33,7 @@ func parse(t *testing.T, text string) *serversfile.File {
 }
 
 func TestServerIsAddedInEveryForm(t *testing.T) {
-	e := serversfile.Entry{Command: "npx", Args: []string{"-y", "c"}, Env: serversfile.Variables{{"K", "${K}"}, {"A", "<&>"}}}
+	e := serversfile.Entry{Command: "npx", Args: []string{"-y", "c"}, Env: serversfile.Variables{{Name: "K", Value: "${K}"}, {Name: "A", Value: "<&>"}}}
 	for _, text := range []string{"", commented, `{"servers": {}}`, `{"mcp": {"servers": {}}}`, `{"context_servers": {"z": {"command": "z"}}}`, `{"z": {"command": "z"}}`} {
 		f := parse(t, text)
 		if err := f.Set("c", e); err != nil {
@@ -171,7 +171,7 @@ func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
 		{"HOOK", "https://hooks.example.com/services/T0ABC1DEF/x", "${HOOK}"},
 		{"URL", "postgres://u:pw@${HOST}/db", "${URL}${HOST}/db"},
 	} {
-		e := serversfile.Entry{Command: "x", Env: serversfile.Variables{{c.name, c.value}}}
+		e := serversfile.Entry{Command: "x", Env: serversfile.Variables{{Name: c.name, Value: c.value}}}
 		env := serversfile.NewEnv(nil, nil)
 		if err := e.KeepSecrets("s", env); err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestSecretsOfACommandLineMove(t *testing.T) {
 			t.Errorf("%s became %s, want %s", line, got, want)
 		}
 	}
-	e := serversfile.Entry{Args: []string{"--header", "Authorization: Bearer hunter2"}, Env: serversfile.Variables{{"A", "old"}}}
+	e := serversfile.Entry{Args: []string{"--header", "Authorization: Bearer hunter2"}, Env: serversfile.Variables{{Name: "A", Value: "old"}}}
 	env := serversfile.NewEnv(nil, nil)
 	if err := e.KeepSecrets("s", env); err != nil || strings.Join(e.Args, " ") != "--header ${S_SECRET}" {
 		t.Error(e, err)
@@ -246,15 +246,15 @@ func TestVersionIsPinnedWhereNoneIs(t *testing.T) {
 }
 
 func TestEntriesOfOtherClientsAreReadAndWrongOnesQuoteNothing(t *testing.T) {
-	e, name, err := serversfile.ParseEntry([]byte(`{"name":"now","type":"stdio","command":{"path":"npx","args":["-y","now"],"env":{"B":"2","A":"1"}},"gallery":true,"tool_timeout_sec":3,"enabled":false}`))
+	e, name, err := serversfile.ParseEntry([]byte(`{"name":"now","type":"stdio","command":{"path":"npx","args":["-y","now",3000,true],"env":{"B":2,"A":"1","C":null,"D":1e3}},"gallery":true,"tool_timeout_sec":3,"enabled":false}`))
 	if err != nil || name != "now" {
 		t.Fatal(name, err)
 	}
-	want := `{"command":"npx","args":["-y","now"],"env":{"B":"2","A":"1"},"enabled":false,"x-dormouse":{"tool_timeout_sec":3}}`
+	want := `{"command":"npx","args":["-y","now","3000","true"],"env":{"B":"2","A":"1","C":null,"D":"1e3"},"enabled":false,"x-dormouse":{"tool_timeout_sec":3}}`
 	if got := string(e.JSON()); got != want || fmt.Sprint(e.Ignored) != "[gallery]" {
 		t.Error(got, e.Ignored)
 	}
-	for _, text := range []string{`hunter2`, `["hunter2"]`, `{"command": 5, "x": "hunter2"}`, `{"command": "x", "env": {"K": ["hunter2"]}}`, `{"args": "hunter2"}`, `{"command": "hunter2"`} {
+	for _, text := range []string{`hunter2`, `["hunter2"]`, `{"command": 5, "x": "hunter2"}`, `{"command": "x", "env": {"K": ["hunter2"]}}`, `{"args": "hunter2"}`, `{"args": [null, "hunter2"]}`, `{"args": [["hunter2"]]}`, `{"command": "hunter2"`} {
 		if _, _, err := serversfile.ParseEntry([]byte(text)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", text, err)
 		}
