@@ -106,8 +106,14 @@ func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 	if _, said := load(`"command": "a", "cwd": "./~/none"`); !strings.Contains(said, "write ${HOME}") {
 		t.Error(said)
 	}
+	write(t, folder, "e.env", "A=b\n")
+	write(t, folder, "servers.json", server(`"command": "a", "envFile": "~/e.env"`))
+	c, _, err := catalog.LoadHere(filepath.Join(folder, "servers.json"), variables(map[string]string{"HOME": folder}))
+	if s, _ := c.Server("x"); err != nil || s.Env["A"] != "b" {
+		t.Error(err, c.Reason("x"))
+	}
 	// A disabled server may lack its home.
-	c, _, err := catalog.Parse([]byte(server(`"command": "~/a", "disabled": true`)), "servers.json", nil)
+	c, _, err = catalog.Parse([]byte(server(`"command": "~/a", "disabled": true`)), "servers.json", nil)
 	if err != nil || len(c.Rejected()) > 0 {
 		t.Error(err, c.Rejected())
 	}

@@ -260,3 +260,12 @@ func TestEntriesOfOtherClientsAreReadAndWrongOnesQuoteNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestPathsInTheHomeFolderStayWhereverTheFileIs(t *testing.T) {
+	e := serversfile.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "./notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
+	e.Rebase("/srv", "/etc/dormouse", func(string) bool { return true })
+	want := serversfile.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "/srv/notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
+	if got, want := string(e.JSON()), string(want.JSON()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

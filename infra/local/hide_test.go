@@ -1,0 +1,18 @@
+package local
+
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers": {"x": {"command": "x", "env": {"KEY": "swordfish"}}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hider{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *catalog.Catalog { return servers }}
+	if got, want := h.hide("proxy.example refuses hunter22, and swordfish in /bin"), "proxy.example refuses ***, and *** in /bin"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
