@@ -33,7 +33,7 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
 	"asks": {"command": "npx", "args": ["${input:my-key}", "${input:city}"]},
 	"also": {"command": "npx", "args": ["${input:my-key}", "${HOME_TOWN}"]},
-	"more": {"command": "npx", "args": ["${input:other}", 5]}}}
+	"more": {"command": "npx", "args": ["${input:other}", []]}}}
 `
 	d := newDesk(t, "-- servers.json --\n"+file+"-- theirs.json --\n"+file+"-- folder --\n")
 	var questions *[]string

@@ -11,11 +11,11 @@ import (
 // scalar returns a number, true or false as the text that stands in the file. A process gets
 // nothing but text. Any other value stays.
 func scalar(n node) node {
-	switch n.shape {
-	case number:
+	if n.shape == boolean {
+		n.text = strconv.FormatBool(n.on)
+	}
+	if n.shape == boolean || n.shape == number {
 		n.shape = text
-	case boolean:
-		n.shape, n.text = text, strconv.FormatBool(n.on)
 	}
 	return n
 }
