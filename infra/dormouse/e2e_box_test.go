@@ -72,6 +72,12 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	})
 	secret := filepath.Join(stdioFolder, "somebody-elses")
 	write(t, secret, "x")
+	// The certificates that the machine trusts are good for the server, too.
+	trusted := filepath.Join(stdioFolder, "trusted.pem")
+	if err := os.WriteFile(trusted, []byte("x"), 0o644); err != nil { //nolint:gosec // as certificates are
+		t.Fatal(err)
+	}
+	m.env = append(m.env, "SSL_CERT_FILE="+trusted, "https_proxy=http://127.0.0.1:9")
 	m.ownCache()
 	m.start(sleepy()...)
 	address := strings.TrimPrefix(strings.Split(m.urls["free"], "/free")[0], "http://")
@@ -81,6 +87,7 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 		{"dial", address, "not supported"},
 		{"write", "/tmp/rogue-was-here", "permission denied"},
 		{"read", secret, "permission denied"},
+		{"read", trusted, "done"},
 		{"read", "/proc/" + strconv.Itoa(m.only("runner").pid) + "/environ", "permission denied"},
 		{"write", "in-the-workspace", "done"},
 	} {
@@ -89,6 +96,11 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 		}
 	}
 	env := c.text("env", "")
+	for _, set := range []string{"SSL_CERT_FILE=" + trusted, "https_proxy=http://127.0.0.1:9"} {
+		if !strings.Contains(env, set) {
+			t.Errorf("strict: environment of the server lacks %s:\n%s", set, env)
+		}
+	}
 	for _, name := range []string{"DORMOUSE_TOKEN", "DORMOUSE_SERVER", "PIP_", "NPM_CONFIG"} {
 		if strings.Contains(env, name) {
 			t.Errorf("strict: environment of the server has %s:\n%s", name, env)
