@@ -74,11 +74,11 @@ func usable(uris []string, secret bool) (good []string, wrong error) {
 	return good, wrong
 }
 
-// printable returns the beginning of a URI for a message, without a user's password.
+// printable returns the beginning of a URI for a message, without a user and a password.
 func printable(uri string) string {
-	if u, err := url.Parse(uri); err == nil && u.User != nil {
-		u.User = url.User(u.User.Username())
-		uri = u.String()
+	if scheme, rest, ok := strings.Cut(uri, "://"); ok {
+		authority, _, _ := strings.Cut(rest, "/")
+		uri = scheme + "://" + rest[strings.LastIndexByte(authority, '@')+1:]
 	}
 	const most = 80
 	uri = strings.Map(func(c rune) rune {

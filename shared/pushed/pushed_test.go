@@ -53,7 +53,7 @@ func TestFilesWithSecretsAreRefusedAndDoNotComeBackInErrors(t *testing.T) {
 func TestFilesWithNamesOfSecretsArePushed(t *testing.T) {
 	for _, server := range []string{
 		`"env":{"GITHUB_TOKEN":"ssm:/dormouse/github","API_KEY":"secretsmanager:dormouse/key"}`, `"env":{"TOKEN":"${principal:github}"}`,
-		`"env":{"TOKEN":""}`, `"env":{"KEYBOARD":"de","LOG":"info"}`, `"args":["--tokens-per-minute","5"]`, `"args":["https://host:80/"]`,
+		`"env":{"TOKEN":""}`, `"env":{"KEYBOARD":"de","LOG":"info"}`, `"args":["--tokens-per-minute",5]`, `"env":{"HTTP_PROXY":null,"PORT":3000}`, `"args":["https://host:80/"]`,
 	} {
 		if err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check(); err != nil {
 			t.Errorf("%s: %v", server, err)
@@ -66,6 +66,7 @@ func TestFilesThatFunctionsCannotReadAreRefused(t *testing.T) {
 		`{`:                       "servers.json:1:",
 		`{"mcpServers":{"x":{}}}`: "servers.json:1:",
 		`{"mcpServers":{"x":{"command":"a","args":["${HERE}"]}}}`:   "functions have none of your variables",
+		`{"mcpServers":{"x":{"command":"a","args":["~/here"]}}}`:    "a stack has none",
 		`{"mcpServers":{"x":{"command":"a","envFile":"here.env"}}}`: "",
 	} {
 		if err := file(text).Check(); !errors.Is(err, session.Invalid) || !strings.Contains(err.Error(), want) {
