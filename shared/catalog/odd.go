@@ -40,7 +40,7 @@ func (r *serverReader) path(n node, field string) string {
 // a script, which the program itself reads.
 func (r *serverReader) arg(n, before node, field string) string {
 	n = scalar(n)
-	if strings.HasPrefix(before.text, "-") && strings.HasSuffix(before.text, "c") { // as of sh -c and python -c
+	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // as of python -c and bash -lc
 		return r.text(n, field)
 	}
 	n, ok := r.fromHome(n, field)

@@ -82,12 +82,13 @@ func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 		return s, c.Reason("x") + fmt.Sprint(warnings)
 	}
 	s, said := load(`"command": "~/bin/x", "cwd": "$HOME/work", "x-dormouse": {"box": {"host_path": "~/src"}},
-		"args": ["~", "~/My Notes", "$HOME", "$HOME/a", "${HOME}/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast", "sh -c 'echo $HOME'"]`)
+		"args": ["~", "~/My Notes", "$HOME", "$HOME/a", "${HOME}/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast", "-lc", "~/run", "--src", "~/src", "-exec", "~/x", "sh -c 'echo $HOME'"]`)
 	if s.Command != "/home/ada/bin/x" || s.Cwd != "/home/ada/work" || s.Box.HostPath != "/home/ada/src" || said != "[]" {
 		t.Errorf("%+v, %s", s, said)
 	}
 	want := []string{
-		"/home/ada", "/home/ada/My Notes", "/home/ada", "/home/ada/a", "/home/ada/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast", "sh -c 'echo $HOME'",
+		"/home/ada", "/home/ada/My Notes", "/home/ada", "/home/ada/a", "/home/ada/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast",
+		"-lc", "~/run", "--src", "/home/ada/src", "-exec", "/home/ada/x", "sh -c 'echo $HOME'",
 	}
 	if diff := cmp.Diff(want, s.Args); diff != "" {
 		t.Error(diff)
