@@ -39,6 +39,7 @@ func speakers() map[string][]string {
 		"infra/internal/jsonedit":     nil,
 		"infra/internal/serversfile":  nil,
 		"infra/local":                 nil,
+		"infra/local/backup":          nil,
 		"infra/local/certs":           nil,
 		"infra/local/datafolder":      nil,
 		"shared/api":                  nil,
