@@ -42,17 +42,17 @@ func addresses(servers *catalog.Catalog) map[string][]string {
 }
 
 // ReadBroker reads the same settings as [ReadAccess] for the broker. issuer and secret
-// replace those of the file unless they are empty. Without an issuer, a broker whose URL
-// is http, which only loopback may have, gets a sign-in for development that takes any
-// name.
-func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string) (*oauth.Settings, error) {
+// replace those of the file unless they are empty. Without an issuer, a broker whose endpoint
+// listens on loopback only gets a sign-in for development that takes any name. The URL does
+// not tell: an endpoint for the network may have one on loopback.
+func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string, onLoopback bool) (*oauth.Settings, error) {
 	s, err := ReadAccess(servers, publicURL)
 	if err != nil {
 		return nil, err
 	}
 	s.Issuer, s.ClientSecret = cmp.Or(issuer, s.Issuer), cmp.Or(secret, s.ClientSecret)
 	s.Introspection = nil // it checks tokens of a provider; the broker issues its own
-	if u, err := url.Parse(publicURL); s.Issuer == "" && err == nil && u.Scheme == "http" {
+	if u, err := url.Parse(publicURL); s.Issuer == "" && onLoopback && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"
 	}
 	return s, nil

@@ -21,7 +21,11 @@ func (m *machine) tokens(servers *catalog.Catalog) (*oauth.Settings, error) {
 		return nil, errors.New("tokens are for one URL, which is not known; set --public-url, or a port of loopback with --listen")
 	}
 	if access == AccessOAuth {
-		return wiring.ReadBroker(servers, at, m.environ.get(issuerEnv), m.environ.get(clientSecretEnv))
+		s, err := wiring.ReadBroker(servers, at, m.environ.get(issuerEnv), m.environ.get(clientSecretEnv), m.public.onLoopback())
+		if err == nil && s.Issuer == "" && !m.public.onLoopback() {
+			return nil, errors.New("--access oauth has no identity provider, and others than this machine reach the endpoint: name the provider as x-dormouse.access.issuer, or use --access keys; on loopback anybody signs in with any name")
+		}
+		return s, err
 	}
 	s, err := wiring.ReadAccess(servers, at)
 	if err != nil {

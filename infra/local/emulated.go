@@ -198,6 +198,7 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
 		"DORMOUSE_LOCAL="+e.local,
+		"DORMOUSE_LOCAL_ONLY="+onOff(m.public.onLoopback()),
 		"DORMOUSE_LOCAL_SINCE="+m.boxes.Traits("").Since.Format(time.RFC3339Nano),
 		"DORMOUSE_ORIGINS="+strings.Join(m.cfg.Origins, ","),
 	)

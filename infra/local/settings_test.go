@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
@@ -203,5 +204,26 @@ func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
 		if info, err := os.Stat(c.want); err != nil || info.Mode().Perm()&0o700 != 0o700 {
 			t.Errorf("%s: the home is %v, %v", name, info, err)
 		}
+	}
+}
+
+// The sign-in that takes any name is for an endpoint that only this machine reaches, whatever
+// its public URL says.
+func TestAnEndpointForTheNetworkHasNoSignInWithAnyName(t *testing.T) {
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"true"}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for listen, want := range map[string]bool{"127.0.0.1:8787": true, "[::1]:8787": true, "0.0.0.0:8787": false, ":8787": false, "192.0.2.1:8787": false} {
+		m := &machine{public: &listeners{Listen: listen, PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}
+		s, err := m.tokens(servers)
+		if (err == nil) != want || want && s.Issuer != "http://127.0.0.1:8787" {
+			t.Errorf("%s: %+v, %v", listen, s, err)
+		}
+	}
+	// WebSockets are an endpoint, too.
+	m := &machine{public: &listeners{Listen: "127.0.0.1:8787", Sockets: "0.0.0.0:8788", Access: AccessOAuth}}
+	if _, err := m.tokens(servers); err == nil {
+		t.Error("the endpoint for WebSockets reaches the network")
 	}
 }

@@ -240,7 +240,7 @@ func TestClientsOfTheSettings(t *testing.T) {
 func TestA40ConsentComesFirst(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
-		client, other := s.register(callback, "https://client.example/cb"), s.register(callback)
+		client, other := s.register(callback, "https://client.example/cb", "https://elsewhere.example/cb", "com.example.app:/cb"), s.register("https://client.example/cb")
 		_, challenge := pkce()
 		b := s.browser()
 		asks := func(name string, q url.Values, want bool) {
@@ -250,8 +250,9 @@ func TestA40ConsentComesFirst(t *testing.T) {
 				t.Errorf("%s: %s, want a page: %v", name, res.Status, want)
 			}
 		}
-		first := request(client, challenge)
-		res := b.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)
+		local := request(client, challenge)
+		first := with(local, "redirect_uri", "https://client.example/cb")
+		res := b.open(http.MethodGet, at+"/authorize?"+local.Encode(), nil)
 		page := text(t, res)
 		for _, part := range []string{"<b>Test client</b>", "<b>files</b>", "<b>127.0.0.1</b>", "has given its name itself", "program on the computer"} {
 			if !strings.Contains(page, part) {
@@ -270,16 +271,23 @@ func TestA40ConsentComesFirst(t *testing.T) {
 		asks("more scopes", with(first, "scope", "files:write"), true)
 		asks("another server", with(first, "resource", at+"/other/mcp"), true)
 		asks("another client", with(first, "client_id", other), true)
-		asks("another host", with(first, "redirect_uri", "https://client.example/cb"), true)
+		asks("another host", with(first, "redirect_uri", "https://elsewhere.example/cb"), true)
 		asks("the page is wanted", with(first, "prompt", "consent"), true)
 		asks("no page is wanted", with(first, "prompt", "none"), false)
 		if q := s.browser().open(http.MethodGet, at+"/authorize?"+with(first, "prompt", "none").Encode(), nil); !strings.Contains(q.Header.Get("Location"), "error=interaction_required") {
 			t.Error("no page is wanted, and there is no consent:", q.Header)
 		}
-		f := fields(text(t, s.browser().open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
+		// Any program of the user's machine may be behind the next port of loopback, or have
+		// claimed the scheme (RFC 8252 §8.6), so such a consent is not remembered.
+		for _, redirect := range []string{callback, "com.example.app:/cb"} {
+			program := with(local, "redirect_uri", redirect)
+			b.signIn(at+"/authorize?"+program.Encode(), "ada", "")
+			asks("a program, with the answer of before: "+redirect, program, true)
+		}
+		f := fields(text(t, s.browser().open(http.MethodGet, at+"/authorize?"+local.Encode(), nil)))
 		f.Set("answer", "deny")
 		refuser := s.browser()
-		f = fields(text(t, refuser.open(http.MethodGet, at+"/authorize?"+first.Encode(), nil)))
+		f = fields(text(t, refuser.open(http.MethodGet, at+"/authorize?"+local.Encode(), nil)))
 		if to := refuser.open(http.MethodPost, at+"/authorize", f).Header.Get("Location"); !strings.HasPrefix(to, callback) || !strings.Contains(to, "error=access_denied") {
 			t.Error("a refusal leads to", to)
 		}

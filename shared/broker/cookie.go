@@ -73,12 +73,18 @@ func (b *browsers) consents(r *http.Request) (all []consent) {
 // agreed reports whether the user of this browser has agreed to all of a request.
 func (b *browsers) agreed(r *http.Request, who client, req request) bool {
 	id := what(who, req)
-	return slices.ContainsFunc(b.consents(r), func(c consent) bool {
+	return !reachesProgram(req.Redirect) && slices.ContainsFunc(b.consents(r), func(c consent) bool {
 		return c.What == id && !slices.ContainsFunc(req.Scopes, func(s string) bool { return !slices.Contains(c.Scopes, s) })
 	})
 }
 
+// remember keeps a consent in the browser, so that its user is not asked again. It does not
+// if the code goes to a program on the user's machine: another program may be behind the next
+// port of loopback, or have claimed the scheme (RFC 8252 §8.6).
 func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, req request) {
+	if reachesProgram(req.Redirect) {
+		return
+	}
 	id := what(who, req)
 	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
 	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})

@@ -122,7 +122,7 @@ func TestA38AChangedDocumentNeedsANewConsent(t *testing.T) {
 			return http.StatusOK, http.Header{}, doc(clientURL, map[string]any{"client_name": name}), nil
 		}
 		_, challenge := pkce()
-		target := at + "/authorize?" + request(clientURL, challenge).Encode()
+		target := at + "/authorize?" + request(clientURL, challenge, "redirect_uri", "https://client.example/cb").Encode()
 		b := s.browser()
 		b.signIn(target, "ada", "")
 		if got := b.open(http.MethodGet, target, nil).StatusCode; got != http.StatusSeeOther {

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -251,6 +252,9 @@ func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (Use
 
 // serve shows the page that asks for a name, and takes the name.
 func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && net.ParseIP(host) != nil && !net.ParseIP(host).IsLoopback() {
+		return bad("access_denied", "this sign-in takes any name, and is for the user of this machine only; the operator must name an identity provider")
+	}
 	if r.Method == http.MethodGet {
 		// The page's form leads to the callback, which redirects to the client. So the
 		// policy of the page must allow the client's address.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -60,11 +61,16 @@ func holder(ctx context.Context, keys Keys, key string, servers []string) (who s
 // newCompanies returns the issuers whose assertions clients can exchange for tokens.
 func newCompanies(s oauth.Settings, client *http.Client, log *slog.Logger) (map[string]*oauth.Assertions, error) {
 	all := map[string]*oauth.Assertions{}
+	issuers := map[string]string{s.Name: s.Issuer} // by the name with which their principals begin
 	for _, e := range s.Enterprise {
 		if _, twice := all[e.Issuer]; twice {
 			return nil, errors.New("access: enterprise: an issuer appears twice; list each issuer once")
 		}
-		all[e.Issuer] = oauth.NewAssertions(s, e, client, log)
+		a := oauth.NewAssertions(s, e, client, log)
+		if other, taken := issuers[a.Name()]; taken && other != e.Issuer {
+			return nil, fmt.Errorf("access: enterprise: the users of %s and of %s would be the same principals, %s:SUBJECT; give one of the two a name of its own", other, e.Issuer, a.Name())
+		}
+		issuers[a.Name()], all[e.Issuer] = e.Issuer, a
 	}
 	return all, nil
 }

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -42,6 +43,7 @@ type site struct {
 	store  *sessiontest.Counting
 	config broker.Config
 	log    *commontest.Lines
+	peer   string // the address of requests; "" for one on loopback
 }
 
 func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
@@ -107,6 +109,7 @@ func (s *site) do(method, target string, f url.Values, header http.Header) *repl
 		body = strings.NewReader(f.Encode())
 	}
 	r := httptest.NewRequestWithContext(s.t.Context(), method, target, body)
+	r.RemoteAddr = cmp.Or(s.peer, "127.0.0.1:50000")
 	if strings.HasPrefix(target, "/") {
 		r.Host = strings.SplitN(s.config.PublicURL, "//", 2)[1]
 	}

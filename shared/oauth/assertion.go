@@ -40,6 +40,9 @@ func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logg
 	return &Assertions{v, s}
 }
 
+// Name is what the principals of the issuer's users begin with.
+func (a *Assertions) Name() string { return a.settings.Name }
+
 // Verify returns the claims of an assertion. It checks the signature, the times and the
 // type. The caller checks for whom and for what the assertion was issued.
 //

@@ -24,7 +24,7 @@ func access(s *wiring.Settings) error {
 	case mode == "" || mode == accessKeys:
 		return nil
 	case mode == accessOAuth:
-		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvIssuer), os.Getenv(EnvClientSecret))
+		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvIssuer), os.Getenv(EnvClientSecret), os.Getenv(EnvLocalOnly) == "on")
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}

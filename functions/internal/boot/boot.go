@@ -61,6 +61,10 @@ const (
 	// path, of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS.
 	EnvLocal = "DORMOUSE_LOCAL"
 
+	// EnvLocalOnly is "on" under the emulator of one machine whose endpoints listen on
+	// loopback only. Then users may sign in with any name.
+	EnvLocalOnly = "DORMOUSE_LOCAL_ONLY"
+
 	// EnvLocalSince is the time, as RFC 3339, at which the emulator of one machine began.
 	// When an emulator ends, its boxes end too, so boxes that started earlier are gone.
 	EnvLocalSince = "DORMOUSE_LOCAL_SINCE"
