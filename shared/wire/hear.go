@@ -1,0 +1,212 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Hear reads a line that a server wrote, and calls each for every message in it and for
+// everything else. raw is the part of the line; err says why it is no message. If the id
+// of such a part can be read, m has it.
+//
+// Hear takes a message whose form is odd if it can mean only one thing, and returns it in
+// the right form. Around a message may stand text, a byte order mark, NUL bytes and colour
+// codes. A line may have several messages, alone or in a batch. These members are odd:
+//
+//   - "error": null beside a result, and "result": null beside an error
+//   - "params": null, and "method": null in a response
+//   - "id": null in a notification
+//   - "jsonrpc" is missing, or is the number 2
+//
+// Programs log JSON, too. So a message without a version, or behind text, counts as a
+// request or notification only if a server of MCP sends its method.
+func Hear(line []byte, each func(m Message, raw []byte, err error)) {
+	line = trim(line)
+	if len(line) == 0 {
+		return
+	}
+	if m, err := Parse(line); err == nil {
+		if bytes.IndexByte(line, '\r') >= 0 {
+			m, err = Parse(Compact(line)) // a CR would end the line for some readers
+		}
+		each(m, line, err)
+		return
+	}
+	line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	if bytes.ContainsAny(line, "\x00\x1b") { // JSON never has these
+		line = bytes.ReplaceAll(colours.ReplaceAll(line, nil), []byte{0}, nil)
+	}
+	for behind := false; len(line) > 0; {
+		i := begin(line)
+		if text := bytes.Trim(line[:i], blank); len(text) > 0 {
+			_, err := Parse(text)
+			each(Message{}, text, err)
+			behind = true
+		}
+		if line = line[i:]; len(line) == 0 {
+			return
+		}
+		end := valueEnd(line)
+		if end < 0 {
+			each(Message{}, line, check(line))
+			return
+		}
+		hearValue(line[:end:end], behind, each)
+		line = line[end:]
+	}
+}
+
+// colours are the escape sequences of terminals.
+var colours = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])`)
+
+// begin returns the index at which an object begins, or a batch that is the whole line. It
+// returns the length of the line if there is none.
+func begin(line []byte) int {
+	if i := len(line) - len(bytes.TrimLeft(line, blank)); i < len(line) && line[i] == '[' && i+valueEnd(line[i:]) == len(line) {
+		return i
+	}
+	for i, c := range line {
+		if c != '{' {
+			continue
+		}
+		if next := skipSpace(line, i+1); next < len(line) && line[next] == '"' {
+			return i
+		}
+	}
+	return len(line)
+}
+
+// blank has the characters that say nothing: a byte order mark and space.
+const blank = "\uFEFF \t\r\n"
+
+// valueEnd returns the index after the JSON value at the start of raw, or -1.
+func valueEnd(raw []byte) int {
+	c := checker{raw: raw}
+	for {
+		if !c.value() {
+			return -1
+		}
+		for c.closes() {
+		}
+		if c.depth == 0 {
+			return c.pos
+		}
+		if !c.take(',') || !c.inArray() && !c.key() {
+			return -1
+		}
+	}
+}
+
+// hearValue reads an object, or each element of an array.
+func hearValue(raw []byte, behind bool, each func(m Message, raw []byte, err error)) {
+	if raw[0] == '[' {
+		Elements(raw, func(element json.RawMessage) bool {
+			m, err := parseOdd(element, behind)
+			each(m, element, err)
+			return true
+		})
+		return
+	}
+	m, err := parseOdd(raw, behind)
+	each(m, raw, err)
+}
+
+// parseOdd reads one message whose form may be odd. behind says that text stands before it.
+func parseOdd(raw []byte, behind bool) (Message, error) {
+	m, err := parse(raw)
+	if err == nil && !behind {
+		return m.renewed()
+	}
+	if raw[0] != '{' {
+		return m, err
+	}
+	t, wrong := split(raw)
+	if wrong != nil {
+		return m, err
+	}
+	doubtful := t.straighten() || behind
+	straight, wrong := t.message()
+	if wrong == nil {
+		wrong = straight.checkParams()
+	}
+	switch {
+	case wrong != nil && err == nil:
+		return m, wrong
+	case wrong != nil:
+		return m, err
+	case doubtful && straight.Kind != Response && !sentByServers(straight.Method):
+		return Message{}, invalid("%q is no method that a server of MCP calls", straight.Method)
+	}
+	return straight.renewed()
+}
+
+// renewed returns the message with Raw in the right form, on one line.
+func (m Message) renewed() (Message, error) {
+	m.Raw = m.Line()
+	return Parse(m.Raw)
+}
+
+// straighten gives odd members the form that they must have. doubtful says that the
+// message does not name its version.
+func (t *parts) straighten() (doubtful bool) {
+	null := func(token json.RawMessage) bool { return string(token) == "null" }
+	if null(t.params) {
+		t.params = nil
+	}
+	if null(t.method) {
+		t.method = nil
+	}
+	switch {
+	case null(t.fault) && t.result != nil:
+		t.fault = nil
+	case null(t.result) && t.fault != nil:
+		t.result = nil
+	}
+	if method, ok := String(t.method); ok && null(t.id) && strings.HasPrefix(method, "notifications/") {
+		t.id = nil
+	}
+	doubtful = t.version == nil
+	if n, ok := Integer(t.version); doubtful || ok && n == 2 {
+		t.version = json.RawMessage(`"2.0"`)
+	}
+	return doubtful
+}
+
+// sentByServers reports whether a server of MCP sends requests or notifications with this
+// method.
+func sentByServers(method string) bool {
+	switch method {
+	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList, NotifyCancelled, NotifyProgress, NotifyMessage,
+		NotifyToolsChanged, NotifyPromptsChanged, NotifyResourcesChanged, NotifyResourceUpdated,
+		NotifyElicitationComplete, NotifyTaskStatus, NotifyTasks, NotifyAcknowledged:
+		return true
+	default:
+		return false
+	}
+}
+
+// maxExact is the largest number up to which every reader of JSON counts exactly.
+const maxExact = 1 << 53
+
+// Integer returns the value of a token that stands for a whole number: 5, 5.0, 5e0 or "5".
+// Some servers write an id or a progress token in another form than they got it.
+func Integer(token json.RawMessage) (n int64, ok bool) {
+	text := string(token)
+	if s, isString := String(token); isString {
+		text = s
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, true
+	}
+	if len(text) > 32 || strings.Trim(text, "0123456789.eE+-") != "" {
+		return 0, false // the others that ParseFloat reads
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f != float64(int64(f)) || f > maxExact || f < -maxExact {
+		return 0, false
+	}
+	return int64(f), true
+}
