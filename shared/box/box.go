@@ -35,7 +35,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return &Box{
 		boxCore: boxCore{
 			saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: s.redacted(),
-			grace: proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
+			grace: proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second},
 			draw:  numbers(s.Scope),
 			spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
 			used:  time.Now(), era: s.Era,
@@ -117,6 +117,9 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		case wire.Response:
 			b.counts.Unknown++
 		}
+	}
+	if p != nil {
+		p.clock.over()
 	}
 }
 
@@ -280,7 +283,7 @@ func (b *Box) Counts() Counts {
 // Close stops all processes. It returns when they and everything in their groups are
 // gone, the sink has taken their last events, and the workspaces are saved. Apart from
 // the sink and the saves it takes no longer than within and the slowest process, which
-// gets about six seconds.
+// gets about seven seconds.
 //
 // Requests in flight get the time within to end. Those that are left end with an error of
 // phase box_unavailable, and so do later requests, at once. When ctx ends first, Close

@@ -56,6 +56,8 @@ type clockSide interface {
 	closed(q *question)
 	// quiet is called when neither side waits for the other any more.
 	quiet()
+	// over is called when a request that the process knew is over.
+	over()
 }
 
 // conversation is the state that lets clients talk with one process: it knows the owner
@@ -264,8 +266,8 @@ func (c *conversation) response(m wire.Message) bool {
 
 // request finds the request in flight that the process knows by this id.
 func (c *conversation) request(id json.RawMessage) *request {
-	n, err := strconv.ParseInt(string(id), 10, 64)
-	if err != nil {
+	n, ok := wire.Integer(id)
+	if !ok {
 		return nil
 	}
 	r := c.requests[n]
@@ -329,14 +331,12 @@ func (c *conversation) notification(m wire.Message) bool {
 	return true
 }
 
+// progress passes the progress of a request in flight. A client that did not ask for
+// progress must not get any, and it must not get a token that it does not know.
 func (c *conversation) progress(m wire.Message) bool {
-	n, err := strconv.ParseInt(string(wire.Lookup(m.Params, wire.MetaProgressToken)), 10, 64)
-	if err != nil || n < 1 {
-		if c.shared {
-			return false // it belongs to one session, but the box cannot tell which
-		}
-		c.clients.event(nil, m.Line(), false) // no token of ours
-		return true
+	n, ok := wire.Integer(wire.Lookup(m.Params, wire.MetaProgressToken))
+	if !ok {
+		return false
 	}
 	r := c.requests[n]
 	if r == nil || r.passed == nil || r.token == nil {
@@ -410,8 +410,7 @@ func (c *conversation) endAll(f *fault) {
 	for _, r := range c.inOrder() {
 		c.end(r, f.unanswered(r))
 	}
-	clear(c.questions)
-	clear(c.asked)
+	c.forgetQuestions()
 }
 
 // leave ends the open requests of a departing session with f, and the questions to its
@@ -431,6 +430,12 @@ func (c *conversation) leave(s *session, f *fault) {
 	}
 }
 
+// forgetQuestions forgets all questions, because the process that asked them has ended.
+func (c *conversation) forgetQuestions() {
+	clear(c.questions)
+	clear(c.asked)
+}
+
 // drop forgets a request, and tells the client nothing.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
@@ -448,6 +453,9 @@ func (c *conversation) drop(r *request) {
 		}
 	}
 	c.noteIdle()
+	if r.passed != nil {
+		c.clock.over()
+	}
 }
 
 // forget closes a question.

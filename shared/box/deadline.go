@@ -10,6 +10,7 @@ type deadlines struct {
 	idle *time.Timer
 	used time.Time // when the process last had something to do
 
+	pulse
 	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
 	grace *time.Timer // the time for its last calls
 }
@@ -45,12 +46,17 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // not JSON. Some servers print an answer, perhaps cut short, before they send it.
 const repair = time.Second
 
-// doubt waits for repair. If the request is still open then, it calls give.
-func (d *deadlines) doubt(r *request, give func()) {
+// soon calls give. If wait is true, it first waits for repair, and calls give only if the
+// request is still open.
+func (d *deadlines) soon(wait bool, open func() bool, give func()) {
+	if !wait {
+		give()
+		return
+	}
 	time.AfterFunc(repair, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
-		if d.p.conv.requests[r.number] == r {
+		if open() {
 			give()
 		}
 	})
@@ -121,6 +127,7 @@ func (d *deadlines) stop() {
 	if d.grace != nil {
 		d.grace.Stop()
 	}
+	d.certain()
 }
 
 // drain limits the time that a process has for its calls before it is stopped.

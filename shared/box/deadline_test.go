@@ -415,7 +415,7 @@ func TestNoiseEndsNoCallButIsInTheErrorOfItsDeadline(t *testing.T) {
 		call := d.call("1", "slow", "{}")
 		synctest.Wait()
 		for _, line := range []string{
-			"50 %", `{"progress": 1,}`, `"id": 2,`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{`, `got {"jsonrpc":"2.0","id":2,"result":{}}`, `{'jsonrpc': '2.0', 'id': 2, 'result': {}}`,
+			"50 %", `{"progress": 1,}`, `"id": 2,`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{`, `got {"jsonrpc":"2.0","id":2,"method":"tools/call"}`, `{'jsonrpc': '2.0', 'id': 2, 'result': {}}`,
 		} {
 			d.hears(line)
 		}

@@ -79,7 +79,7 @@ func (f *fake) serve() {
 	case "deaf to sigterm":
 		signal.Ignore(syscall.SIGTERM)
 	case "noisy":
-		write("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":1,\"result\":{}}\n")
+		write("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":99,\"result\":{}}\n")
 	}
 	for {
 		line, err := f.in.ReadBytes('\n')

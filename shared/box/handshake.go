@@ -1,10 +1,8 @@
 package box
 
 import (
-	"cmp"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -59,8 +57,8 @@ func speaks(a *audience) (isStateless bool, p probe) {
 // start sends the first message to a process that was just started.
 func (h *handshake) start() {
 	p := h.p
-	p.own[p.first] = h.greeted
 	method := p.proto.hello(p.first)
+	p.own[p.first] = &ownRequest{method: method, take: h.greeted, broken: h.unreadable}
 	limit := p.box.server.StartupTimeout
 	within := limit - time.Since(h.begun)
 	if h.probe == probing {
@@ -78,13 +76,8 @@ func (h *handshake) start() {
 			return
 		}
 		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec); it runs", method, limit)
-		stderr, stdout := p.output.tails()
-		f.words = cmp.Or(proc.LastWords(stderr), marked(proc.LastWords(stdout)))
-		if f.words == "" {
-			f.message += ", and has said nothing"
-		} else {
-			f.message += ", and has said"
-		}
+		f.words = p.output.words(written{})
+		f.message += p.output.besides(f.words)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "startup_timeout_sec"
 		p.fail(f)
 	})
@@ -122,6 +115,15 @@ func (h *handshake) greeted(m wire.Message) {
 	h.done(g.version)
 }
 
+// unreadable takes an answer to the first message that cannot be read.
+func (h *handshake) unreadable(f *fault) {
+	if h.stateless && (h.probe == probing || h.refused != nil) {
+		h.probed(probeRefused) // a server that does not know the method may answer anything
+		return
+	}
+	h.p.fail(f)
+}
+
 // insisted sends initialize to a process that does not answer server/discover. Some
 // servers skip unknown methods; others have yet to read their first message. The first
 // result decides which protocol the process speaks (MCP 2026-07-28, stdio).
@@ -134,7 +136,7 @@ func (h *handshake) insisted() {
 	}
 	second := p.conv.own()
 	s := &sessionful{p: p}
-	p.own[second] = func(m wire.Message) {
+	p.own[second] = &ownRequest{method: wire.MethodInitialize, take: func(m wire.Message) {
 		// After an error for initialize, wait for the answer to server/discover, which
 		// says more.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
@@ -143,7 +145,7 @@ func (h *handshake) insisted() {
 		s.introduced(m.Result)
 		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, bridge.LegacyOnly
 		h.done(s.version)
-	}
+	}}
 	s.hello(second)
 }
 
@@ -174,18 +176,10 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
-	p.followed, p.replaced = true, why
-	next := newProcess(p.group)
-	successor := newHandshake(next, isStateless, probeNone)
+	p.replaced = why
+	successor := newHandshake(newProcess(p.group), isStateless, probeNone)
 	successor.refused = p.fill(f)
-	p.group.begin(successor, p)
-	empty := next.conv
-	next.converse(p.conv)
-	next.held = p.held
-	p.converse(empty)
-	p.held = heldLines{}
-	p.to(gone) // its later output belongs to no request
-	p.stop(nil)
+	p.handOver(successor)
 	return successor
 }
 

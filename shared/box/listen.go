@@ -1,23 +1,26 @@
 package box
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"strconv"
+	"io"
+	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // listener takes the stdout of a process.
-type listener struct{ p *process }
+type listener struct {
+	p      *process
+	spread spread // the message of several lines that is being written
+}
 
 // listen reads the lines of the process until its stdout is closed, no faster than the
 // sink takes them.
-func (l listener) listen() {
+func (l *listener) listen() {
 	p := l.p
-	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
+	lines := proc.NewLineReader(&counted{p.child.Stdout(), &p.output.bytes}, maxLine)
 	for {
 		line, err := lines.Next()
 		var long *proc.TooLong
@@ -33,104 +36,147 @@ func (l listener) listen() {
 	}
 }
 
+// counted counts the bytes that are read.
+type counted struct {
+	from  io.Reader
+	bytes *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
 // hear takes one line of output.
-func (l listener) hear(line []byte) {
-	p := l.p
-	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
-	if len(line) == 0 {
-		return
-	}
-	for _, raw := range unpack(line) {
-		m, err := wire.Parse(raw)
-		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
-			m, err = wire.Parse(wire.Compact(raw)) // a CR would end the line for some readers
-		}
-		kept := err != nil && wire.Lookup(raw, "jsonrpc") == nil
-		if kept {
-			p.output.keep(raw)
-		}
+func (l *listener) hear(line []byte) {
+	l.spread.add(line)
+	wire.Hear(line, l.part)
+	if id, whole := l.spread.answers(); whole {
+		p := l.p
 		p.box.mu.Lock()
-		if kept {
-			p.output.wrote.kept++
+		defer p.box.mu.Unlock()
+		if p.state != gone {
+			l.unreadable(id, l.spread.text, "it has several lines, and every message must be on one", true)
 		}
-		switch {
-		case p.state == gone:
-		case err != nil:
-			l.garbled(m.ID, raw, err)
-		default:
-			l.heard(m)
-		}
-		p.box.mu.Unlock()
 	}
 }
 
-// unpack splits a batch into its messages, because most versions of the protocol have no
-// batches. It drops an element that is no message and keeps the others.
-func unpack(line []byte) []json.RawMessage {
-	if line[0] == '[' {
-		var batch []json.RawMessage
-		if json.Unmarshal(line, &batch) == nil {
-			return batch
-		}
+// part takes a part of a line: a message, or what is none.
+func (l *listener) part(m wire.Message, raw []byte, err error) {
+	p := l.p
+	kept := err != nil && !l.spread.ours && wire.Lookup(raw, "jsonrpc") == nil
+	if kept {
+		p.output.keep(raw)
 	}
-	return []json.RawMessage{line}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if kept {
+		p.output.wrote.kept++
+	}
+	switch {
+	case p.state == gone:
+	case err != nil:
+		l.garbled(m.ID, raw, plainly(err), kept)
+	default:
+		l.heard(m, raw)
+	}
 }
 
-func (l listener) heard(m wire.Message) {
+func (l *listener) heard(m wire.Message, raw []byte) {
 	p := l.p
 	p.output.spoke = true
 	switch m.Kind {
 	case wire.Response:
-		l.answered(m)
+		p.clock.alive()
+		l.answered(m, raw)
 	case wire.Request:
 		if m.Method == wire.MethodPing {
 			p.write(wire.ResultResponse(m.ID, nil))
-		} else if refused := p.conv.ask(m); refused != nil {
+			return
+		}
+		p.clock.alive()
+		if refused := p.conv.ask(m); refused != nil {
 			p.write(wire.ErrorResponse(m.ID, refused))
 		}
 	case wire.Notification:
-		if m, ok := p.proto.notification(m); ok && !p.conv.notification(m) {
+		m, ok := p.proto.notification(m)
+		switch {
+		case ok && !p.conv.notification(m):
 			p.box.counts.Late++
+		case ok && m.Method == wire.NotifyProgress:
+			p.clock.alive()
 		}
 	}
 }
 
 // answered takes a response of the process to a request of the box or of a client.
-func (l listener) answered(m wire.Message) {
+func (l *listener) answered(m wire.Message, raw []byte) {
 	p := l.p
-	if n, err := strconv.ParseInt(string(m.ID), 10, 64); err == nil {
-		if use, ours := p.own[n]; ours {
-			delete(p.own, n)
-			if use != nil {
-				use(m)
-			}
-			return
+	if n, own, ours := p.ownRequest(m.ID); ours {
+		delete(p.own, n)
+		p.noted = false
+		if own.take != nil {
+			own.take(m)
 		}
+		return
 	}
 	if r := p.conv.request(m.ID); r != nil {
+		p.noted = false
 		p.proto.response(r, m)
-	} else {
-		p.box.counts.Late++
+		return
+	}
+	p.box.counts.Late++
+	if m.ID == nil {
+		l.unnamed(m, raw)
 	}
 }
 
-// garbled takes a line that is no message. It counts the line as noise. The line may be a
-// broken response, whose request would otherwise wait until its deadline. garbled ends
-// that request at once if the line is JSON, and soon if it is not.
-func (l listener) garbled(id, raw json.RawMessage, err error) {
+// unnamed takes an error without an id. Servers send one if they could not read a
+// message, and some for a notification that they do not know. It ends the request that
+// waits, if there is only one and the error is not about a notification.
+func (l *listener) unnamed(m wire.Message, raw []byte) {
+	p := l.p
+	const why = "its error has no id"
+	code, _ := wire.Integer(wire.Lookup(m.Error, "code"))
+	about := wire.Code(code)
+	aside := about == wire.CodeMethodNotFound || p.noted && about != wire.CodeParse
+	p.noted = false
+	if aside || !l.unreadable(p.onlyRequest(), raw, why, false) {
+		l.noise(raw, why, false)
+	}
+}
+
+// garbled takes a part of a line that is no message. It may be a broken response, whose
+// request would otherwise wait until its deadline. garbled ends that request at once if
+// the part is JSON, and soon if it is not.
+func (l *listener) garbled(id json.RawMessage, raw []byte, why string, kept bool) {
+	l.noise(raw, why, kept)
+	switch isJSON := wire.Valid(raw); {
+	case wire.Lookup(raw, "method") != nil:
+	case id != nil:
+		l.unreadable(id, raw, why, false)
+	case isJSON && wire.Lookup(raw, "jsonrpc") != nil && answers(raw):
+		l.unreadable(l.p.onlyRequest(), raw, why, false)
+	case answers(raw):
+		l.unreadable(wire.Lookup(raw, "id"), raw, why, !isJSON)
+	}
+}
+
+// noise counts what is no message, and notes why it is none. kept says that the log has
+// the line itself.
+func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++
 	p.box.counts.Noise++
-	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.audience.id, "bytes", len(raw))
-	if wire.Lookup(raw, "method") != nil {
+	if kept || l.spread.ours {
 		return
 	}
-	if r := p.conv.request(id); r != nil {
-		l.unreadable(r, plainly(err))
-	} else if r := p.conv.request(wire.Lookup(raw, "id")); r != nil && r.broken == "" && answers(raw) {
-		r.broken = plainly(err)
-		p.clock.doubt(r, func() { l.unreadable(r, r.broken) })
+	what := "a message"
+	if method, ok := wire.String(wire.Lookup(raw, "method")); ok {
+		what = p.box.hide.Text(method[:min(len(method), maxClientName)])
 	}
+	p.output.log.Note("stdout: %s of %d bytes was dropped: %s", what, len(raw), p.box.hide.Text(why))
 }
 
 // plainly returns what is wrong with a message, without a JSON-RPC error code.
@@ -142,30 +188,65 @@ func plainly(err error) string {
 	return err.Error()
 }
 
-// answers reports whether a line that is not JSON begins as a response does.
+// answers reports whether JSON, or what begins as JSON, begins as a response does.
 func answers(raw json.RawMessage) bool {
 	return wire.Lookup(raw, "result") != nil || wire.Lookup(raw, "error") != nil
 }
 
-// unreadable ends a request whose answer cannot be read.
-func (l listener) unreadable(r *request, why string) {
+// unreadable ends the request with this id, because its answer cannot be read. If the
+// right answer may still come, unreadable waits for it a moment. It returns false if no
+// request waits under this id.
+func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait bool) bool {
 	p := l.p
-	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(why))
-	p.conv.end(r, p.fill(f).response(r.id))
+	const text = "answered %s with something that is no JSON-RPC response: %s"
+	why = p.box.hide.Text(why)
+	said := marked(p.output.quote(raw))
+	if n, own, ours := p.ownRequest(id); ours {
+		f := p.box.server.fault(PhaseMCPInit, text, own.method, why)
+		f.words = said
+		p.clock.soon(wait, func() bool { return p.own[n] == own }, func() {
+			delete(p.own, n)
+			own.fail(f)
+		})
+		return true
+	}
+	r := p.conv.request(id)
+	if r == nil {
+		return false
+	}
+	if r.broken && wait {
+		return true // it ends soon
+	}
+	r.broken = true
+	p.clock.soon(wait, func() bool { return p.conv.requests[r.number] == r }, func() {
+		f := p.box.server.fault(PhaseToolCall, text, r.method, why)
+		f.words = said
+		p.conv.end(r, p.fill(f).response(r.id))
+	})
+	return true
 }
 
 // overlong takes a line over the limit. The reader has dropped the line; overlong ends the
 // request that the line answered.
-func (l listener) overlong(long *proc.TooLong) {
+func (l *listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
 	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.audience.id, "bytes", long.Bytes, "limit", maxLine)
 	id, ok := long.Answers()
-	if r := p.conv.request(id); ok && r != nil {
-		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.Bytes, maxLine)
+	if !ok {
+		return
+	}
+	fault := func(phase Phase, method string) *fault {
+		f := p.box.server.fault(phase, "answered %s with %d bytes, over the limit of %d", method, long.Bytes, maxLine)
 		f.data.Limit = maxLine
-		p.conv.end(r, p.fill(f).response(r.id))
+		return f
+	}
+	if n, own, ours := p.ownRequest(id); ours {
+		delete(p.own, n)
+		own.fail(fault(PhaseMCPInit, own.method))
+	} else if r := p.conv.request(id); r != nil {
+		p.conv.end(r, p.fill(fault(PhaseToolCall, r.method)).response(r.id))
 	}
 }

@@ -1,9 +1,12 @@
 package box
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
@@ -16,16 +19,36 @@ type output struct {
 	log    *proc.Log // the full log, nil for none
 	stderr proc.Tail
 	stdout proc.Tail // what was no message
-	wrote  noise
-	spoke  bool     // it has sent a message
-	lacks  string   // the message that a script does not exist, "" for none
-	unrun  []string // packages whose install scripts were not run
+	wrote  written
+	bytes  atomic.Int64 // of stdout
+	spoke  bool         // it has sent a message
+	lacks  string       // the message that a script does not exist, "" for none
+	unrun  []string     // packages whose install scripts were not run
 }
 
-// noise counts the lines of stdout that were no messages.
-type noise struct {
-	lines int64
-	kept  int64 // how many of lines output keeps; the others may be parts of messages
+// written says how much a process has written at some time.
+type written struct {
+	lines  int64 // of stdout that were no messages
+	kept   int64 // how many of lines output keeps; the others may be parts of messages
+	stderr int64 // bytes
+	stdout int64 // bytes of the lines that are kept
+}
+
+// now returns how much the process has written by now.
+func (o *output) now() written {
+	w := o.wrote
+	w.stderr, w.stdout = o.stderr.Total(), o.stdout.Total()
+	return w
+}
+
+// lately returns how much the process had written before its last second.
+func (o *output) lately() written {
+	return written{stderr: o.stderr.Lately(), stdout: o.stdout.Lately()}
+}
+
+// words returns what the process has said last since then.
+func (o *output) words(since written) string {
+	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }
 
 // keep keeps a line of stdout that was no message, because it may explain why the
@@ -38,18 +61,52 @@ func (o *output) keep(line []byte) {
 	_, _ = o.stdout.Write(append(slices.Clone(line), '\n')) // never fails
 }
 
+// maxQuote is how many bytes of a line an error has.
+const maxQuote = 200
+
+// quote returns the beginning of a line, without secrets.
+func (o *output) quote(line []byte) string {
+	said := strings.ToValidUTF8(string(line[:min(len(line), maxQuote)]), "")
+	if said = o.hide.Text(said); len(line) > maxQuote {
+		said = o.hide.End(said) + "…"
+	}
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, said)
+}
+
 // tails returns the ends of stderr and stdout, without secrets.
 func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
+
+// besides returns what a process has done instead of an answer, behind "it runs". words are
+// its last words.
+func (o *output) besides(words string) string {
+	switch {
+	case words != "":
+		return ", and has said"
+	case o.spoke:
+		return ", and has sent other messages"
+	case o.wrote.lines > 0:
+		return ", and has written to stdout what is no MCP message"
+	case o.bytes.Load() > 0:
+		return ", and has written to stdout a line without its end"
+	default:
+		return ", and has said nothing"
+	}
+}
 
 // starved reports whether a process that ended by itself seems to have run out of memory.
 // killed says that the kernel has killed some process for lack of memory since this one
 // started.
-func (o *output) starved(e proc.Exit, killed bool) bool {
+func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false
 	}
-	said, _ := o.stderr.Text()
-	also, _ := o.stdout.Text()
+	said, _ := o.stderr.Text(since.stderr)
+	also, _ := o.stdout.Text(since.stdout)
 	said = strings.ToLower(said + "\n" + also)
 	return killed && e.Signal == "SIGKILL" || slices.ContainsFunc([]string{
 		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",

@@ -35,9 +35,10 @@ type process struct {
 	greeted bool // it has been ready
 	ending
 
-	first int64                        // the number of the first message
-	own   map[int64]func(wire.Message) // takes the answer to the box's own request, nil to ignore it
-	held  heldLines                    // messages that wait until it is ready
+	first int64                 // the number of the first message
+	own   map[int64]*ownRequest // the box's own requests that it has not answered
+	noted bool                  // it got a notification, and has answered no request since
+	held  heldLines             // messages that wait until it is ready, or has shown that it works
 
 	child child // nil before it runs
 	queue *proc.Queue
@@ -49,13 +50,15 @@ type ending struct {
 	left     bool   // it exited, or closed a pipe, before its end was asked for
 	failed   *fault // why its requests end; nil if its exit says why
 	followed bool   // another process waits for its room
-	replaced string // why one in the other protocol takes its place; "" if none does
+	replaced string // why another process takes its place; "" if none does
+
+	since *written // what it had written before what may say why it ended; nil until it has ended
 }
 
 func newProcess(g *group) *process {
 	c, of := g.box, &g.audience
 	p := &process{
-		box: c, audience: of, group: g, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
+		box: c, audience: of, group: g, own: map[int64]*ownRequest{}, queue: proc.NewQueue(maxQueue),
 		halt: make(chan struct{}), over: make(chan struct{}), keeping: keeping{box: c, audience: of},
 	}
 	p.clock = deadlines{box: c, p: p}
@@ -86,15 +89,16 @@ func (p *process) excuse(r *request, f *fault) {
 		return
 	}
 	if now.kept > r.before.kept {
-		_, stdout := p.output.tails()
-		f.words = marked(proc.LastWords(stdout))
+		f.words = marked(proc.LastWords(p.output.stdout.Since(r.before.stdout, p.output.hide)))
 	}
 	f.after = ". It wrote to stdout what is no MCP message: every line there must be one message of JSON"
 }
 
-// expire ends a request with f, and tells the process to stop working on it.
+// expire ends a request with f, and tells the process to stop working on it. The process
+// then has to show that it works.
 func (p *process) expire(r *request, reason string, f *fault) {
 	p.conv.tellCancelled(r, reason)
+	p.clock.doubt()
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 
@@ -124,6 +128,22 @@ func (p *process) stop(f *fault) {
 	}
 }
 
+// handOver stops the process, and gives its conversation and the messages that wait to the
+// process of a handshake. No request of the conversation may be known to the process.
+func (p *process) handOver(h *handshake) {
+	next := h.p
+	p.followed = true
+	p.group.begin(h, p)
+	empty := next.conv
+	p.conv.forgetQuestions()
+	next.converse(p.conv)
+	next.held = p.held
+	p.converse(empty)
+	p.held = heldLines{}
+	p.to(gone) // its later output belongs to no request
+	p.stop(nil)
+}
+
 // endRequests ends all open requests, once. It counts a failed start before the clients
 // get the error, so that a client that tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
@@ -136,6 +156,24 @@ func (p *process) endRequests(f *fault) {
 	}
 	p.held = heldLines{}
 	p.conv.endAll(f)
+}
+
+// reason returns what the process had written before anything that may say why it ended.
+// That is what it wrote since it got the oldest of its open requests. If it has none, it is
+// what it wrote in its last second.
+func (p *process) reason() written {
+	if p.since != nil {
+		return *p.since
+	}
+	var w written
+	if e := p.conv.passed.Front(); p.greeted && e != nil {
+		r, _ := e.Value.(*request)
+		w = r.before
+	} else if p.greeted {
+		w = p.output.lately()
+	}
+	p.since = &w
+	return w
 }
 
 // asked reports whether the process is ending because the box told it to.
@@ -176,16 +214,17 @@ func (p *process) deaf() *fault {
 // the number of the request in it, or 0. It returns false if the line does not fit into
 // the queue.
 func (p *process) send(number int64, line []byte) bool {
-	if !p.greeted {
+	r := p.conv.requests[number]
+	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
 		return p.held.add(number, line)
 	}
-	r := p.conv.requests[number]
+	p.noted = p.noted || number == 0
 	if line = p.proto.outgoing(r, line); line == nil {
 		return true
 	}
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
-		r.before = p.output.wrote
+		r.before = p.output.now()
 		p.conv.known(r)
 		p.clock.limit(r)
 	}
@@ -200,11 +239,56 @@ func (p *process) withdraw(r *request, line []byte) {
 	}
 }
 
+// ownRequest is a request of the box itself.
+type ownRequest struct {
+	method string
+	take   func(wire.Message) // takes the response, nil to ignore it
+	broken func(*fault)       // takes the fault of a response that cannot be read; nil for take
+}
+
+// fail ends a request whose response cannot be read.
+func (o *ownRequest) fail(f *fault) {
+	switch {
+	case o.broken != nil:
+		o.broken(f)
+	case o.take != nil:
+		m, _ := wire.Parse(f.response(json.RawMessage("0"))) // it is a message
+		o.take(m)
+	}
+}
+
 // ask sends a request of the box itself. answer takes the response, and may be nil.
 func (p *process) ask(method string, params json.RawMessage, answer func(wire.Message)) {
 	n := p.conv.own()
-	p.own[n] = answer
+	p.own[n] = &ownRequest{method: method, take: answer}
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
+}
+
+// ownRequest finds the request of the box that the process knows by this id.
+func (p *process) ownRequest(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
+	if n, ok = wire.Integer(id); ok {
+		o, ok = p.own[n]
+	}
+	return n, o, ok
+}
+
+// onlyRequest returns the id of the only request that the process has not answered, nil if
+// there is none or several.
+func (p *process) onlyRequest() json.RawMessage {
+	var waiting []int64
+	for n, own := range p.own {
+		if own.method != wire.MethodListen { // which stays open
+			waiting = append(waiting, n)
+		}
+	}
+	for e := p.conv.passed.Front(); e != nil; e = e.Next() {
+		r, _ := e.Value.(*request)
+		waiting = append(waiting, r.sent)
+	}
+	if len(waiting) != 1 {
+		return nil
+	}
+	return strconv.AppendInt(nil, waiting[0], 10)
 }
 
 // write queues a line for the process without waiting for it to be ready. It returns

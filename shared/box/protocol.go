@@ -34,6 +34,9 @@ type protocol interface {
 	// withdraw has the process stop working on a request. It returns false if the caller
 	// is to send the client's own cancellation instead.
 	withdraw(r *request) bool
+	// prove asks the process for something that every server answers. It returns false if
+	// there is nothing of that kind.
+	prove() bool
 	// response takes the response to a request in flight.
 	response(r *request, m wire.Message)
 	// notification translates a notification of the process for clients. It returns

@@ -1,13 +1,11 @@
 package box
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -100,13 +98,18 @@ func (p *process) obituary() *fault {
 	if exited && !isClosed(p.child.Abandoned()) {
 		how = e.String() // else our own signal ended it
 	}
-	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled())
+	since := p.reason()
+	words := p.output.words(since)
+	if words == "" && p.output.now() != (written{}) && p.greeted {
+		how += " without a word"
+	}
+	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled(), since)
 	if starved {
 		how += ", it seems for want of memory"
 	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
 	f.data.OutOfMemory = starved
-	f.words = cmp.Or(proc.LastWords(f.data.Stderr), marked(proc.LastWords(f.data.Stdout)))
+	f.words = words
 	if !p.greeted {
 		f.after = scriptsNotRun(p.output.unrun)
 		if f.data.NoiseLines > 0 {

@@ -29,8 +29,8 @@ type request struct {
 	due    time.Time     // when timer fires
 	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
-	before noise         // the noise of its process, at the time the process got the request
-	broken string        // why the process's answer cannot be read, "" if there is no such answer
+	before written       // what its process had written when it got the request
+	broken bool          // the process has answered with what cannot be read
 
 	modern  bool   // a modern client sent it, so its form is that of 2026-07-28
 	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again

@@ -83,7 +83,7 @@ func (r *processRun) accompany() {
 	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
 	begin(r.speak)
 	begin(func() {
-		listener{p}.listen()
+		(&listener{p: p}).listen()
 		r.leave()
 	})
 	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })

@@ -58,6 +58,7 @@ func (s *sessionful) introduced(result json.RawMessage) {
 func (s *sessionful) initialized(*session) json.RawMessage { return s.result }
 
 func (s *sessionful) begin() {
+	s.p.noted = true
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))
 	if level := s.p.audience.level(); level != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": level})
@@ -93,6 +94,20 @@ func (s *sessionful) outgoing(r *request, line []byte) []byte {
 }
 
 func (s *sessionful) withdraw(r *request) bool { return s.tasks != nil && s.tasks.cancel(r) }
+
+// prove asks for a list besides the ping, because some servers answer no ping.
+func (s *sessionful) prove() bool {
+	for _, list := range []struct{ capability, method string }{
+		{"tools", wire.MethodToolsList}, {"prompts", wire.MethodPromptsList}, {"resources", wire.MethodResourcesList},
+	} {
+		if wire.Lookup(s.result, "capabilities", list.capability) != nil {
+			s.p.ask(wire.MethodPing, nil, nil)
+			s.p.ask(list.method, nil, nil)
+			return true
+		}
+	}
+	return false
+}
 
 func (s *sessionful) response(r *request, m wire.Message) {
 	if s.tasks != nil {

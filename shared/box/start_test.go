@@ -233,7 +233,7 @@ func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 	for name, test := range tests {
 		p := &output{}
 		_, _ = p.stderr.Write([]byte(test.stderr))
-		if got := p.starved(test.exit, test.killed); got != test.want {
+		if got := p.starved(test.exit, test.killed, written{}); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}

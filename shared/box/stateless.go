@@ -50,6 +50,8 @@ func (s *stateless) initialized(of *session) json.RawMessage {
 func (s *stateless) begin() {
 	p := s.p
 	if s.changes != 0 {
+		delete(p.own, s.changes)
+		p.noted = true
 		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, s.changes)))
 	}
 	n := p.conv.own()
@@ -57,7 +59,7 @@ func (s *stateless) begin() {
 	if s.changes = 0; raw == nil {
 		return
 	}
-	s.changes, p.own[n] = n, nil
+	s.changes, p.own[n] = n, &ownRequest{method: wire.MethodListen}
 	p.write(raw)
 }
 
@@ -94,6 +96,13 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 }
 
 func (s *stateless) withdraw(*request) bool { return false }
+
+func (s *stateless) prove() bool {
+	n := s.p.conv.own()
+	s.p.own[n] = &ownRequest{method: wire.MethodDiscover}
+	s.p.write(bridge.Probe(strconv.AppendInt(nil, n, 10)))
+	return true
+}
 
 func (s *stateless) response(r *request, m wire.Message) {
 	switch {

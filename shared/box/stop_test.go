@@ -196,8 +196,8 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 	}
 }
 
-func TestServersGetASecondAndThenFiveToExit(t *testing.T) {
-	if got, want := New(Server{}, newRecorder(), nil).grace, (proc.Grace{Stdin: time.Second, Term: 5 * time.Second}); got != want {
+func TestServersGetTwoSecondsAndThenFiveToExit(t *testing.T) {
+	if got, want := New(Server{}, newRecorder(), nil).grace, (proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

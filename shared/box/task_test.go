@@ -192,6 +192,9 @@ func TestTaskEndsWithItsCall(t *testing.T) {
 			ended(r)
 			r.failure(stream)
 			seen := r.seen()
+			if name == "over its time" {
+				seen = seen[:len(seen)-2] // the ping, and the list of tools
+			}
 			last := seen[len(seen)-1]
 			if got := methods(seen); got[len(got)-1] != wire.MethodTasksCancel || slices.Contains(got, wire.NotifyCancelled) ||
 				string(wire.Lookup(last, "params", "taskId")) != `"t-1"` {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"sync"
 )
 
@@ -82,10 +81,10 @@ func (e *TooLong) add(part []byte) {
 }
 
 // Answers returns the id of the request that the line answers. It finds an id only if
-// that is an integer, in the second member or in the last, where servers put it. Both
+// that is written as a number or as digits in a string, in the second member or in the last, where servers put it. Both
 // places are outside of nested values, so the id there is the id of the message.
 func (e *TooLong) Answers() (id []byte, ok bool) {
-	head, tail := stripSpace(e.head), stripSpace(e.tail)
+	head, tail := bytes.TrimPrefix(stripSpace(e.head), []byte("\uFEFF")), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
 		id, _, ok = bytes.Cut(rest, []byte(","))
 	} else if rest, found := bytes.CutSuffix(tail, []byte("}")); found {
@@ -94,8 +93,7 @@ func (e *TooLong) Answers() (id []byte, ok bool) {
 			id, ok = rest[i+len(key):], true
 		}
 	}
-	_, err := strconv.ParseInt(string(id), 10, 64)
-	return id, ok && err == nil
+	return id, ok && len(id) > 0 && len(bytes.Trim(id, `"0123456789.eE+`)) == 0
 }
 
 func stripSpace(b []byte) []byte {

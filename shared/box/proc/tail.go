@@ -4,10 +4,14 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
+
+// lately is how old the reason for an end may be.
+const lately = time.Second
 
 const (
 	maxKept = 64 << 10 // bytes that a Tail keeps
@@ -21,12 +25,21 @@ type Tail struct {
 	buf  []byte // at most maxKept, oldest first from at
 	at   int
 	over bool // something was overwritten
+
+	total int64     // bytes so far
+	wrote time.Time // when the last of them came
+	burst int64     // total before they came, and what came within a second before them
 }
 
 // Write takes all of p and never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.wrote) > lately {
+		t.burst = t.total
+	}
+	t.total, t.wrote = t.total+int64(len(p)), now
 	rest := p
 	if room := maxKept - len(t.buf); room > 0 {
 		n := min(room, len(rest))
@@ -42,11 +55,33 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns the kept output. cut says that earlier output was dropped.
-func (t *Tail) Text() (text string, cut bool) {
+// Text returns the kept output, without the first bytes that the process wrote. cut says
+// that earlier output was dropped.
+func (t *Tail) Text(first int64) (text string, cut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(t.buf[t.at:]) + string(t.buf[:t.at]), t.over
+	text, cut = string(t.buf[t.at:])+string(t.buf[:t.at]), t.over
+	if older := first - (t.total - int64(len(text))); older > 0 {
+		text, cut = text[min(older, int64(len(text))):], true
+	}
+	return text, cut
+}
+
+// Total returns how many bytes the process has written.
+func (t *Tail) Total() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total
+}
+
+// Lately returns how many bytes the process had written before its last second.
+func (t *Tail) Lately() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.wrote) > lately {
+		return t.total
+	}
+	return t.burst
 }
 
 // ReadAll reads from until it ends, and keeps the tail.
@@ -57,8 +92,11 @@ func (t *Tail) ReadAll(from io.Reader) {
 
 // Last returns the last characters, up to [MaxTail], with secrets hidden and surrounding
 // space removed.
-func (t *Tail) Last(hide *redact.Redactor) string {
-	text, cut := t.Text()
+func (t *Tail) Last(hide *redact.Redactor) string { return t.Since(0, hide) }
+
+// Since is [Tail.Last] without the first bytes that the process wrote.
+func (t *Tail) Since(first int64, hide *redact.Redactor) string {
+	text, cut := t.Text(first)
 	text = hide.Text(text)
 	if cut {
 		text = hide.Begin(text)

@@ -18,7 +18,7 @@ func TestStderrKeepsTheEnd(t *testing.T) {
 				t.Fatalf("Write says %d, %v", n, err)
 			}
 		}
-		text, cut := r.Text()
+		text, cut := r.Text(0)
 		if s := all.String(); text != s[len(s)-maxKept:] || !cut {
 			t.Errorf("in writes of %d bytes it keeps %d bytes that are not the end (cut: %v)", write, len(text), cut)
 		}

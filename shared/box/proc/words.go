@@ -12,7 +12,7 @@ const maxTelling = 20
 var (
 	// idle lines stand behind the reason of a failure, and never say it: advice, and what
 	// Node prints of the stack and the members of an error.
-	idle = regexp.MustCompile("^\\s*at |^\\s*\\.\\.\\. \\d+ lines matching|^Node\\.js v\\d|^\\s+\\[?\\w+\\]?: .*[,{\\[]$|^\\s+(errno|code|syscall|address|port|path|url): |" +
+	idle = regexp.MustCompile("^\\s*at |^\\s*\\.\\.\\. \\d+ (lines matching|more)|^Node\\.js v\\d|^\\s+\\[?\\w+\\]?: .*[,{\\[]$|^\\s+(errno|code|syscall|address|port|path|url): |" +
 		"triggerUncaughtException\\(|^\\(Use `node |^note: run with `RUST_BACKTRACE|^(Run|See) '.* --help'|npm notice|A complete log of this run|For further information visit")
 	// frame lines are those of a traceback of Python.
 	frame = regexp.MustCompile(`^[\s|]*File ".*", line \d+`)
@@ -21,6 +21,8 @@ var (
 	// Before the search for telling words, spoken removes names and the prefix of npm. A
 	// path may hold any word, and npm calls each of its lines an error.
 	spoken = regexp.MustCompile(`^npm (error|ERR!)( code)?|\S*/\S*`)
+	// cause lines say why the line before happened, as programs in Rust and Java print it.
+	cause  = regexp.MustCompile(`^([Cc]ause|Caused by):`)
 	letter = regexp.MustCompile(`\pL`)
 )
 
@@ -33,7 +35,7 @@ func LastWords(tail string) string {
 	lines = lines[max(0, len(lines)-maxTelling):]
 	for i := len(lines) - 1; i >= 0; i-- {
 		if lines[i].telling {
-			return lines[i].text
+			return lines[i].text + lines[i].hint
 		}
 	}
 	if len(lines) > 0 {
@@ -42,17 +44,22 @@ func LastWords(tail string) string {
 	return strings.TrimSpace(all[len(all)-1])
 }
 
-// saidLine is a line of an output. telling means that it speaks of an error.
+// saidLine is a line of an output. telling means that it speaks of an error. hint is the
+// advice behind it, in parentheses.
 type saidLine struct {
 	text    string
 	telling bool
+	hint    string
 }
 
 // said returns the lines that say something.
 func said(all []string) (lines []saidLine) {
 	traced := false // the line before was in a traceback of Python
+	caused := false // the line before was a cause, or began a list of causes
 	for i, line := range all {
 		text := strings.Trim(line, " \t\r|")
+		// The last cause is the deepest one. A list of causes is indented.
+		caused = cause.MatchString(text) || caused && indent(line) > 0
 		switch {
 		case frame.MatchString(line):
 			traced = true
@@ -67,11 +74,17 @@ func said(all []string) (lines []saidLine) {
 				lines[n].text += " (cause: " + strings.TrimSuffix(strings.TrimPrefix(text, "[cause]: "), " {") + ")"
 			}
 			continue
-		case idle.MatchString(line):
+		case idle.MatchString(line), text == "Caused by:":
+			continue
+		case strings.HasPrefix(text, "hint: "):
+			if n := len(lines) - 1; n >= 0 {
+				lines[n].hint = " (" + text + ")"
+			}
+			caused = false
 			continue
 		}
 		// The line behind a traceback is the exception, whatever its name is.
-		lines = append(lines, saidLine{text, traced || telling.MatchString(spoken.ReplaceAllString(text, ""))})
+		lines = append(lines, saidLine{text: text, telling: traced || caused || telling.MatchString(spoken.ReplaceAllString(text, ""))})
 		traced = false
 	}
 	return lines

@@ -1,0 +1,283 @@
+package box
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A message in an odd form that can mean one thing only is taken for that: in answers to
+// the box's own initialize, and to a client's call.
+func TestAnswerInAnOddFormIsTaken(t *testing.T) {
+	for name, form := range map[string]string{
+		"a byte order mark":      "\uFEFF" + `{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"an id in quotes":        `{"jsonrpc":"2.0","id":"%d","result":%s}`,
+		"an id with a point":     `{"jsonrpc":"2.0","id":%d.0,"result":%s}`,
+		"text before it":         `Loading 100%%{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"error null":             `{"jsonrpc":"2.0","id":%d,"result":%s,"error":null}`,
+		"every member":           `{"jsonrpc":"2.0","id":%d,"method":null,"params":null,"result":%s,"error":null}`,
+		"no version":             `{"id":%d,"result":%s}`,
+		"version as a number":    `{"jsonrpc":2.0,"id":%d,"result":%s}`,
+		"behind another":         `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}{"jsonrpc":"2.0","id":%d,"result":%s}`,
+		"colours":                "\x1b[32m" + `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\x1b[0m",
+		"NUL bytes":              "\x00" + `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\x00",
+		"NUL of the line before": `{"jsonrpc":"2.0","id":%d,"result":%s}` + "\n\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call(`"mine"`, "t", "{}")
+				synctest.Wait()
+				d.hears(fmt.Sprintf(form, 1, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))
+				synctest.Wait()
+				d.hears(fmt.Sprintf(form, 2, `{"content":[]}`))
+				if e := d.final(t, call); string(e.Raw) != `{"jsonrpc":"2.0","id":"mine","result":{"content":[]}}` {
+					t.Errorf("the client gets %s", e.Raw)
+				}
+			})
+		})
+	}
+}
+
+// What cannot be understood ends what waits for it, at once where the right answer cannot
+// follow, and the error quotes it without secrets.
+func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
+	for name, c := range map[string]struct{ form, why, quotes string }{
+		"an error that is a string":  {`{"jsonrpc":"2.0","id":%d,"error":"no hunter22"}`, `member "error" must be an object`, `"error":"no ***"}`},
+		"an error with id null":      {`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"bad %[2]s"}}`, "its error has no id", `"message":"bad `},
+		"an error without id":        {`{"jsonrpc":"2.0","error":{"code":-32700,"message":"bad"}}`, "its error has no id", `"message":"bad"`},
+		"a result with id null":      {`{"jsonrpc":"2.0","id":null,"result":{}}`, `member "id" must be`, `"id":null`},
+		"an id in an array":          {`{"jsonrpc":"2.0","id":[%d],"result":{}}`, `member "id" must be`, `"result":{}}`},
+		"a result and an error":      {`{"jsonrpc":"2.0","id":%d,"result":{},"error":{}}`, "must not have both", `"error":{}}`},
+		"version 1":                  {`{"jsonrpc":"1.0","id":%d,"result":{}}`, `member "jsonrpc" must be`, `"1.0"`},
+		"no JSON":                    {`{"jsonrpc":"2.0","id":%d,"result":{"mean":NaN}}`, "not valid JSON at byte", "NaN"},
+		"cut short":                  {`{"jsonrpc":"2.0","id":%d,"result":{"a":"b`, "not valid JSON: it ends", `"a":"b`},
+		"several lines":              {"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": %d,\n  \"result\": {\n    \"a\": 1\n  }\n}", "it has several lines", `{ "jsonrpc": "2.0", "id": `},
+		"several lines, the id last": {"{\n\t\"error\": {\n\t\t\"code\": 1\n\t},\n\t\"jsonrpc\": \"2.0\",\n\t\"id\": \"%d\"\n}", "it has several lines", `{ "error": {`},
+		"a line break in a string":   {"{\"jsonrpc\":\"2.0\",\"id\":%d,\"result\":{\"a\":\"b\nc\"}}", "not valid JSON", `"a":"b`},
+	} {
+		say := func(n int64) string {
+			return strings.NewReplacer("%d", fmt.Sprint(n), "%[2]s", strings.Repeat("x", 2*maxQuote)).Replace(c.form)
+		}
+		check := func(t *testing.T, message, method string) {
+			t.Helper()
+			if !strings.Contains(message, "answered "+method+" with something that is no JSON-RPC response: ") || !strings.Contains(message, c.why) ||
+				!strings.Contains(message, c.quotes) || strings.Contains(message, "hunter22") || strings.Contains(message, "\n") || len(message) > 2*maxQuote+200 {
+				t.Errorf("got %q", message)
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			server := Server{ShowOutput: true, Env: map[string]string{"KEY": "hunter22"}}
+			inBubbleFrom(t, server, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(say(1))
+				time.Sleep(repair)
+				if !d.ended(call) {
+					t.Fatal("initialize is waited for")
+				}
+				_, message, _, data := d.failure(call)
+				if check(t, message, "initialize"); data.Phase != PhaseMCPInit {
+					t.Errorf("phase %s", data.Phase)
+				}
+			})
+			inBubble(t, server, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(say(*d.drawn))
+				time.Sleep(repair)
+				if !d.ended(call) {
+					t.Fatal("the call goes on")
+				}
+				_, message, _, data := d.failure(call)
+				if check(t, message, "tools/call"); data.Phase != PhaseToolCall {
+					t.Errorf("phase %s", data.Phase)
+				}
+			})
+		})
+	}
+}
+
+// Servers answer a notification that they do not know with an error without an id, and
+// print messages for people. Neither ends a call.
+func TestWhatIsNoAnswerEndsNoCall(t *testing.T) {
+	for name, said := range map[string]string{
+		"an unknown method":          `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"no such method"}}`,
+		"an error for initialized":   `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no id"}}`,
+		"the request, printed":       "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 2,\n  \"method\": \"tools/call\",\n  \"params\": {}\n}",
+		"an object of Node, printed": "{\n  id: 2,\n  result: {}\n}",
+		"a log, printed":             "{\n  \"id\": 2,\n  \"result\": {}\n}",
+		"another answer":             `{"jsonrpc":"2.0","id":77,"result":{}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				d.hears(said)
+				time.Sleep(2 * repair)
+				if d.ended(call) {
+					t.Fatalf("the call ended: %s", d.final(t, call).Raw)
+				}
+				d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
+				d.result(call)
+			})
+		})
+	}
+}
+
+// An error without an id ends no call while it may be about another one.
+func TestErrorWithoutAnIDEndsTheOnlyCall(t *testing.T) {
+	const said = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"oops"}}`
+	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+		first, second := d.call("1", "t", "{}"), d.call("2", "t", "{}")
+		synctest.Wait()
+		d.hears(said)
+		if d.ended(first) || d.ended(second) {
+			t.Fatal("a call of two ended")
+		}
+		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		d.result(first)
+		d.hears(said)
+		if !d.ended(second) {
+			t.Fatal("the only call goes on")
+		}
+		d.failure(second)
+	})
+}
+
+// A server that answers with a JSON that is printed over several lines, and then with the
+// right message, is understood.
+func TestRightAnswerAfterAPrintedOneCounts(t *testing.T) {
+	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+		call := d.call("1", "t", "{}")
+		synctest.Wait()
+		d.hears("{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 2,\n  \"result\": {}\n}")
+		d.hears(`{"jsonrpc":"2.0","id":2,"result":{"ok":true}}`)
+		if got := d.result(call); string(got) != `{"ok":true}` {
+			t.Errorf("got %s", got)
+		}
+		time.Sleep(2 * repair)
+	})
+}
+
+func TestNotificationWithNullIsTaken(t *testing.T) {
+	for _, said := range []string{
+		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":null}`,
+		`{"jsonrpc":"2.0","id":null,"method":"notifications/tools/list_changed"}`,
+		`{"method":"notifications/tools/list_changed","params":null,"id":null}`,
+	} {
+		inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+			d.hears(said)
+			if e := d.event(t, ""); string(e.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+				t.Errorf("%s becomes %s", said, e.Raw)
+			}
+		})
+	}
+}
+
+func TestLogSaysWhyAMessageWasDropped(t *testing.T) {
+	kept := &page{}
+	inBubble(t, Server{Stderr: func(string) io.WriteCloser { return kept }}, func(t *testing.T, d dialogue) {
+		d.hears(`{"jsonrpc":"2.0","method":"notifications/message","params":"private"}`)
+		d.hears(`{"jsonrpc":"2.0","id":true,"result":"private"}`)
+		got, _ := kept.read()
+		for _, want := range []string{
+			`stdout: notifications/message of 69 bytes was dropped: member "params" must be an object or an array, this is a string`,
+			`stdout: a message of 46 bytes was dropped: member "id" must be a string or a number, this is a boolean`,
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("the log lacks %s:\n%s", want, got)
+			}
+		}
+		if strings.Contains(got, "private") {
+			t.Errorf("the log has what a message says:\n%s", got)
+		}
+		if n := d.Processes()[0].NoiseLines; n != 2 {
+			t.Errorf("%d lines of noise", n)
+		}
+	})
+}
+
+// "Has said nothing" is for a process that has written nothing.
+func TestErrorOfTheHandshakeSaysWhatCameInstead(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "and has said nothing",
+		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` + "\n": "and has sent other messages",
+		`{"jsonrpc":"2.0","id":77,"result":{}}` + "\n":                         "and has sent other messages",
+		`{"jsonrpc":"2.0","id":true,"method":"x"}` + "\n":                      "and has written to stdout what is no MCP message",
+		`{"jsonrpc":"2.0","id":1,"result":{}}`:                                 "and has written to stdout a line without its end",
+		"hello\n":                                                              "and has said: hello (stdout)",
+	} {
+		inBubbleFrom(t, Server{ShowOutput: true}, func(t *testing.T, d dialogue) {
+			call := d.call("1", "t", "{}")
+			synctest.Wait()
+			if _, err := io.WriteString(d.played.toStdout, said); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(DefaultStartupTimeout + time.Second)
+			if _, message, _, _ := d.failure(call); !strings.Contains(message, "(startup_timeout_sec); it runs, "+want) {
+				t.Errorf("after %q: %s", said, message)
+			}
+		})
+	}
+}
+
+func TestAnswerToInitializeOverTheLimitEndsTheStart(t *testing.T) {
+	inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+		call := d.call("1", "t", "{}")
+		synctest.Wait()
+		d.hears(`{"jsonrpc":"2.0","id":"1","result":{"instructions":"` + strings.Repeat("x", maxLine) + `"}}`)
+		if !d.ended(call) {
+			t.Fatal("initialize is waited for")
+		}
+		if _, message, _, data := d.failure(call); data.Phase != PhaseMCPInit || data.Limit != maxLine {
+			t.Errorf("%s: %+v", message, data)
+		}
+	})
+}
+
+// Whatever a server writes, no call waits after a line that looks like an answer to it.
+func TestNoCallWaitsAfterWhatLooksLikeItsAnswer(t *testing.T) {
+	const seeds = 300
+	for seed := range uint64(seeds) {
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		answer := []byte(`{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"a\"b"}],"n":[1,2.5,null]},"error":null}`)
+		// The members at the top stay as they are, so the line still looks like an answer.
+		inner := len(`{"jsonrpc":"2.0","id":2,"result":{`)
+		for range 1 + random.IntN(3) {
+			if len(answer) <= inner+1 {
+				break
+			}
+			at := inner + random.IntN(len(answer)-inner)
+			switch random.IntN(4) {
+			case 0:
+				answer = append(answer[:at:at], answer[at+1:]...)
+			case 1:
+				answer[at] = byte(random.IntN(256))
+			case 2:
+				answer = append(answer[:at:at], append([]byte("\x00\x1b[1m\uFEFF{}[]\",:x"[random.IntN(12):]), answer[at:]...)...)
+			default:
+				answer = answer[:at]
+			}
+		}
+		answer = bytes.ReplaceAll(answer, []byte("\n"), []byte(" "))
+		inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+			call := d.call("1", "t", "{}")
+			synctest.Wait()
+			d.hears(string(answer))
+			time.Sleep(repair)
+			if !d.ended(call) {
+				t.Fatalf("the call waits after %q", answer)
+			}
+			if m, err := wire.Parse(d.final(t, call).Raw); err != nil || string(m.ID) != "1" {
+				t.Errorf("after %q the client gets %+v, %v", answer, m, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package box
+
+import "time"
+
+// pulse says whether a process still works, after a request has timed out.
+type pulse struct {
+	asked  *time.Timer // runs from when the process was asked for a sign of life; nil if it is not in doubt
+	silent bool        // it has not answered within signTime
+}
+
+// signTime is how long a process may take to show that it works.
+const signTime = 5 * time.Second
+
+// doubt asks the process for a sign of life. Until it comes, the process gets no new
+// requests.
+func (d *deadlines) doubt() {
+	if d.pulse.asked != nil || d.p.state != ready || !d.p.isCurrent() || !d.p.proto.prove() {
+		return
+	}
+	d.pulse.asked = time.AfterFunc(signTime, func() {
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
+		d.pulse.silent = d.pulse.asked != nil
+		d.over()
+	})
+}
+
+// holds reports whether new requests must wait until the process shows that it works.
+func (d *deadlines) holds() bool { return d.pulse.asked != nil }
+
+// alive takes a sign of life: a response, a question, or progress of a request in flight.
+func (d *deadlines) alive() {
+	if d.pulse.asked != nil {
+		d.certain()
+		d.p.sendHeld()
+	}
+}
+
+func (d *deadlines) certain() {
+	if d.pulse.asked != nil {
+		d.pulse.asked.Stop()
+	}
+	d.pulse = pulse{}
+}
+
+// over replaces the process if it is silent, messages wait for it, and none of its requests
+// is open.
+func (d *deadlines) over() {
+	p := d.p
+	if !d.pulse.silent || len(p.held.lines) == 0 || p.conv.passed.Len() > 0 || p.state != ready || !p.isCurrent() {
+		return
+	}
+	d.certain()
+	p.box.log.Warn("process shows no sign of life after a request that timed out, so another one takes its place",
+		"server", p.box.server.Name, "process", p.audience.id)
+	p.replaced = "it answered nothing after a request that timed out, so another process takes its place"
+	isStateless, how := speaks(&p.group.audience)
+	p.handOver(newHandshake(newProcess(p.group), isStateless, how))
+	p.keeping.atWork = true // it may be in the middle of a file
+}

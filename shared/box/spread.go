@@ -1,0 +1,66 @@
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// maxSpread limits the bytes that are kept of a message of several lines.
+const maxSpread = 4 << 10
+
+// spread recognizes a message that a process writes over several lines, as programs print
+// JSON for people. Such a message cannot be read, but its request must not wait for it.
+type spread struct {
+	text   []byte // its beginning; nil if no such message is being written
+	indent []byte // the space before each of its members
+	ours   bool   // it has a JSON-RPC version
+	id     json.RawMessage
+	result bool // it has a result or an error
+	told   bool // answers has returned it
+}
+
+// add takes the next line.
+func (s *spread) add(line []byte) {
+	switch rest := bytes.TrimLeft(line, " \t"); {
+	case string(bytes.TrimSpace(line)) == "{" && s.text == nil:
+		*s = spread{text: bytes.Clone(line)}
+		return
+	case s.text == nil:
+		return
+	case len(rest) == len(line):
+		*s = spread{} // its last line, or something else
+		return
+	case s.indent == nil:
+		s.indent = bytes.Clone(line[:len(line)-len(rest)])
+	}
+	if len(s.text) < maxSpread {
+		s.text = append(append(s.text, ' '), bytes.TrimSpace(line[:min(len(line), maxSpread)])...)
+	}
+	member, ok := bytes.CutPrefix(line, s.indent)
+	if !ok || len(member) == 0 || member[0] != '"' {
+		return
+	}
+	member = member[:min(len(member), maxSpread)]
+	wire.Members(append([]byte{'{'}, member...), func(key string, value json.RawMessage) bool {
+		switch key {
+		case "jsonrpc":
+			s.ours = true
+		case "id":
+			s.id = bytes.Clone(value)
+		case "result", "error":
+			s.result = true
+		}
+		return false
+	})
+}
+
+// answers returns the id of the message, once, when it is certain that it is a response.
+func (s *spread) answers() (id json.RawMessage, whole bool) {
+	if s.told || !s.ours || !s.result || s.id == nil {
+		return nil, false
+	}
+	s.told = true
+	return s.id, true
+}
