@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -20,6 +21,7 @@ func (m *machine) startFleet(context.Context) error {
 	if err := boxes.BecomeSubreaper(); err != nil {
 		return err
 	}
+	proc.Reap()
 	if err := m.environ.checkLocks(); err != nil {
 		return err
 	}

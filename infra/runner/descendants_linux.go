@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
 // hide keeps other processes of this user from reading this process's environment and
@@ -23,11 +25,13 @@ func hide() error {
 	return nil
 }
 
-// becomeSubreaper makes this process the parent of all orphans among its descendants.
+// becomeSubreaper makes this process the parent of all orphans among its descendants, which
+// it reaps.
 func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphans: %w", err)
 	}
+	proc.Reap()
 	return nil
 }
 

@@ -170,6 +170,27 @@ func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.
 	}
 }
 
+// What a process wrote before the call that ended it says nothing about its end.
+func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.result(r.call("1", "warn", "0"))
+	commontest.Eventually(t, "the box has read the warning", func() bool {
+		return strings.Contains(r.groups["s"].current.output.stderr.Last(r.hide), "cold")
+	})
+	_, message, _, data := r.failure(r.call("2", "die silently", "0"))
+	if message != `server "fake": exited with code 3 without a word` || data.OutOfMemory || !strings.Contains(data.Stderr, "cold") {
+		t.Errorf("got %q %+v", message, data)
+	}
+	if s := r.state(t, Exited); s.Detail != message {
+		t.Errorf("the end is told as %q", s.Detail)
+	}
+	r.result(r.call("3", "warn", "0"))
+	if _, message, _, _ := r.failure(r.call("4", "die", "0")); message != `server "fake": exited with code 3: out of cheese` {
+		t.Errorf("got %q", message)
+	}
+}
+
 func TestProcessKilledBySignalNamesIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")

@@ -223,6 +223,12 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	case "die":
 		fmt.Fprintln(os.Stderr, "out of cheese")
 		os.Exit(3)
+	case "warn":
+		fmt.Fprintln(os.Stderr, "error: the cache is cold, nothing to worry about")
+		write("MemoryError: handled\n")
+		answer(m.ID, `{}`)
+	case "die silently":
+		os.Exit(3)
 	case "die by signal":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		block()

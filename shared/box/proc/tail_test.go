@@ -3,6 +3,8 @@ package proc
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
@@ -54,4 +56,34 @@ func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 			t.Errorf("cut %d bytes into a secret the tail shows %q", end, got)
 		}
 	}
+}
+
+func TestTailSinceAnEarlierTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hide := redact.New(nil, nil)
+		var r Tail
+		if r.Lately() != 0 || r.Since(0, hide) != "" {
+			t.Error("an empty tail has something")
+		}
+		_, _ = r.Write([]byte(strings.Repeat("old ", maxKept)))
+		before := r.Total()
+		time.Sleep(2 * lately)
+		if r.Lately() != before || r.Since(before, hide) != "" {
+			t.Error("old output counts as new")
+		}
+		_, _ = r.Write([]byte("new "))
+		time.Sleep(lately / 2)
+		_, _ = r.Write([]byte("output"))
+		for _, first := range []int64{before, r.Lately()} {
+			if got := r.Since(first, hide); got != "new output" {
+				t.Errorf("since %d it says %q", first, got)
+			}
+		}
+		if got := r.Since(r.Total()+1, hide); got != "" {
+			t.Errorf("after its end it says %q", got)
+		}
+		if got := r.Last(hide); !strings.HasSuffix(got, "old new output") || len(got) != MaxTail {
+			t.Errorf("all of it is %d bytes", len(got))
+		}
+	})
 }

@@ -1,0 +1,112 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reapPause is how long Reap waits after a child has ended. Until then its parent has reaped
+// it, if it has one, and other children may end.
+const reapPause = 20 * time.Millisecond
+
+// Reap reaps the orphans that this program has adopted, as soon as they end, for the life of
+// the program. Call it once, from main. It never reaps a process that package os has
+// started: such a process has a pidfd in this program. Before Linux 5.4 there are none, and
+// Reap does nothing.
+func Reap() {
+	if self, err := os.FindProcess(os.Getpid()); err != nil || self.WithHandle(func(uintptr) {}) != nil {
+		return
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	go func() {
+		for {
+			reapOrphans()
+			<-ended
+			time.Sleep(reapPause)
+		}
+	}()
+}
+
+// reapOrphans reaps the orphans that have ended. An error leaves them for the next time.
+func reapOrphans() {
+	var some unix.Siginfo
+	if err := unix.Waitid(unix.P_ALL, 0, &some, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil || some.Signo == 0 {
+		return
+	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
+	fds := map[int]int{}                           // of pids
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	for _, path := range stats {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || !isOwnZombie(path) {
+			continue
+		}
+		// From here on no other process can be meant, and it is looked at again.
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			if fds[pid] = fd; !isOwnZombie(path) {
+				delete(fds, pid)
+				_ = unix.Close(fd)
+			}
+		}
+	}
+	held, err := pidfds()
+	if err != nil {
+		return
+	}
+	for pid, fd := range fds {
+		if held[pid] == 1 { // fd, and none of package os
+			_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
+		}
+	}
+}
+
+// isOwnZombie reports whether a file of /proc/<pid>/stat is that of a child of this program
+// that has ended and was not reaped.
+func isOwnZombie(stat string) bool {
+	text, err := os.ReadFile(stat)
+	if err != nil {
+		return false // it is gone
+	}
+	// The name in parentheses may hold anything; the state and the parent follow it.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	return len(fields) > 1 && fields[0][0] == 'Z' && string(fields[1]) == strconv.Itoa(os.Getpid())
+}
+
+// pidfds counts the pidfds of this program for each process.
+func pidfds() (map[int]int, error) {
+	const folder = "/proc/self/fdinfo"
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("list open files: %w", err)
+	}
+	count := map[int]int{}
+	for _, e := range entries {
+		info, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // closed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what is open: %w", err)
+		}
+		if _, rest, found := bytes.Cut(info, []byte("\nPid:\t")); found {
+			line, _, _ := bytes.Cut(rest, []byte("\n"))
+			if pid, err := strconv.Atoi(string(line)); err == nil {
+				count[pid]++
+			}
+		}
+	}
+	return count, nil
+}
