@@ -3,6 +3,7 @@ package box
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 
@@ -115,14 +116,14 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 	p := l.p
 	if n, own, ours := p.ownRequest(m.ID); ours {
 		delete(p.own, n)
-		p.noted = false
+		p.notes.sent = false
 		if own.take != nil {
 			own.take(m)
 		}
 		return
 	}
 	if r := p.conv.request(m.ID); r != nil {
-		p.noted = false
+		p.notes.sent = false
 		p.proto.response(r, m)
 		return
 	}
@@ -132,19 +133,35 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 	}
 }
 
-// unnamed takes an error without an id. Servers send one if they could not read a
-// message, and some for a notification that they do not know. It ends the request that
-// waits, if there is only one and the error is not about a notification.
+// unnamed takes an error without an id. Servers send one if they could not read a request,
+// and some for a notification. If it may be about a notification, unnamed finds out
+// whether the process answers those: it sends one more, and a ping behind it.
 func (l *listener) unnamed(m wire.Message, raw []byte) {
 	p := l.p
 	const why = "its error has no id"
 	code, _ := wire.Integer(wire.Lookup(m.Error, "code"))
-	about := wire.Code(code)
-	aside := about == wire.CodeMethodNotFound || p.noted && about != wire.CodeParse
-	p.noted = false
-	if aside || !l.unreadable(p.onlyRequest(), raw, why, false) {
-		l.noise(raw, why, false)
+	id := p.onlyRequest()
+	of := p.notes
+	p.notes.sent = false
+	switch {
+	case of.asked:
+		p.notes.answers = true
+	case id == nil, of.sent && of.answers:
+	case !of.sent, wire.Code(code) == wire.CodeParse:
+		if l.unreadable(id, raw, why, false) {
+			return
+		}
+	default:
+		p.notes.asked = true
+		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, p.conv.own())))
+		p.ask(wire.MethodPing, nil, func(wire.Message) {
+			p.notes.asked = false
+			if !p.notes.answers {
+				l.unreadable(id, raw, why, false)
+			}
+		})
 	}
+	l.noise(raw, why, false)
 }
 
 // garbled takes a part of a line that is no message. It may be a broken response, whose

@@ -2,6 +2,7 @@ package box
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -108,8 +109,6 @@ func TestAnswerThatCannotBeUnderstoodEndsWhatWaitsForIt(t *testing.T) {
 // print messages for people. Neither ends a call.
 func TestWhatIsNoAnswerEndsNoCall(t *testing.T) {
 	for name, said := range map[string]string{
-		"an unknown method":          `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"no such method"}}`,
-		"an error for initialized":   `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no id"}}`,
 		"the request, printed":       "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 2,\n  \"method\": \"tools/call\",\n  \"params\": {}\n}",
 		"an object of Node, printed": "{\n  id: 2,\n  result: {}\n}",
 		"a log, printed":             "{\n  \"id\": 2,\n  \"result\": {}\n}",
@@ -131,19 +130,64 @@ func TestWhatIsNoAnswerEndsNoCall(t *testing.T) {
 	}
 }
 
+const unnamedError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"oops"}}`
+
+// An error without an id may be about the notification that the process got before the call.
+func TestErrorWithoutAnIDMayBeAboutANotification(t *testing.T) {
+	for name, answers := range map[string]bool{"a server that answers notifications": true, "a server that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Server{}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				d.drain()
+				d.hears(unnamedError)
+				asked := d.drain()
+				if got := methods(asRaw(asked)); d.ended(call) || len(got) != 2 || got[0] != wire.NotifyCancelled || got[1] != wire.MethodPing {
+					t.Fatalf("the call has ended: %v; the process got %s", d.ended(call), got)
+				}
+				if answers {
+					d.hears(unnamedError)
+				}
+				ping, _ := wire.Parse(asked[1])
+				d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, ping.ID))
+				if d.ended(call) == answers {
+					t.Fatalf("the call has ended: %v", d.ended(call))
+				}
+				if !answers {
+					d.failure(call)
+					return
+				}
+				d.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+				synctest.Wait()
+				d.hears(unnamedError)
+				if told := d.told(); d.ended(call) || strings.Contains(told, wire.MethodPing) {
+					t.Errorf("the call has ended: %v; the process got %s", d.ended(call), told)
+				}
+				d.hears(unnamedError) // one more than it got notifications
+				d.failure(call)
+			})
+		})
+	}
+}
+
+func asRaw(lines [][]byte) (all []json.RawMessage) {
+	for _, line := range lines {
+		all = append(all, line)
+	}
+	return all
+}
+
 // An error without an id ends no call while it may be about another one.
 func TestErrorWithoutAnIDEndsTheOnlyCall(t *testing.T) {
-	const said = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"oops"}}`
 	inBubble(t, Server{}, func(t *testing.T, d dialogue) {
 		first, second := d.call("1", "t", "{}"), d.call("2", "t", "{}")
 		synctest.Wait()
-		d.hears(said)
+		d.hears(unnamedError)
 		if d.ended(first) || d.ended(second) {
 			t.Fatal("a call of two ended")
 		}
 		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 		d.result(first)
-		d.hears(said)
+		d.hears(unnamedError)
 		if !d.ended(second) {
 			t.Fatal("the only call goes on")
 		}

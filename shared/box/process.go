@@ -37,11 +37,18 @@ type process struct {
 
 	first int64                 // the number of the first message
 	own   map[int64]*ownRequest // the box's own requests that it has not answered
-	noted bool                  // it got a notification, and has answered no request since
-	held  heldLines             // messages that wait until it is ready, or has shown that it works
+	notes notes
+	held  heldLines // messages that wait until it is ready, or has shown that it works
 
 	child child // nil before it runs
 	queue *proc.Queue
+}
+
+// notes says whether an error without an id may be about a notification.
+type notes struct {
+	sent    bool // the process got one, and has answered no request since
+	asked   bool // the box is finding out whether it answers them
+	answers bool // it does
 }
 
 // ending says why a process ends.
@@ -218,7 +225,7 @@ func (p *process) send(number int64, line []byte) bool {
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
 		return p.held.add(number, line)
 	}
-	p.noted = p.noted || number == 0
+	p.notes.sent = p.notes.sent || number == 0
 	if line = p.proto.outgoing(r, line); line == nil {
 		return true
 	}

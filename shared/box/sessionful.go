@@ -58,7 +58,7 @@ func (s *sessionful) introduced(result json.RawMessage) {
 func (s *sessionful) initialized(*session) json.RawMessage { return s.result }
 
 func (s *sessionful) begin() {
-	s.p.noted = true
+	s.p.notes.sent = true
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))
 	if level := s.p.audience.level(); level != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": level})

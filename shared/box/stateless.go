@@ -51,7 +51,7 @@ func (s *stateless) begin() {
 	p := s.p
 	if s.changes != 0 {
 		delete(p.own, s.changes)
-		p.noted = true
+		p.notes.sent = true
 		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, s.changes)))
 	}
 	n := p.conv.own()

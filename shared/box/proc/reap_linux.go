@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,10 +19,14 @@ import (
 const reapPause = 20 * time.Millisecond
 
 // Reap reaps the orphans that this program has adopted, as soon as they end, for the life of
-// the program. Call it once, from main. It never reaps a process that package os has
+// the program. Only its first call counts. It never reaps a process that package os has
 // started: such a process has a pidfd in this program. Before Linux 5.4 there are none, and
 // Reap does nothing.
-func Reap() {
+func Reap() { reaping.Do(reap) }
+
+var reaping sync.Once
+
+func reap() {
 	if self, err := os.FindProcess(os.Getpid()); err != nil || self.WithHandle(func(uintptr) {}) != nil {
 		return
 	}
