@@ -204,8 +204,10 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 		if err != nil {
 			return nil, nil, err
 		}
-		m, err := wire.Parse(e.Data)
+		m, err := talk.read(e.Data, id)
 		switch {
+		case errors.As(err, new(*unreadable)):
+			return nil, nil, err
 		case err != nil:
 		case m.Kind == wire.Notification:
 			if raw := bridge.PlainNotification(m); raw != nil {

@@ -59,7 +59,10 @@ const (
 // faultOf returns the error that a client gets for an error of an exchange.
 func (x *exchange) faultOf(phase string, err error) *wire.Error {
 	var refused *refusal
+	var broken *unreadable
 	switch {
+	case errors.As(err, &broken):
+		return failure(phase, "the remote server %s answered with something that is no JSON-RPC response: %s", x.s.Name, broken.quote(x.secrets))
 	case errors.As(err, &refused):
 		return failure(phase, "the remote server %s refused the request: %v", x.s.Name, refused)
 	case unsent(err):

@@ -284,8 +284,11 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 
 // take takes one message of the server. reply is the end of the request.
 func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Response, err error) {
-	m, err := wire.Parse(data)
-	if err != nil {
+	m, err := c.talk.read(data, c.name())
+	switch {
+	case errors.As(err, new(*unreadable)):
+		return nil, err
+	case err != nil:
 		return nil, nil
 	}
 	if m.Method == wire.NotifyProgress && !wire.SameID(wire.Lookup(m.Params, wire.MetaProgressToken), c.name()) {

@@ -298,8 +298,10 @@ func (x *exchange) await(ctx context.Context, talk *conversation, id json.RawMes
 		if err != nil {
 			return wire.Message{}, err
 		}
-		m, err := wire.Parse(e.Data)
+		m, err := talk.read(e.Data, id)
 		switch {
+		case errors.As(err, new(*unreadable)):
+			return wire.Message{}, err
 		case err != nil:
 		case m.Kind == wire.Response && wire.SameID(m.ID, id):
 			return m, nil

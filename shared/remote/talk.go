@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type conversation struct {
 	ended  error         // why events was closed; read it only then
 	failed bool          // ended is the error of the request itself
 	mute   bool          // the response was no event stream
+	single bool          // it answers one request
 	stop   func()        // ends the HTTP request
 	leave  func() bool   // detaches it from the context that began it; false if that context has ended
 	last   string        // id of the last event, "" for none
@@ -151,7 +153,7 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 // after its client has answered a question on another stream. next returns an error of ask.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop)}
+	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true}
 	from := *x // ask may change the link
 	go func() {
 		defer close(t.events)
@@ -169,7 +171,7 @@ func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 				return
 			}
 		}
-		t.ended = talk.ended
+		t.ended, t.failed = talk.ended, talk.failed
 	}()
 	return t
 }
@@ -178,7 +180,7 @@ func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 // with ctx, unless leave was called.
 func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw []byte, header http.Header) (*conversation, error) {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t := &conversation{events: make(chan wire.SSE, 16), stop: stop, leave: context.AfterFunc(ctx, stop)}
+	t := &conversation{events: make(chan wire.SSE, 16), stop: stop, leave: context.AfterFunc(ctx, stop), single: method == http.MethodPost}
 	resp, err := x.do(own, method, to, raw, header) //nolint:bodyclose // readEvents and readJSON close it
 	if err != nil {
 		stop()
@@ -215,11 +217,13 @@ func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 			t.ended = err
 			return
 		}
-		select {
-		case t.events <- e:
-		case <-ctx.Done():
-			t.ended = ctx.Err()
-			return
+		for _, e := range straight(e) {
+			select {
+			case t.events <- e:
+			case <-ctx.Done():
+				t.ended = ctx.Err()
+				return
+			}
 		}
 	}
 }
@@ -234,14 +238,22 @@ func (t *conversation) readJSON(resp *http.Response) {
 		t.ended = err
 		return
 	}
-	msgs, _, err := wire.ParseBody(body)
-	if err != nil {
-		t.ended = io.ErrUnexpectedEOF
+	var all []wire.SSE
+	var wrong error
+	wire.Hear(body, func(m wire.Message, raw []byte, err error) {
+		if err != nil {
+			wrong = cmp.Or[error](wrong, newUnreadable(raw, err))
+			return
+		}
+		all = append(all, wire.SSE{Data: m.Raw})
+	})
+	if len(all) == 0 && wrong != nil {
+		t.failed, t.ended = true, wrong
 		return
 	}
-	t.events = make(chan wire.SSE, len(msgs))
-	for _, m := range msgs {
-		t.events <- wire.SSE{Data: m.Raw}
+	t.events = make(chan wire.SSE, len(all))
+	for _, e := range all {
+		t.events <- e
 	}
 }
 
