@@ -410,7 +410,8 @@ func (c *conversation) endAll(f *fault) {
 	for _, r := range c.inOrder() {
 		c.end(r, f.unanswered(r))
 	}
-	c.forgetQuestions()
+	clear(c.questions)
+	clear(c.asked)
 }
 
 // leave ends the open requests of a departing session with f, and the questions to its
@@ -428,12 +429,6 @@ func (c *conversation) leave(s *session, f *fault) {
 			c.forget(q)
 		}
 	}
-}
-
-// forgetQuestions forgets all questions, because the process that asked them has ended.
-func (c *conversation) forgetQuestions() {
-	clear(c.questions)
-	clear(c.asked)
 }
 
 // drop forgets a request, and tells the client nothing.

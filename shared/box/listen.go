@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -114,7 +115,7 @@ func (l *listener) heard(m wire.Message, raw []byte) {
 // answered takes a response of the process to a request of the box or of a client.
 func (l *listener) answered(m wire.Message, raw []byte) {
 	p := l.p
-	if n, own, ours := p.ownRequest(m.ID); ours {
+	if n, own, ours := l.own(m.ID); ours {
 		delete(p.own, n)
 		p.notes.sent = false
 		if own.take != nil {
@@ -140,7 +141,7 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 	p := l.p
 	const why = "its error has no id"
 	code, _ := wire.Integer(wire.Lookup(m.Error, "code"))
-	id := p.onlyRequest()
+	id := l.onlyRequest()
 	of := p.notes
 	p.notes.sent = false
 	switch {
@@ -174,7 +175,7 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, why string, kept bool
 	case id != nil:
 		l.unreadable(id, raw, why, false)
 	case isJSON && wire.Lookup(raw, "jsonrpc") != nil && answers(raw):
-		l.unreadable(l.p.onlyRequest(), raw, why, false)
+		l.unreadable(l.onlyRequest(), raw, why, false)
 	case answers(raw):
 		l.unreadable(wire.Lookup(raw, "id"), raw, why, !isJSON)
 	}
@@ -218,7 +219,7 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 	const text = "answered %s with something that is no JSON-RPC response: %s"
 	why = p.box.hide.Text(why)
 	said := marked(p.output.quote(raw))
-	if n, own, ours := p.ownRequest(id); ours {
+	if n, own, ours := l.own(id); ours {
 		f := p.box.server.fault(PhaseMCPInit, text, own.method, why)
 		f.words = said
 		p.clock.soon(wait, func() bool { return p.own[n] == own }, func() {
@@ -243,6 +244,34 @@ func (l *listener) unreadable(id json.RawMessage, raw []byte, why string, wait b
 	return true
 }
 
+// own finds the request of the box that the process knows by this id.
+func (l *listener) own(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
+	if n, ok = wire.Integer(id); ok {
+		o, ok = l.p.own[n]
+	}
+	return n, o, ok
+}
+
+// onlyRequest returns the id of the only request that the process has not answered, nil if
+// there is none or several.
+func (l *listener) onlyRequest() json.RawMessage {
+	p := l.p
+	var waiting []int64
+	for n, own := range p.own {
+		if own.method != wire.MethodListen { // which stays open
+			waiting = append(waiting, n)
+		}
+	}
+	for e := p.conv.passed.Front(); e != nil; e = e.Next() {
+		r, _ := e.Value.(*request)
+		waiting = append(waiting, r.sent)
+	}
+	if len(waiting) != 1 {
+		return nil
+	}
+	return strconv.AppendInt(nil, waiting[0], 10)
+}
+
 // overlong takes a line over the limit. The reader has dropped the line; overlong ends the
 // request that the line answered.
 func (l *listener) overlong(long *proc.TooLong) {
@@ -260,7 +289,7 @@ func (l *listener) overlong(long *proc.TooLong) {
 		f.data.Limit = maxLine
 		return f
 	}
-	if n, own, ours := p.ownRequest(id); ours {
+	if n, own, ours := l.own(id); ours {
 		delete(p.own, n)
 		own.fail(fault(PhaseMCPInit, own.method))
 	} else if r := p.conv.request(id); r != nil {

@@ -142,7 +142,8 @@ func (p *process) handOver(h *handshake) {
 	p.followed = true
 	p.group.begin(h, p)
 	empty := next.conv
-	p.conv.forgetQuestions()
+	clear(p.conv.questions) // of this process
+	clear(p.conv.asked)
 	next.converse(p.conv)
 	next.held = p.held
 	p.converse(empty)
@@ -269,33 +270,6 @@ func (p *process) ask(method string, params json.RawMessage, answer func(wire.Me
 	n := p.conv.own()
 	p.own[n] = &ownRequest{method: method, take: answer}
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
-}
-
-// ownRequest finds the request of the box that the process knows by this id.
-func (p *process) ownRequest(id json.RawMessage) (n int64, o *ownRequest, ok bool) {
-	if n, ok = wire.Integer(id); ok {
-		o, ok = p.own[n]
-	}
-	return n, o, ok
-}
-
-// onlyRequest returns the id of the only request that the process has not answered, nil if
-// there is none or several.
-func (p *process) onlyRequest() json.RawMessage {
-	var waiting []int64
-	for n, own := range p.own {
-		if own.method != wire.MethodListen { // which stays open
-			waiting = append(waiting, n)
-		}
-	}
-	for e := p.conv.passed.Front(); e != nil; e = e.Next() {
-		r, _ := e.Value.(*request)
-		waiting = append(waiting, r.sent)
-	}
-	if len(waiting) != 1 {
-		return nil
-	}
-	return strconv.AppendInt(nil, waiting[0], 10)
 }
 
 // write queues a line for the process without waiting for it to be ready. It returns
