@@ -74,6 +74,18 @@
 // Clients do not see the tasks of 2025-11-25. Some tools of legacy servers can only be
 // called as such a task; the box then makes the task in the client's place.
 //
+// # What a process writes
+//
+// [wire.Hear] takes messages in odd forms that can mean one thing only, and the box passes
+// them on in the right form. A line that looks like an answer and cannot be understood ends
+// the request that it answers, also one of the box itself. If it is not JSON, or has several
+// lines, the box first waits a second for the right answer, because some servers print
+// answers before they send them. An error without an id belongs to the only request that
+// waits, unless the process answers notifications with such errors; the box finds that out.
+//
+// What a process wrote before it got the oldest open request says nothing about its end, so
+// errors do not name it as the cause.
+//
 // # Before it starts
 //
 // A [Provisioner] puts in place what a process needs: its workspace, its dependencies,
@@ -119,6 +131,13 @@
 // still while a question of the request is open to the client; the answer timeout of
 // the question runs instead. A human may take hours, but a client that has gone must
 // not take for ever.
+//
+// After a request has timed out, the process must show that it works. The box sends a ping,
+// and asks for a list of a kind that the process has declared, because some servers answer
+// no ping. Any response, question or progress of a request in flight is a sign of life.
+// Until it comes, new requests wait. If it does not come within five seconds, another
+// process takes the place of this one as soon as a request waits and no other is open. A
+// process without lists is not asked and never replaced.
 //
 // # What it does not do
 //
