@@ -3,7 +3,6 @@ package wire_test
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -154,7 +153,7 @@ func FuzzHear(f *testing.F) {
 func checkHeard(t *testing.T, m wire.Message) {
 	t.Helper()
 	again, err := wire.Parse(m.Raw)
-	if err != nil || again.Kind != m.Kind || again.Method != m.Method || fmt.Sprint(again.ID, again.Params, again.Result, again.Error) != fmt.Sprint(m.ID, m.Params, m.Result, m.Error) {
+	if err != nil || again.Kind != m.Kind || again.Method != m.Method || !bytes.Equal(again.Line(), m.Line()) {
 		t.Errorf("%s is read again as %+v, %v", m.Raw, again, err)
 	}
 	if bytes.ContainsAny(m.Line(), "\r\n") {

@@ -2,7 +2,6 @@ package proc
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +20,7 @@ func adopt(t *testing.T) (orphans []string, release func()) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c",
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c",
 		`for how in "" setsid; do $how sh -c 'echo $$; exec 1>&-; read line <&3' 3<&0 & done`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -72,7 +71,7 @@ func TestReapTakesNoExitStatusOfOthers(t *testing.T) {
 	Reap()
 	var late []*exec.Cmd
 	for n := range 20 {
-		cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", fmt.Sprintf("exit %d", n))
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", fmt.Sprintf("exit %d", n))
 		if n%2 == 1 {
 			cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 		}

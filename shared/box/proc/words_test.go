@@ -124,13 +124,15 @@ npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug
   cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.`,
 			"cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.",
 		},
-		"uv behind a proxy": {`error: Failed to fetch: https://pypi.org/simple/nope/
+		"uv behind a proxy": {
+			`error: Failed to fetch: https://pypi.org/simple/nope/
   cause: error sending request for url (https://pypi.org/simple/nope/)
   cause: client error (Connect)
   cause: invalid peer certificate: UnknownIssuer
 
 hint: Consider enabling use of system TLS certificates with the --system-certs option`,
-			"cause: invalid peer certificate: UnknownIssuer (hint: Consider enabling use of system TLS certificates with the --system-certs option)"},
+			"cause: invalid peer certificate: UnknownIssuer (hint: Consider enabling use of system TLS certificates with the --system-certs option)",
+		},
 		"causes of anyhow": {"Error: cannot start\n\nCaused by:\n    0: cannot read the settings\n    1: No such file or directory (os error 2)", "1: No such file or directory (os error 2)"},
 		"one cause":        {"Error: cannot start\n\nCaused by:\n    the token is short", "the token is short"},
 		"causes of Java": {`Exception in thread "main" java.lang.RuntimeException: cannot start
