@@ -48,6 +48,7 @@ type child interface {
 	Stdout() io.Reader
 	Stderr() io.Reader
 	CloseStdin()
+	Unread() (n int, ok bool)
 	Terminate()
 	Kill()
 	Release()

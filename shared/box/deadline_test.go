@@ -94,6 +94,7 @@ func (c *playedChild) Stdin() io.Writer           { return c.toStdin }
 func (c *playedChild) Stdout() io.Reader          { return c.stdout }
 func (c *playedChild) Stderr() io.Reader          { return strings.NewReader("") }
 func (c *playedChild) CloseStdin()                { _ = c.toStdin.Close() }
+func (c *playedChild) Unread() (int, bool)        { return 0, false }
 func (c *playedChild) Kill()                      { c.Terminate() }
 func (c *playedChild) Release()                   {}
 func (c *playedChild) Exited() <-chan struct{}    { return c.exited }

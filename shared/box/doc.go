@@ -86,6 +86,10 @@
 // What a process wrote before it got the oldest open request says nothing about its end, so
 // errors do not name it as the cause.
 //
+// If a process exits with code 0, the box gives the requests that it has certainly not read
+// to another process, once: the kernel says how much of its stdin is left when no program can
+// read it any more.
+//
 // # Before it starts
 //
 // A [Provisioner] puts in place what a process needs: its workspace, its dependencies,

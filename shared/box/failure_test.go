@@ -174,10 +174,15 @@ func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.
 func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
-	r.result(r.call("1", "warn", "0"))
-	commontest.Eventually(t, "the box has read the warning", func() bool {
-		return strings.Contains(r.groups["s"].current.output.stderr.Last(r.hide), "cold")
-	})
+	warned := func() {
+		r.result(r.call("1", "warn", "0"))
+		commontest.Eventually(t, "the box has read the warning", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return strings.Contains(r.groups["s"].current.output.stderr.Last(r.hide), "cold")
+		})
+	}
+	warned()
 	_, message, _, data := r.failure(r.call("2", "die silently", "0"))
 	if message != `server "fake": exited with code 3 without a word` || data.OutOfMemory || !strings.Contains(data.Stderr, "cold") {
 		t.Errorf("got %q %+v", message, data)
@@ -185,7 +190,7 @@ func TestOnlyWordsSinceTheCallSayWhyAProcessEnded(t *testing.T) {
 	if s := r.state(t, Exited); s.Detail != message {
 		t.Errorf("the end is told as %q", s.Detail)
 	}
-	r.result(r.call("3", "warn", "0"))
+	warned()
 	if _, message, _, _ := r.failure(r.call("4", "die", "0")); message != `server "fake": exited with code 3: out of cheese` {
 		t.Errorf("got %q", message)
 	}

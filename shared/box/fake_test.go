@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/commontest"
@@ -166,6 +168,10 @@ func (f *fake) initialize(m wire.Message) {
 	case "refuses":
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: -32602, Message: "bad key " + os.Getenv("API_KEY")})))
 		say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	case "reads no call": // nor initialized, which comes before it
+		f.welcome(m)
+		awaitInput()
+		os.Exit(0)
 	case "never answers":
 	case "answers too early": // a request it has not got
 		say(`{"jsonrpc":"2.0","id":2,"result":"a guess"}`)
@@ -227,6 +233,13 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		fmt.Fprintln(os.Stderr, "error: the cache is cold, nothing to worry about")
 		write("MemoryError: handled\n")
 		answer(m.ID, `{}`)
+	case "last": // arguments is the exit code; the next request is not read
+		answer(m.ID, `{}`)
+		awaitInput()
+		code, _ := strconv.Atoi(string(args))
+		os.Exit(code)
+	case "exit":
+		os.Exit(0)
 	case "die silently":
 		os.Exit(3)
 	case "die by signal":
@@ -252,6 +265,14 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		os.Exit(0)
 	default:
 		answer(m.ID, `{"echo":`+string(orNull(args))+`}`)
+	}
+}
+
+// awaitInput returns when stdin has something that was not read.
+func awaitInput() {
+	in := []unix.PollFd{{Events: unix.POLLIN}}
+	for n := 0; n == 0; {
+		n, _ = unix.Poll(in, -1)
 	}
 }
 

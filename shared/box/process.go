@@ -227,11 +227,13 @@ func (p *process) send(number int64, line []byte) bool {
 		return p.held.add(number, line)
 	}
 	p.notes.sent = p.notes.sent || number == 0
+	raw, at := line, p.queue.Pushed()
 	if line = p.proto.outgoing(r, line); line == nil {
 		return true
 	}
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
+		r.given.line, r.given.at = raw, at
 		r.before = p.output.now()
 		p.conv.known(r)
 		p.clock.limit(r)

@@ -30,6 +30,7 @@ type request struct {
 	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
 	before written       // what its process had written when it got the request
+	given  handed        // how the process got it
 	broken bool          // the process has answered with what cannot be read
 
 	modern  bool   // a modern client sent it, so its form is that of 2026-07-28
@@ -37,6 +38,13 @@ type request struct {
 	sent    int64  // the number under which the process answers
 	task    *task  // the task that it is in the process, nil for none
 	retries int    // how often the process has asked for it again
+}
+
+// handed says how a process got a request.
+type handed struct {
+	line  []byte // for the process, before it was translated
+	at    int64  // the bytes that the process was sent before
+	again bool   // an earlier process was sent it, and has not read it
 }
 
 // question is a server's request to the client that has no answer yet.

@@ -2,6 +2,7 @@ package box
 
 import (
 	"io"
+	"sync"
 	"time"
 )
 
@@ -10,6 +11,10 @@ type processRun struct {
 	p       *process
 	hello   *handshake
 	prepare preparation
+
+	ended  sync.Once // sets the fields below, before stdin is closed
+	unread int       // bytes that the process has not read
+	sure   bool      // and will not read
 }
 
 func (r *processRun) run() {
@@ -37,12 +42,56 @@ func (r *processRun) finish() bool {
 	p := r.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	p.endRequests(p.obituary())
 	e, _ := p.exit()
+	f := p.obituary()
+	if r.unsend(f) && e.Code != nil && *e.Code == 0 && p.greeted && !p.told && p.group.current == nil {
+		r.again(f)
+	}
+	p.endRequests(f)
 	if e.Code != nil && *e.Code == 0 {
 		return true
 	}
 	return p.asked() && (e.Signal == "" || !p.keeping.atWork)
+}
+
+// unsend takes back the requests that the process has certainly not read. It reports
+// whether there are some. If they end with f, the error says that they were not executed.
+func (r *processRun) unsend(f *fault) (some bool) {
+	p := r.p
+	if !r.sure || p.state == gone {
+		return false
+	}
+	read := p.queue.Written() - int64(r.unread)
+	for _, q := range p.conv.inOrder() {
+		if q.passed != nil && q.given.at >= read && q.asked == 0 {
+			p.conv.passed.Remove(q.passed)
+			if q.passed = nil; q.timer != nil {
+				q.timer.Stop()
+			}
+			some = true
+		}
+	}
+	if some {
+		f.unsent = f.message + "; the call was not executed, send it again"
+	}
+	return some
+}
+
+// again gives the requests that the process has not read to another process, each once. A
+// server may end after each answer, and a request may come just then.
+func (r *processRun) again(f *fault) {
+	p := r.p
+	for _, q := range p.conv.inOrder() {
+		if q.passed != nil || q.given.again || q.given.line == nil || !p.held.add(q.number, q.given.line) {
+			p.conv.end(q, f.unanswered(q))
+			continue
+		}
+		q.given.again = true
+	}
+	if len(p.held.lines) > 0 {
+		isStateless, how := speaks(&p.group.audience)
+		p.handOver(newHandshake(newProcess(p.group), isStateless, how))
+	}
 }
 
 // launch starts the OS process and sends it the first message.
@@ -116,6 +165,7 @@ func (r *processRun) speak() {
 // answer its open requests.
 func (r *processRun) leave() {
 	p := r.p
+	r.ended.Do(func() { r.unread, r.sure = p.child.Unread() })
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.left = p.left || !p.told

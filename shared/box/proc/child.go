@@ -203,6 +203,11 @@ func (c *Child) Terminate() {
 // Kill kills the group at once.
 func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 
+// Unread returns how many bytes in the stdin of a process that ends by itself will never be
+// read. It waits a moment for the end. ok is false if this is not certain: a program may
+// still read, or stdin was closed.
+func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
+
 // CloseStdin ends the stdin of the process.
 func (c *Child) CloseStdin() { closeAll(c.stdin) }
 

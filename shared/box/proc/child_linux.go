@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,4 +47,26 @@ func (c *Child) reap() {
 	// Its error repeats the exit status.
 	_ = c.cmd.Wait()
 	c.reaped = true
+}
+
+// endWait is how long unread waits for the last reader of a pipe. A process that exits closes
+// its pipes within moments.
+const endWait = 50 * time.Millisecond
+
+// unread returns how many bytes are in a pipe that has no reader any more.
+func unread(w *os.File) (n int, ok bool) {
+	conn, err := w.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	failed := conn.Control(func(fd uintptr) {
+		// The kernel reports POLLERR when the last reader is gone.
+		end := []unix.PollFd{{Fd: int32(fd)}} //nolint:gosec // a file descriptor is small
+		if _, err := unix.Poll(end, int(endWait.Milliseconds())); err != nil || end[0].Revents&unix.POLLERR == 0 {
+			return
+		}
+		n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		ok = err == nil
+	})
+	return n, ok && failed == nil
 }

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"os"
 	"syscall"
 )
 
@@ -24,3 +25,6 @@ func (c *Child) reap() {
 	c.reaped = true
 	c.killGroup()
 }
+
+// unread is for Linux only.
+func unread(*os.File) (n int, ok bool) { return 0, false }

@@ -114,6 +114,8 @@ type Queue struct {
 	bytes  int // of lines, and of the one that is being written
 	max    int
 	closed bool
+
+	pushed, written int64 // bytes so far, with line ends
 }
 
 // NewQueue makes a queue that holds up to limit bytes.
@@ -136,8 +138,23 @@ func (q *Queue) Push(line []byte) bool {
 	}
 	q.lines = append(q.lines, line)
 	q.bytes += len(line)
+	q.pushed += int64(len(line)) + 1
 	q.filled.Signal()
 	return true
+}
+
+// Pushed returns how many bytes the queue has taken so far, with line ends.
+func (q *Queue) Pushed() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.pushed
+}
+
+// Written returns how many of them were written.
+func (q *Queue) Written() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.written
 }
 
 // WriteLines writes each line and a line end, until the queue is closed (nil) or w fails.
@@ -149,12 +166,14 @@ func (q *Queue) WriteLines(w io.Writer) error {
 		if !ok {
 			return nil
 		}
-		if _, err := w.Write(append(line, '\n')); err != nil {
-			return err
-		}
+		n, err := w.Write(append(line, '\n'))
 		q.mu.Lock()
 		q.bytes -= len(line)
+		q.written += int64(n)
 		q.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
 }
 
