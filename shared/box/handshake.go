@@ -143,6 +143,7 @@ func (h *handshake) insisted() {
 			return
 		}
 		s.introduced(m.Result)
+		delete(p.own, p.first) // an answer to server/discover says nothing more
 		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, bridge.LegacyOnly
 		h.done(s.version)
 	}}

@@ -174,6 +174,9 @@ func FuzzOutput(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2}}`,
 		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":3,"result":{},"error":null}`,
 		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}` + "\r\n\xff{}",
+		"\uFEFF" + `{"jsonrpc":"2.0","id":"1","result":{},"error":null}` + "\n\x00" + `Loading{"id":2.0,"result":{}}{"jsonrpc":2.0,"id":3,"result":{}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":""}}` + "\n\x1b[1m" + `{"method":"notifications/progress","params":{"progressToken":"2"},"id":null}`,
+		"{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 1,\n  \"result\": {}\n}\n{\n\t\"id\":[\n]",
 	} {
 		f.Add([]byte(s))
 	}
