@@ -16,6 +16,7 @@ import (
 type listener struct {
 	p      *process
 	spread spread // the message of several lines that is being written
+	note   string // for the log, when the box is not locked any more
 }
 
 // listen reads the lines of the process until its stdout is closed, no faster than the
@@ -71,6 +72,16 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	if kept {
 		p.output.keep(raw)
 	}
+	l.note = ""
+	l.locked(m, raw, err, kept)
+	if l.note != "" {
+		p.output.log.Note("%s", l.note)
+	}
+}
+
+// locked takes a part of a line under the box's lock. kept says that the log has the part.
+func (l *listener) locked(m wire.Message, raw []byte, err error, kept bool) {
+	p := l.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	if kept {
@@ -79,7 +90,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	switch {
 	case p.state == gone:
 	case err != nil:
-		l.garbled(m.ID, raw, plainly(err), kept)
+		l.garbled(m.ID, raw, err, kept)
 	default:
 		l.heard(m, raw)
 	}
@@ -168,9 +179,15 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 // garbled takes a part of a line that is no message. It may be a broken response, whose
 // request would otherwise wait until its deadline. garbled ends that request at once if
 // the part is JSON, and soon if it is not.
-func (l *listener) garbled(id json.RawMessage, raw []byte, why string, kept bool) {
+func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
+	why := err.Error()
+	var wrong *wire.Error
+	isJSON := errors.As(err, &wrong) && wrong.Code != wire.CodeParse
+	if wrong != nil {
+		why = wrong.Message
+	}
 	l.noise(raw, why, kept)
-	switch isJSON := wire.Valid(raw); {
+	switch {
 	case wire.Lookup(raw, "method") != nil:
 	case id != nil:
 		l.unreadable(id, raw, why, false)
@@ -181,7 +198,7 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, why string, kept bool
 	}
 }
 
-// noise counts what is no message, and notes why it is none. kept says that the log has
+// noise counts what is no message, and has the log note why it is none, unless the log has
 // the line itself.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
@@ -194,16 +211,7 @@ func (l *listener) noise(raw []byte, why string, kept bool) {
 	if method, ok := wire.String(wire.Lookup(raw, "method")); ok {
 		what = p.box.hide.Text(method[:min(len(method), maxClientName)])
 	}
-	p.output.log.Note("stdout: %s of %d bytes was dropped: %s", what, len(raw), p.box.hide.Text(why))
-}
-
-// plainly returns what is wrong with a message, without a JSON-RPC error code.
-func plainly(err error) string {
-	var wrong *wire.Error
-	if errors.As(err, &wrong) {
-		return wrong.Message
-	}
-	return err.Error()
+	l.note = fmt.Sprintf("stdout: %s of %d bytes was dropped: %s", what, len(raw), p.box.hide.Text(why))
 }
 
 // answers reports whether JSON, or what begins as JSON, begins as a response does.
