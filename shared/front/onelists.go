@@ -23,11 +23,11 @@ import (
 // announces the change.
 
 // firstLists is how long a list waits for the members that have to be asked. Those that have
-// not answered by then are left out.
+// not answered by then are left out, or listed as they last were.
 const firstLists = 20 * time.Second
 
-// metaUnavailable is the member of _meta in a list which names the servers that are left out,
-// with the reason of each.
+// metaUnavailable is the member of _meta in a list which names the servers that could not be
+// asked, with the reason of each. They are left out, or listed as they last were.
 const metaUnavailable = "dormouse/unavailable"
 
 // oneLists serves what a group knows of its members.
@@ -59,14 +59,16 @@ func (o oneLists) list(m wire.Message, s session.Session, client *host.Client) (
 	if next != "" {
 		result = append(append(append(result[:len(result)-1], `,"nextCursor":"`...), next...), `"}`...)
 	}
-	if len(missing) > 0 {
-		meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
-		if err != nil {
-			return nil, err // texts always encode
-		}
-		result = append(append(append(result[:len(result)-1], `,"_meta":`...), meta...), '}')
+	return without(result, missing), nil
+}
+
+// without adds to a list which members are left out, or may be listed wrongly, and why.
+func without(list json.RawMessage, missing map[string]string) json.RawMessage {
+	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
+	if len(missing) == 0 || err != nil { // texts always encode
+		return list
 	}
-	return result, nil
+	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
 }
 
 // pageSpare is what a message with a page needs besides the entries, in bytes: the names of
@@ -118,7 +120,7 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 	if err != nil {
 		return nil, nil, err
 	}
-	if (s.Transport == session.Modern || o.take != nil) && client == nil { // an answer must not be pushed to the client
+	if s.Transport == session.Modern && client == nil {
 		client = &host.Client{Init: s.Init}
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstLists)
@@ -141,9 +143,9 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 		}
 		asks.Go(func() {
 			result, err := o.ask(ctx, c, s, client, method)
-			if err == nil {
+			if err == nil || hasNone(err) {
 				lists[i].Result = result
-			} else if lists[i].Result == nil {
+			} else {
 				failed[i] = err
 			}
 		})
@@ -151,18 +153,34 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 	asks.Wait()
 	missing := map[string]string{}
 	for i, err := range failed {
-		var rpc *wire.Error
-		switch {
-		case err == nil, errors.As(err, &rpc) && rpc.Code == wire.CodeMethodNotFound: // it has no such lists
-		case errors.Is(err, context.DeadlineExceeded):
-			missing[lists[i].Member] = "it has not started within " + firstLists.String() + "; ask for the list again"
-		case errors.As(err, &rpc):
-			missing[lists[i].Member] = rpc.Message
-		default:
-			missing[lists[i].Member] = problemOf(err).rpc.Message
+		if err == nil {
+			continue
+		}
+		missing[lists[i].Member] = whyNot(err)
+		if lists[i].Result != nil {
+			missing[lists[i].Member] += "; this is its last known list"
 		}
 	}
 	return o.names.Merge(method, o.group.Plain, lists...), missing, nil
+}
+
+// hasNone reports whether a member has refused a list because it has none of this kind.
+func hasNone(err error) bool {
+	var rpc *wire.Error
+	return errors.As(err, &rpc) && rpc.Code == wire.CodeMethodNotFound
+}
+
+// whyNot returns the reason why a member could not be asked for a list.
+func whyNot(err error) string {
+	var rpc *wire.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it has not answered within " + firstLists.String() + "; ask for the list again"
+	case errors.As(err, &rpc):
+		return rpc.Message
+	default:
+		return problemOf(err).rpc.Message
+	}
 }
 
 // mostPages is how many pages of a member's list are read.
@@ -224,20 +242,30 @@ func (o oneLists) askOnce(ctx context.Context, c host.Caller, s session.Session,
 	}
 }
 
+// begin sends a request to a member: in the session that the client has with it, or for a
+// modern client, in the one that is pinned to the caller.
 func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (*host.Call, error) {
 	h := o.x.opts.Host
-	if client != nil {
+	pinned := func(client host.Client) (*host.Call, error) {
 		c.Transport, c.Conn = session.Modern, ""
-		call, _, err := h.Send(ctx, c, *client, method, params)
+		call, _, err := h.Send(ctx, c, client, method, params)
 		return call, err
 	}
-	m, err := wire.Parse(wire.NewRequest(json.RawMessage(`"dormouse"`), method, params))
+	if client != nil {
+		return pinned(*client)
+	}
+	// Several lists may be asked for at once in one session, so each request has its own id.
+	m, err := wire.Parse(wire.NewRequest(wire.AppendString(nil, "dormouse-"+session.NewNonce()), method, params))
 	if err != nil {
 		return nil, err
 	}
 	id := host.MemberID(s.ID, c.Server.Name)
-	if o.take != nil {
-		return h.Ask(ctx, c, id, m)
+	if o.take != nil { // the answer must not be pushed to the client
+		call, err := h.Ask(ctx, c, id, m)
+		if errors.Is(err, session.NotFound) && isListed(method) {
+			return pinned(host.Client{Init: s.Init}) // the client's stream would not know of a session that is opened here
+		}
+		return call, err
 	}
 	call, err := h.Accept(ctx, c, id, []wire.Message{m}, false)
 	if errors.Is(err, session.NotFound) {
@@ -286,6 +314,7 @@ func (o oneLists) tasks(m wire.Message) error {
 		return err
 	}
 	var all []group.List
+	missing := map[string]string{}
 	for _, name := range s.Members {
 		c, ok := o.member(name)
 		if !ok {
@@ -294,11 +323,14 @@ func (o oneLists) tasks(m wire.Message) error {
 		ctx, cancel := context.WithTimeout(o.x.ctx(), firstLists)
 		result, err := o.ask(ctx, c, s, nil, wire.MethodTasksList)
 		cancel()
-		if err == nil { // a member without tasks refuses
+		switch {
+		case err == nil:
 			all = append(all, group.List{Member: name, Result: result})
+		case !hasNone(err):
+			missing[name] = whyNot(err)
 		}
 	}
-	o.x.json(http.StatusOK, wire.ResultResponse(m.ID, group.TaskList(all...)))
+	o.x.json(http.StatusOK, wire.ResultResponse(m.ID, without(group.TaskList(all...), missing)))
 	return nil
 }
 

@@ -3,7 +3,9 @@ package front
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/group"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -86,7 +88,7 @@ func (o oneLists) find(m wire.Message, s session.Session) (json.RawMessage, erro
 			limit = 10
 		}
 	}
-	entries, _, err := o.entries(o.x.ctx(), wire.MethodToolsList, s)
+	entries, missing, err := o.entries(o.x.ctx(), wire.MethodToolsList, s)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +98,11 @@ func (o oneLists) find(m wire.Message, s session.Session) (json.RawMessage, erro
 	for _, e := range found {
 		text += "\n" + string(e.Raw)
 	}
+	for _, server := range slices.Sorted(maps.Keys(missing)) {
+		text += "\nThe server " + server + " cannot be asked for its tools: " + missing[server]
+	}
 	result := append([]byte(`{"content":[{"type":"text","text":`), wire.AppendString(nil, text)...)
-	return append(append(append(result, `}],"structuredContent":`...), structured...), '}'), nil
+	return without(append(append(append(result, `}],"structuredContent":`...), structured...), '}'), missing), nil
 }
 
 // searched is search for the modern era: it returns the call that call_tool stands for.
