@@ -191,6 +191,15 @@ func Superset(client json.RawMessage) json.RawMessage {
 	}.encode()
 }
 
+// CheckLevel returns the error for a level that log messages cannot have, a *[wire.Error] with
+// [wire.CodeInvalidParams].
+func CheckLevel(level string) error {
+	if severity(level) < 0 {
+		return invalid("there is no log level %q; send one of %s", level, strings.Join(levels(), ", "))
+	}
+	return nil
+}
+
 // levels returns the levels of log messages, the least important first (RFC 5424).
 func levels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}

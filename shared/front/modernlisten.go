@@ -23,6 +23,11 @@ func (m modern) listen() error {
 		out.finish(refused.Raw, refused.Code)
 		return nil
 	}
+	return m.listenTo(out, handshake)
+}
+
+// listenTo serves subscriptions/listen for a server that has answered initialize like this.
+func (m modern) listenTo(out *reply, handshake []byte) error {
 	l, err := bridge.NewListener(m.req, handshake)
 	if err == nil && m.x.servesTasks() {
 		err = l.ReadTasks(m.req)

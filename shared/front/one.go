@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/group"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -222,9 +223,31 @@ func (o *one) member(name string) (host.Caller, bool) {
 	return o.members[i], true
 }
 
-// join opens the session with a member that a message is for.
+// join opens the session with a member that a message is for. A mark in the stream of the group
+// then tells a function that holds the client's standalone stream to read the member's stream,
+// too.
 func (o *one) join(c host.Caller) error {
-	return o.x.opts.Host.Join(o.x.ctx(), o.caller, o.session, c)
+	err := o.x.opts.Host.Join(o.x.ctx(), o.caller, o.session, c)
+	if err == nil && c.Transport == session.HTTP {
+		err = o.x.opts.Host.Say(o.x.ctx(), o.session, joinedMark(c.Server.Name))
+	}
+	return err
+}
+
+// markJoined is the method of a mark.
+const markJoined = "notifications/dormouse/joined"
+
+func joinedMark(member string) []byte {
+	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
+}
+
+// joinedOf returns the member that a mark is about, "" for another message.
+func joinedOf(raw []byte) string {
+	if method, _ := wire.String(wire.Lookup(raw, "method")); method != markJoined {
+		return ""
+	}
+	name, _ := wire.String(wire.Lookup(raw, "params", "server"))
+	return name
 }
 
 func (o *one) post() error {
@@ -306,6 +329,10 @@ func (o *one) legacy(m wire.Message) error {
 		x.json(http.StatusOK, wire.ResultResponse(m.ID, result))
 		return nil
 	case m.Kind == wire.Request && m.Method == wire.MethodSetLevel:
+		level, _ := wire.String(wire.Lookup(m.Params, "level"))
+		if err := bridge.CheckLevel(clip(level)); err != nil {
+			return o.answer(m, err)
+		}
 		if err := x.opts.Host.SetLevel(x.ctx(), o.caller, o.session, o.members, m); err != nil {
 			return err
 		}

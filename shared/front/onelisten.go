@@ -63,7 +63,8 @@ func (o oneStreams) get() error {
 	return o.listen(last)
 }
 
-// ear is the standalone stream of one member.
+// ear is the standalone stream of one member. The ear whose member is "" hears no server: it
+// is that of the group's own session, which has marks for the members that are joined.
 type ear struct {
 	member string
 	call   *host.Call
@@ -80,90 +81,160 @@ type sound struct {
 	err    error
 }
 
+// listened is a standalone stream of a group, with the streams of its members in it.
+type listened struct {
+	oneStreams
+	ctx     context.Context
+	end     time.Time
+	out     *stream
+	ears    []*ear
+	open    int  // streams of members that are heard
+	idle    bool // no member's stream was heard, and one may be joined
+	heard   chan sound
+	hearing sync.WaitGroup
+}
+
 // listen serves the standalone streams of the members as one.
 func (o oneStreams) listen(last string) error {
 	x := o.x
+	places, err := placesOf(last)
+	if err != nil {
+		return err
+	}
 	g, err := o.groupSession()
 	if err != nil {
 		return err
 	}
-	places := placesOf(last)
-	ears, err := o.ears(g, places)
-	if err != nil {
+	ctx, cancel := context.WithCancel(x.ctx())
+	l := &listened{oneStreams: o, ctx: ctx, end: x.begun, heard: make(chan sound)}
+	defer l.hearing.Wait()
+	defer cancel()
+	if l.ears, err = o.ears(g, places); err != nil {
 		return err
 	}
-	end := x.begun
-	for _, e := range ears {
-		end = later(end, x.until(e.call.Hold()))
+	for _, e := range l.ears {
+		l.end = later(l.end, x.until(e.call.Hold()))
 	}
 	var early []sound
-	for _, e := range ears {
-		events, err := e.call.Next(x.ctx(), x.begun)
+	for _, e := range l.ears {
+		s, err := e.begin(ctx)
 		if err != nil {
 			return err
 		}
-		e.place, e.retry = before(e.call, events).String(), e.call.Retry()
-		early = append(early, sound{e, events, e.call.Cursor().String(), len(events) > 0 && e.call.Gap(), nil})
+		early = append(early, s)
 	}
-	out := x.commit()
-	out.retry = x.opts.Host.Limits().Pace
-	out.seen = &seen{View: group.View{Plain: o.group.Plain}, place: func(string) string { return placeText(ears) }}
-	prime := func() { // the client polls all members together, so it gets the longest of their retry times
-		for _, e := range ears {
-			out.retry = max(out.retry, e.retry)
-		}
-		out.prime(session.EventID{}, out.retry)
-	}
-	prime()
+	l.out = x.commit()
+	l.out.retry = x.opts.Host.Limits().Pace
+	l.out.seen = &seen{View: group.View{Plain: o.group.Plain}, place: func(string) string { return placeText(l.ears) }}
+	l.prime()
 	for _, s := range early {
-		o.pass(out, s)
+		o.pass(l.out, s)
 	}
-	if out.flush() != nil {
+	if l.out.flush() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(x.ctx())
 	late, _ := o.unlisted(g) // after an error the client is told of no change
-	heard := make(chan sound)
-	var hearing sync.WaitGroup
-	defer hearing.Wait()
-	defer cancel()
-	for _, e := range ears {
-		hearing.Go(func() { e.hear(ctx, end, heard) })
+	for _, e := range l.ears {
+		if e.member != "" {
+			l.hear(e)
+		}
+	}
+	if l.idle = l.open == 0; l.open < len(o.members) {
+		marks := &ear{call: x.opts.Host.Joins(o.session)}
+		l.hearing.Go(func() { marks.hear(ctx, l.end, l.heard) })
 	}
 	look := time.NewTicker(x.opts.KeepAlive)
 	defer look.Stop()
-	for open := len(ears); open > 0; {
+	for l.open > 0 || l.idle {
 		timer := time.NewTimer(x.opts.KeepAlive)
+		var err error
 		select {
 		case <-look.C:
-			late = o.tellListed(out, g, late)
-		case s := <-heard:
-			if s.err != nil {
-				x.err = s.err
-				if x.ctx().Err() == nil && passing(s.err) {
-					out.retry = 10 * x.opts.Host.Limits().Pace
-					prime()
-					_ = out.flush() // nothing follows, so it does not matter if the client has gone
-				}
-				return nil
-			}
-			if len(s.events) == 0 {
-				open--
-			}
-			o.pass(out, s)
+			late = o.tellListed(l.out, g, late)
+		case s := <-l.heard:
+			err = l.take(s)
 		case <-timer.C:
-			out.comment("keep-alive")
+			l.out.comment("keep-alive")
 		case <-x.ctx().Done():
 			return nil
 		}
 		timer.Stop()
-		if len(out.buf) > 0 && out.flush() != nil {
+		if err != nil {
+			x.err = err
+			if x.ctx().Err() == nil && passing(err) {
+				l.out.retry = 10 * x.opts.Host.Limits().Pace
+				l.prime()
+				_ = l.out.flush() // nothing follows, so it does not matter if the client has gone
+			}
+			return nil
+		}
+		if len(l.out.buf) > 0 && l.out.flush() != nil {
 			return nil // a client that has gone loses nothing: it comes back with the last id it has
 		}
 	}
-	o.tellListed(out, g, late)
-	out.pace(out.retry)
-	_ = out.flush() // as above
+	o.tellListed(l.out, g, late)
+	l.out.pace(l.out.retry)
+	_ = l.out.flush() // as above
+	return nil
+}
+
+// prime tells the client where all streams are. The client polls them together, so it gets the
+// longest of their retry times.
+func (l *listened) prime() {
+	for _, e := range l.ears {
+		l.out.retry = max(l.out.retry, e.retry)
+	}
+	l.out.prime(session.EventID{}, l.out.retry)
+}
+
+// hear begins to hear the stream of a member.
+func (l *listened) hear(e *ear) {
+	l.idle = false
+	l.open++
+	l.hearing.Go(func() { e.hear(l.ctx, l.end, l.heard) })
+}
+
+// take adds what was heard to the client's stream.
+func (l *listened) take(s sound) error {
+	if s.err != nil {
+		return s.err
+	}
+	if s.ear.member != "" {
+		if len(s.events) == 0 {
+			l.open--
+		}
+		l.pass(l.out, s)
+		return nil
+	}
+	if len(s.events) == 0 {
+		l.idle = false
+	}
+	for _, e := range s.events {
+		if err := l.joined(joinedOf(e.Raw)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joined begins to hear a member that the session has begun to use.
+func (l *listened) joined(member string) error {
+	c, ok := l.member(member)
+	if !ok || slices.ContainsFunc(l.ears, func(e *ear) bool { return e.member == member }) {
+		return nil
+	}
+	e, err := l.ear(c, "")
+	if err != nil || e == nil {
+		return err
+	}
+	s, err := e.begin(l.ctx)
+	if err != nil {
+		return err
+	}
+	l.ears = append(slices.DeleteFunc(l.ears, func(e *ear) bool { return e.member == "" }), e)
+	l.prime()
+	l.pass(l.out, s)
+	l.hear(e)
 	return nil
 }
 
@@ -200,26 +271,49 @@ func (o oneStreams) tellListed(out *stream, g session.Session, before int) int {
 // ears opens the standalone streams of the members that the session uses. Before the
 // session uses a member, the stream is that of the group itself, which has no events.
 func (o oneStreams) ears(g session.Session, places map[string]string) ([]*ear, error) {
-	h, ctx := o.x.opts.Host, o.x.ctx()
 	var ears []*ear
 	for _, c := range o.members {
 		name := c.Server.Name
 		if !slices.Contains(g.Members, name) {
 			continue
 		}
-		call, err := h.Listen(ctx, c, host.MemberID(o.session, name), places[name])
-		switch code := session.CodeOf(err); {
-		case err == nil:
-			ears = append(ears, &ear{member: name, call: call})
-		case code != session.NotFound && code != session.Closed:
+		e, err := o.ear(c, places[name])
+		if err != nil {
 			return nil, err
+		}
+		if e != nil {
+			ears = append(ears, e)
 		}
 	}
 	if len(ears) > 0 {
 		return ears, nil
 	}
-	call, err := h.Listen(ctx, o.caller, o.session, places[""])
+	call, err := o.x.opts.Host.Listen(o.x.ctx(), o.caller, o.session, places[""])
 	return []*ear{{call: call}}, err
+}
+
+// ear opens the standalone stream of a member. It returns nil if the session with the member
+// has ended.
+func (o oneStreams) ear(c host.Caller, place string) (*ear, error) {
+	call, err := o.x.opts.Host.Listen(o.x.ctx(), c, host.MemberID(o.session, c.Server.Name), place)
+	switch code := session.CodeOf(err); {
+	case err == nil:
+		return &ear{member: c.Server.Name, call: call}, nil
+	case code == session.NotFound, code == session.Closed:
+		return nil, nil
+	default:
+		return nil, err
+	}
+}
+
+// begin takes the stream, and returns what it has already.
+func (e *ear) begin(ctx context.Context) (sound, error) {
+	events, err := e.call.Next(ctx, time.Now())
+	if err != nil {
+		return sound{}, err
+	}
+	e.place, e.retry = before(e.call, events).String(), e.call.Retry()
+	return sound{e, events, e.call.Cursor().String(), len(events) > 0 && e.call.Gap(), nil}, nil
 }
 
 // hear passes on events until the stream has ended or the time end has come. The last
@@ -273,17 +367,23 @@ func placeText(ears []*ear) string {
 	return strings.Join(texts, placeNext)
 }
 
-// placesOf reads what placeText wrote. A place that is not of its form is ignored.
-func placesOf(text string) map[string]string {
+// placesOf reads what placeText wrote. Errors: as of [session.ParseEventID].
+func placesOf(text string) (map[string]string, error) {
 	places := map[string]string{}
-	for place := range strings.SplitSeq(text, placeNext) {
-		if member, id, ok := strings.Cut(place, placeMark); ok {
-			if _, err := session.ParseEventID(id); err == nil {
-				places[member] = id
-			}
-		}
+	if text == "" {
+		return places, nil
 	}
-	return places
+	for place := range strings.SplitSeq(text, placeNext) {
+		member, id, ok := strings.Cut(place, placeMark)
+		if !ok {
+			return nil, &session.EventIDError{Part: "server", ID: clip(text)}
+		}
+		if _, err := session.ParseEventID(id); err != nil {
+			return nil, err
+		}
+		places[member] = id
+	}
+	return places, nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -294,7 +394,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // hear serves subscriptions/listen: it listens at each member that may report what the client
-// wants to hear of. A member that has never started is not listened to.
+// wants to hear of. A member that has never started may report anything once it has.
 func (o oneModern) hear(m modern) error {
 	x := o.x
 	known, err := x.opts.Host.Greetings(x.ctx(), o.members, wire.V20251125)
@@ -317,7 +417,11 @@ func (o oneModern) hear(m modern) error {
 	defer cancel()
 	open := 0
 	for i, c := range o.members {
-		params, wanted := group.Subscription(c.Server.Name, m.req.Params, known[i].Result)
+		greeting := known[i].Result
+		if greeting == nil {
+			greeting = group.Unknown()
+		}
+		params, wanted := group.Subscription(c.Server.Name, m.req.Params, greeting)
 		if !wanted {
 			continue
 		}
@@ -332,7 +436,7 @@ func (o oneModern) hear(m modern) error {
 		req.Params = params
 		open++
 		listeners.Go(func() {
-			if err := (modern{&inner, req}).listen(); err != nil {
+			if err := (modern{&inner, req}).listenTo(newReply(&inner, req), greeting); err != nil {
 				select {
 				case said <- wire.ErrorResponse(req.ID, problemOf(err).rpc):
 				case <-ctx.Done():

@@ -219,3 +219,179 @@ func TestListSaysThatAServersPartIsOld(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// saysWhenCalled has each tool say something outside of its call, and tell that a resource was
+// updated, a second after it has answered.
+func (w *world) saysWhenCalled(clients session.Clients, address func(session.Address) session.Address) {
+	for _, tool := range []string{"tool0", "tool1", "tool2"} {
+		w.backend.tool(tool, func(r run) {
+			r.end(`{"content":[]}`)
+			time.Sleep(time.Second)
+			a := address(session.Address{Session: r.session, Stream: session.Standalone})
+			out := run{ctx: r.ctx, store: r.store, session: r.session, address: a, clients: clients}
+			out.say(tool)
+			out.append(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:`+tool+`"}}`, false)
+		})
+	}
+}
+
+func changed(uri string) string {
+	return `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`
+}
+
+// A client that listens before its first call hears each server as soon as it says something,
+// also servers that it calls later.
+func TestStreamThatWasOpenedFirstHearsEachServerAtOnce(t *testing.T) {
+	grouped(t, 3, nil, func(t *testing.T, w *world) {
+		w.saysWhenCalled(nil, func(a session.Address) session.Address { return a })
+		c := w.openGroup()
+		began := time.Now()
+		stream := w.start(c.request("GET", ""))
+		var want []string
+		calls := map[string]time.Duration{}
+		for i, tool := range []string{"tool1", "tool0", "tool1"} {
+			time.Sleep(2 * time.Second)
+			if i < 2 {
+				calls[said(tool)] = time.Since(began)
+			}
+			server := "s" + tool[4:]
+			c.call(server + "__" + tool)
+			want = append(want, said(tool), changed("dormouse://"+server+"/a:"+tool))
+		}
+		a := <-stream
+		if got := a.datas(t); !slices.Equal(got, want) {
+			t.Errorf("the stream has %q", got)
+		}
+		for text, called := range calls {
+			for _, f := range a.flush {
+				if strings.Contains(f.text, text) {
+					if late := f.at - called - time.Second; late > 0 {
+						t.Errorf("%s came %s late", text, late)
+					}
+					break
+				}
+			}
+		}
+		// The client comes back with what it has, and misses nothing.
+		run{ctx: t.Context(), store: w.backend.store, session: host.MemberID(session.ID(c.session), "s0")}.say("later")
+		if got := c.get(a.lastID(t)).datas(t); !slices.Equal(got, []string{said("later")}) {
+			t.Errorf("the next stream has %q", got)
+		}
+	})
+}
+
+// A stream whose server has closed it ends, although the session may use further servers.
+func TestStreamOfAGroupEndsWithThoseOfItsServers(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		stream := w.start(c.request("GET", ""))
+		time.Sleep(time.Second)
+		if a := w.do(c.request("DELETE", "")); a.status != 204 {
+			t.Fatal(a.body)
+		}
+		<-stream
+	})
+}
+
+// The same holds for the streams of the other transports.
+func TestOtherTransportsHearEachServerAtOnce(t *testing.T) {
+	t.Run("HTTP+SSE", func(t *testing.T) {
+		grouped(t, 3, nil, func(t *testing.T, w *world) {
+			w.saysWhenCalled(nil, func(a session.Address) session.Address { a.LegacySSE = true; return a })
+			c := w.openSSE("", "").open()
+			began := time.Now()
+			c.accepted(callOf("s1__tool1"))
+			time.Sleep(2 * time.Second)
+			a := c.close()
+			if got := messagesOf(t, a); !slices.Equal(got[2:], []string{said("tool1"), changed("dormouse://s1/a:tool1")}) {
+				t.Errorf("the stream has %q", got)
+			}
+			if a.flush[len(a.flush)-1].at > time.Since(began) {
+				t.Errorf("late: %v", a.flush)
+			}
+		})
+	})
+	t.Run("WebSocket", func(t *testing.T) {
+		grouped(t, 3, nil, func(t *testing.T, w *world) {
+			l := w.link(url.Values{"group": {"all"}})
+			w.backend.clients = l
+			l.open()
+			w.saysWhenCalled(l, func(a session.Address) session.Address {
+				a.Conn, a.Through = l.conn, &session.Through{Group: l.ofGroup(), Server: "s1"}
+				return a
+			})
+			got := l.say(callOf("s1__tool1"))
+			time.Sleep(time.Second)
+			if got = append(got, l.heard()...)[1:]; !slices.Equal(got, []string{said("tool1"), changed("dormouse://s1/a:tool1")}) {
+				t.Errorf("the client got %q", got)
+			}
+		})
+	})
+}
+
+// A subscription of 2026-07-28 hears a server that had never started when it was made.
+func TestSubscriptionHearsAServerThatStartsLater(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		w.opts.Limit = time.Minute
+		known := w.opts.Servers
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			s, ok := known(name)
+			if name == "s1" {
+				s.Digest = "new"
+			}
+			return s, ok
+		}
+		listens := w.start(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"toolsListChanged":true}`}.request())
+		time.Sleep(time.Second)
+		if got := w.taken(); len(got) > 0 {
+			t.Errorf("the servers got %q", got)
+		}
+		w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}.request()).result(t)
+		w.pushedBy("s1", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		time.Sleep(time.Second)
+		a := <-listens
+		if got := a.datas(t); len(got) != 3 || !strings.Contains(got[1], "notifications/tools/list_changed") {
+			t.Errorf("the listener heard %q", got)
+		}
+	})
+}
+
+// An id that Dormouse has not made is refused, as at a server.
+func TestBadEventIDIsRefusedAtAGroup(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		for _, id := range []string{"x", "12", "s0~", "s0~x", "s0~1;s1", "s0~1;s1~-1", "s0~x/y", "~~1"} {
+			if a := c.get(id); a.status != 400 {
+				t.Errorf("%s: got %d %s", id, a.status, a.body)
+			}
+		}
+		for _, id := range []string{"x", "s0~1", "abc;~x", "abc;"} {
+			if a := w.do(request("GET", "/sse", "", "Accept", "text/event-stream", "Last-Event-ID", id)); a.status != 400 {
+				t.Errorf("HTTP+SSE, %s: got %d %s", id, a.status, a.body)
+			}
+		}
+		if a := c.get("s0~0;gone~7"); a.status != 200 { // a server that is not in the group any more
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+	})
+}
+
+// A log level that does not exist is refused, and the session keeps its own.
+func TestUnknownLogLevelIsRefusedAtAGroup(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		want := `{"jsonrpc":"2.0","id":5,"error":{"code":-32602,"message":"there is no log level \"loud\"; send one of debug, info, notice, warning, error, critical, alert, emergency"}}`
+		if a := c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"loud"}}`); a.body != want {
+			t.Errorf("got %s", a.body)
+		}
+		if a := c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{}}`); !strings.Contains(a.body, "-32602") {
+			t.Errorf("without a level: %s", a.body)
+		}
+		if s, _, err := w.store.Load(t.Context(), session.ID(c.session), ""); err != nil || s.Level != "" {
+			t.Errorf("the level is %q, %v", s.Level, err)
+		}
+	})
+}

@@ -29,13 +29,6 @@ import (
 //	0jvq…;~5;everything~3
 type oneSSE struct{ *one }
 
-// markJoined is the method of a mark.
-const markJoined = "notifications/dormouse/joined"
-
-func joinedMark(member string) []byte {
-	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
-}
-
 // legacy is the stream of one session: that of the group, whose member is "", or of a member.
 type legacy struct {
 	member string
@@ -69,7 +62,10 @@ func (o oneSSE) get() error {
 		return err
 	}
 	o.over()
-	id, places := o.resumed()
+	id, places, err := o.resumed()
+	if err != nil {
+		return err
+	}
 	if id != "" {
 		if err := x.named(id); err != nil {
 			return err
@@ -107,20 +103,26 @@ func (o oneSSE) get() error {
 }
 
 // resumed returns the session of a client that comes back, and how far the client has
-// read each stream, by member.
-func (o oneSSE) resumed() (id string, places map[string]session.Index) {
+// read each stream, by member. Errors: as of [session.ParseEventID].
+func (o oneSSE) resumed() (id string, places map[string]session.Index, err error) {
 	places = map[string]session.Index{}
-	id, rest, ok := strings.Cut(o.x.r.Header.Get(wire.HeaderLastEventID), placeNext)
+	last := o.x.r.Header.Get(wire.HeaderLastEventID)
+	id, rest, ok := strings.Cut(last, placeNext)
 	if !ok {
-		return o.x.r.URL.Query().Get(querySession), places
+		if last != "" {
+			_, err = session.ParseEventID(last) // one of a server is no place here
+		}
+		return o.x.r.URL.Query().Get(querySession), places, err
 	}
 	for place := range strings.SplitSeq(rest, placeNext) {
 		member, at, _ := strings.Cut(place, placeMark)
-		if n, err := strconv.ParseInt(at, 10, 64); err == nil && n >= 0 {
-			places[member] = session.Index(n)
+		n, err := strconv.ParseInt(at, 10, 64)
+		if err != nil || n < 0 {
+			return "", nil, &session.EventIDError{Part: "index", ID: clip(last)}
 		}
+		places[member] = session.Index(n)
 	}
-	return id, places
+	return id, places, nil
 }
 
 // followed is a client's stream with the streams in it.
@@ -283,8 +285,7 @@ func (f *followed) pass(out *stream, e event) {
 		if len(ev.Raw) == 0 {
 			continue
 		}
-		if method, _ := wire.String(wire.Lookup(ev.Raw, "method")); method == markJoined && e.of.member == "" {
-			name, _ := wire.String(wire.Lookup(ev.Raw, "params", "server"))
+		if name := joinedOf(ev.Raw); name != "" && e.of.member == "" {
 			f.joining[name] = 0
 			continue
 		}

@@ -102,9 +102,15 @@ func TaskList(lists ...List) json.RawMessage {
 	return slices.Concat([]byte(`{"tasks":`), array(all), []byte{'}'})
 }
 
+// Unknown returns an answer to initialize that stands for that of a member which is not known
+// yet: the member may report any change.
+func Unknown() json.RawMessage {
+	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
+}
+
 // Subscription returns the params of a subscriptions/listen for one member, out of those for
 // the group. wanted is false if the member has nothing to report to this client: greeting is
-// its answer to initialize, nil if that is not known.
+// its answer to initialize, or [Unknown].
 func Subscription(member string, params, greeting json.RawMessage) (own json.RawMessage, wanted bool) {
 	filter := map[string]any{}
 	for key, kind := range map[string]string{"toolsListChanged": "tools", "promptsListChanged": "prompts", "resourcesListChanged": "resources"} {

@@ -82,8 +82,9 @@ func (c *Call) superseded(ctx context.Context) {
 	c.done = err != nil || s.State == session.Ended || s.Primary.Nonce != c.follower.nonce
 }
 
-// Say writes messages of Dormouse itself to the legacy SSE stream of an HTTP+SSE session.
-// These are answers that needed no server.
+// Say writes messages of Dormouse itself to the legacy SSE stream of a session. For an HTTP+SSE
+// client these are answers that needed no server. In the session of a group they are also marks
+// for the functions that hold the client's stream ([Groups.Joins]).
 func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
 	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -120,6 +120,12 @@ func (h Groups) Join(ctx context.Context, of Caller, id session.ID, c Caller) er
 	return unlessGone(err)
 }
 
+// Joins follows the marks that [Streams.Say] has written into the stream of the group's
+// session that has this id, from the first.
+func (h Groups) Joins(id session.ID) *Call {
+	return &Call{host: h.core, session: id, stream: session.LegacySSE, begun: time.Now()}
+}
+
 // Ask sends a request to a member. The answer is for the group itself: no client gets it,
 // over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Host.Accept].
 //

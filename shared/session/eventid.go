@@ -97,7 +97,7 @@ func (e EventID) String() string {
 
 // EventIDError says which part of an event id is malformed. It is an Invalid.
 type EventIDError struct {
-	Part string // "length", "index", "nonce" or "stream"
+	Part string // "length", "index", "nonce" or "stream"; in a group also "server"
 	ID   string // the first 100 bytes of the id
 }
 
