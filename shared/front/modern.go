@@ -59,7 +59,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	}
 	// This check comes before that of _meta, because clients send methods of the legacy
 	// era without _meta: go-sdk's ping and logging/setLevel.
-	served := msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen || x.servesTasks() && bridge.IsTaskMethod(msg.Method)
+	served := x.one != nil && x.one.extends || msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen || x.servesTasks() && bridge.IsTaskMethod(msg.Method)
 	if !served && !bridge.Offered(msg.Method) {
 		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
 	}

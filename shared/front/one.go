@@ -1,9 +1,7 @@
 package front
 
 import (
-	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -55,6 +53,7 @@ type one struct {
 	session session.ID // of the group
 	refuses error      // why a request of the modern era has no member
 	finds   bool       // a request of the modern era is find_tools
+	extends bool       // a request of the modern era has a method of an extension
 	// take is not nil for a client that gets its answers in another way than in the response to
 	// its message. It serves messages for the member that the exchange has entered.
 	take func(msgs []wire.Message, batch bool) error
@@ -345,6 +344,9 @@ func (o *one) legacy(m wire.Message) error {
 		return err
 	}
 	t, err := o.target(m)
+	if err == nil && t.Member == "" && t.Place == nil && m.Kind == wire.Request && ofExtension(m.Method) {
+		t.Member, err = oneLists{o}.owner(m)
+	}
 	switch {
 	case err != nil:
 		return o.answer(m, err)
@@ -358,7 +360,7 @@ func (o *one) legacy(m wire.Message) error {
 	case m.Kind == wire.Request && t.Place != nil:
 		return o.answer(m, &wire.Error{Code: wire.CodeInvalidParams, Message: "no server here has what " + clip(m.Method) + " names"})
 	case m.Kind == wire.Request:
-		return o.answer(m, &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + clip(m.Method) + " at the address of several servers"})
+		return o.answer(m, noMethod(m.Method))
 	default: // an answer to a question of nobody
 		x.empty(http.StatusAccepted)
 		return nil
@@ -483,86 +485,4 @@ func (o *one) delete() error {
 	}
 	x.empty(http.StatusNoContent)
 	return nil
-}
-
-// target returns where a message goes. Errors: *[wire.Error] for a name that no member has.
-func (o *one) target(m wire.Message) (group.Target, error) {
-	t := o.names.Find(m)
-	if _, ok := o.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
-		return t, nil
-	}
-	own, err := oneLists{o}.resolve(o.x.ctx(), t)
-	if err == nil {
-		return own, nil
-	}
-	return t, err
-}
-
-// resolve finds a name in the lists of the members: a short name, or one without a prefix.
-func (o oneLists) resolve(ctx context.Context, t group.Target) (group.Target, error) {
-	if !o.group.Plain && !group.Short(t.Name) {
-		return t, o.unknown(t, nil)
-	}
-	s, err := o.model()
-	if err != nil {
-		return t, err
-	}
-	kinds := []string{t.Kind}
-	if t.Kind == wire.MethodResourcesList {
-		kinds = append(kinds, wire.MethodResourceTemplatesList)
-	}
-	silent := map[string]string{}
-	for _, kind := range kinds {
-		entries, missing, err := o.entries(ctx, kind, s)
-		if err != nil {
-			return t, err
-		}
-		maps.Copy(silent, missing)
-		for _, e := range entries {
-			if e.Name == t.Name {
-				return t.To(e.Member, e.Own), nil
-			}
-			if kind != t.Kind && group.Makes(e.Own, t.Name) {
-				return t.To(e.Member, t.Name), nil
-			}
-		}
-	}
-	if t.Member != "" {
-		return t, nil // a name of the member that only looks like a short one
-	}
-	return t, o.unknown(t, silent)
-}
-
-// unknown returns the error for a name of no member. silent has the members whose lists are not
-// known, with the reason of each: the name may be one of theirs.
-func (o oneLists) unknown(t group.Target, silent map[string]string) error {
-	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
-	if what == "" {
-		what = "resource"
-	}
-	server := o.names.Begin(t.Name)
-	if of, _, ok := group.UnwrapURI(t.Name); ok {
-		server = of
-	}
-	others := ""
-	for i, member := range slices.Sorted(maps.Keys(silent)) {
-		if i == 0 {
-			others = "; servers that cannot be asked for theirs:"
-		}
-		others += " " + member + " (" + silent[member] + ")"
-	}
-	code := wire.CodeInvalidParams
-	if what == "resource" && o.session != "" {
-		code = wire.CodeResourceNotFound
-	}
-	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + clip(t.Name) + " here" + o.meant(t) + others}
-	if o.x.opts.Unserved != nil && server != "" {
-		if reason := o.x.opts.Unserved(server); reason != "" {
-			fault.Message = "server \"" + server + "\" is not served: " + reason
-		}
-	}
-	if what == "resource" {
-		fault.Data = map[string]string{"uri": t.Name} // SEP-2164
-	}
-	return fault
 }

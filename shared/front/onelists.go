@@ -35,10 +35,31 @@ type oneLists struct{ *one }
 
 func isListed(method string) bool {
 	switch method {
-	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList:
+	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList, group.MethodSkillsList:
 		return true
 	}
 	return false
+}
+
+// known returns what the records know of the members' lists. They keep no lists of skills, so
+// each member that has skills is asked.
+func (o oneLists) known(ctx context.Context, method string, s session.Session) ([]host.Known, error) {
+	if method != group.MethodSkillsList {
+		return o.x.opts.Host.Lists(ctx, s, o.members, method)
+	}
+	known, err := o.x.opts.Host.Greetings(ctx, o.members, s.Version)
+	some := false
+	for i, k := range known {
+		if k.Result != nil && !group.HasSkills(k.Result) {
+			known[i] = host.Known{Result: json.RawMessage("{}"), Fresh: true}
+			continue
+		}
+		known[i], some = host.Known{Up: true}, true
+	}
+	if err == nil && !some {
+		err = noMethod(method)
+	}
+	return known, err
 }
 
 // list returns the result of a list method. client describes a modern client; it is nil
@@ -47,7 +68,7 @@ func (o oneLists) list(m wire.Message, s session.Session, client *host.Client) (
 	if o.searches() && m.Method == wire.MethodToolsList {
 		return searchTools(), nil
 	}
-	entries, missing, err := o.entriesFor(o.x.ctx(), m.Method, s, client)
+	entries, missing, err := o.entriesFor(o.x.ctx(), m.Method, s, client, true)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +79,9 @@ func (o oneLists) list(m wire.Message, s session.Session, client *host.Client) (
 	result := group.Result(m.Method, entries)
 	if next != "" {
 		result = append(append(append(result[:len(result)-1], `,"nextCursor":"`...), next...), `"}`...)
+	}
+	if m.Method == group.MethodSkillsList && client != nil {
+		result = append(result[:len(result)-1], `,"ttlMs":0,"cacheScope":"private"}`...)
 	}
 	return without(result, missing), nil
 }
@@ -111,12 +135,13 @@ func modelOf(init json.RawMessage) session.Session {
 }
 
 func (o oneLists) entries(ctx context.Context, method string, s session.Session) ([]group.Entry, map[string]string, error) {
-	return o.entriesFor(ctx, method, s, nil)
+	return o.entriesFor(ctx, method, s, nil, true)
 }
 
-// entriesFor returns what the members have, and why some are left out.
-func (o oneLists) entriesFor(ctx context.Context, method string, s session.Session, client *host.Client) ([]group.Entry, map[string]string, error) {
-	known, err := o.x.opts.Host.Lists(ctx, s, o.members, method)
+// entriesFor returns what the members have, and why some are left out. If wakes is false, it
+// leaves out sleeping members whose list nobody has ever got.
+func (o oneLists) entriesFor(ctx context.Context, method string, s session.Session, client *host.Client, wakes bool) ([]group.Entry, map[string]string, error) {
+	known, err := o.known(ctx, method, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,7 +163,7 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 				return nil, nil, err
 			}
 		}
-		if lists[i].Result != nil && !known[i].Up {
+		if !known[i].Up && (lists[i].Result != nil || !wakes) {
 			continue
 		}
 		asks.Go(func() {
@@ -351,6 +376,9 @@ func (o oneModern) post(msgs []wire.Message, batch bool) error {
 		return serveModern(x, msgs, false)
 	}
 	t, err := o.target(m)
+	if o.extends = ofExtension(m.Method); o.extends && err == nil && t.Member == "" && !isListed(m.Method) {
+		t.Member, err = oneLists(o).owner(m)
+	}
 	if called && err != nil {
 		m = msgs[0] // the headers are checked against it
 	}

@@ -7,5 +7,6 @@
 //
 //	tools, prompts            member__name           [Names.Join]
 //	resources, templates      dormouse://member/URI  [WrapURI]
+//	pages of apps, skills     ui://member/…, skill://member/…
 //	ids of a member's requests, tokens, tasks  member~id  [WrapID]
 package group

@@ -25,7 +25,12 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 		var has map[string]any
 		if json.Unmarshal(wire.Lookup(m.Result, "capabilities"), &has) == nil {
 			delete(has, "experimental")
-			delete(has, "extensions")
+			if extensions, ok := has["extensions"].(map[string]any); ok {
+				delete(extensions, tasksExtension) // Dormouse itself has it at every address
+				if len(extensions) == 0 {
+					delete(has, "extensions")
+				}
+			}
 			join(all, has)
 		}
 		if text, ok := wire.String(wire.Lookup(m.Result, "instructions")); ok && text != "" {

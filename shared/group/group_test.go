@@ -63,19 +63,25 @@ func TestMessagesOfAMember(t *testing.T) {
 			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b"}}}]}}`,
 			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"dormouse://m/a:b"}}}]}}`,
 		},
-		"resource":      {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
-		"question":      {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
-		"progress":      {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
-		"updated":       {`{"method":"notifications/resources/updated","params":{"uri":"a:b"}}`, `{"method":"notifications/resources/updated","params":{"uri":"dormouse://m/a:b"}}`},
-		"cancelled":     {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
-		"task":          {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
-		"task, 2026":    {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
-		"task status":   {`{"method":"notifications/tasks/status","params":{"taskId":"t"}}`, `{"method":"notifications/tasks/status","params":{"taskId":"m~t"}}`},
-		"related":       {`{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}`, `{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"m~t"}}}}`},
-		"error":         {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
-		"batch":         {`[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"a:b"}]}}]`, `[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"dormouse://m/a:b"}]}}]`},
-		"acknowledged":  {`{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a:b"]}}}`, `{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["dormouse://m/a:b"]}}}`},
-		"finished task": {`{"id":1,"result":{"taskId":"t","status":"completed","result":{"content":[{"type":"resource_link","uri":"a:b"}]}}}`, `{"id":1,"result":{"taskId":"m~t","status":"completed","result":{"content":[{"type":"resource_link","uri":"dormouse://m/a:b"}]}}}`},
+		"resource":        {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
+		"question":        {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
+		"progress":        {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
+		"updated":         {`{"method":"notifications/resources/updated","params":{"uri":"a:b"}}`, `{"method":"notifications/resources/updated","params":{"uri":"dormouse://m/a:b"}}`},
+		"cancelled":       {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
+		"task":            {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
+		"task, 2026":      {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
+		"task status":     {`{"method":"notifications/tasks/status","params":{"taskId":"t"}}`, `{"method":"notifications/tasks/status","params":{"taskId":"m~t"}}`},
+		"related":         {`{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}`, `{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"m~t"}}}}`},
+		"error":           {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
+		"batch":           {`[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"a:b"}]}}]`, `[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"dormouse://m/a:b"}]}}]`},
+		"acknowledged":    {`{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a:b"]}}}`, `{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["dormouse://m/a:b"]}}}`},
+		"finished task":   {`{"id":1,"result":{"taskId":"t","status":"completed","result":{"content":[{"type":"resource_link","uri":"a:b"}]}}}`, `{"id":1,"result":{"taskId":"m~t","status":"completed","result":{"content":[{"type":"resource_link","uri":"dormouse://m/a:b"}]}}}`},
+		"app of a result": {`{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://w/a.html","x":1.0},"ui/resourceUri":"ui:\/\/w\/a.html","k":["ui://b",{"file":"file:///a"}]}}}`, `{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://m/w/a.html","x":1.0},"ui/resourceUri":"ui://m/w/a.html","k":["ui://m/b",{"file":"file:///a"}]}}}`},
+		"app":             {`{"id":1,"result":{"contents":[{"uri":"ui://w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`, `{"id":1,"result":{"contents":[{"uri":"ui://m/w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`},
+		"app in a result": {`{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://w","_meta":{"next":"ui://x"}},"_meta":{"a":"ui://y"}}],"structuredContent":{"uri":"ui://w"}}}`, `{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://m/w","_meta":{"next":"ui://m/x"}},"_meta":{"a":"ui://m/y"}}],"structuredContent":{"uri":"ui://w"}}}`},
+		"skill":           {`{"id":1,"result":{"skill":{"uri":"skill://s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://s/SKILL.md","size":1}]}}}`, `{"id":1,"result":{"skill":{"uri":"skill://m/s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://m/s/SKILL.md","size":1}]}}}`},
+		"dynamic skill":   {`{"id":1,"result":{"skill":{"uri":"a:b/SKILL.md","resources":"dynamic"}}}`, `{"id":1,"result":{"skill":{"uri":"dormouse://m/a:b/SKILL.md","resources":"dynamic"}}}`},
+		"directory":       {`{"id":1,"result":{"resources":[{"uri":"skill://s/references","mimeType":"inode/directory"}]}}`, `{"id":1,"result":{"resources":[{"uri":"skill://m/s/references","mimeType":"inode/directory"}]}}`},
 	}
 	for name, tt := range tests {
 		if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
@@ -96,6 +102,9 @@ func TestMessagesForAMember(t *testing.T) {
 		"answer":     {`"id":"m#5","result":{"id":"m#5"}`, `"id":5,"result":{"id":"m#5"}`},
 		"task":       {`"id":1,"method":"tasks/result","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/result","params":{"taskId":"t"}`},
 		"progress":   {`"method":"notifications/progress","params":{"progressToken":"m~p","progress":1}`, `"method":"notifications/progress","params":{"progressToken":"p","progress":1}`},
+		"app":        {`"id":1,"method":"resources/read","params":{"uri":"ui://m/w/a.html"}`, `"id":1,"method":"resources/read","params":{"uri":"ui://w/a.html"}`},
+		"skill":      {`"id":1,"method":"skills/get","params":{"uri":"skill://m/s/SKILL.md"}`, `"id":1,"method":"skills/get","params":{"uri":"skill://s/SKILL.md"}`},
+		"extension":  {`"id":1,"method":"x/y","params":{"uri":"dormouse://m/file:///a"}`, `"id":1,"method":"x/y","params":{"uri":"file:///a"}`},
 	}
 	for name, tt := range tests {
 		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
@@ -197,4 +206,85 @@ func FuzzView(f *testing.F) {
 			t.Errorf("%q became %q", raw, out)
 		}
 	})
+}
+
+// Each URI of a group is that of one member's resource, and begins as clients expect it.
+func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
+	seen := map[string]bool{}
+	for _, member := range []string{"a", "a.b", "ui", "skill"} {
+		for _, uri := range []string{"ui://w/a.html", "ui://a/b", "ui://", "ui://{x}", "skill://s/SKILL.md", "file:///a", "a:b", "", "dormouse://a/ui://b", "UI://w"} {
+			wrapped := group.WrapURI(member, uri)
+			of, own, ok := group.UnwrapURI(wrapped)
+			if !ok || of != member || own != uri || seen[wrapped] {
+				t.Errorf("%s of %s became %s, and then %s of %s", uri, member, wrapped, own, of)
+			}
+			seen[wrapped] = true
+		}
+	}
+	if got := group.WrapURI("app", "ui://widget/a.html"); got != "ui://app/widget/a.html" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	tools := group.List{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`)}
+	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, false, tools)))
+	if want := `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	if got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, tools))); got != string(tools.Result) {
+		t.Errorf("without prefixes: %s", got)
+	}
+	skills := []group.List{
+		{Member: "a", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`)},
+		{Member: "b", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`)},
+	}
+	got = string(group.Result(group.MethodSkillsList, n.Merge(group.MethodSkillsList, true, skills...)))
+	if want := `{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`; got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	greeting := func(capabilities string) group.List {
+		return group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{` + capabilities + `}}`)}
+	}
+	got := group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]},"io.modelcontextprotocol/tasks":{}}`),
+		greeting(`"extensions":{"io.modelcontextprotocol/skills":{"directoryRead":true}}`), greeting(`"extensions":{"io.modelcontextprotocol/skills":{}}`))
+	if want := `{"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]}}`; string(wire.Lookup(got, "capabilities", "extensions")) != want {
+		t.Errorf("got %s", got)
+	}
+	if got = group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/tasks":{}}`)); wire.Lookup(got, "capabilities", "extensions") != nil {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestOwnersOfAMethod(t *testing.T) {
+	member := func(name string, extensions ...string) group.List {
+		text := ""
+		for i, e := range extensions {
+			if i > 0 {
+				text += ","
+			}
+			text += `"` + e + `":{}`
+		}
+		return group.List{Member: name, Result: json.RawMessage(`{"capabilities":{"extensions":{` + text + `}}}`)}
+	}
+	members := []group.List{
+		member("plain"), member("skills", "io.modelcontextprotocol/skills"), member("both", "io.modelcontextprotocol/skills", "com.example/hello"),
+		member("tasks", "io.modelcontextprotocol/tasks"), member("other", "org.other/hello"),
+	}
+	for method, want := range map[string]string{
+		"skills/get": "skills both", "resources/directory/read": "skills both", "com.example/hello": "both", "com.example/bye": "both",
+		"hello/say": "both other", "of/nobody": "both other", "tasks/x": "both other",
+	} {
+		if got := strings.Join(group.Owners(method, members...), " "); got != want {
+			t.Errorf("%s: got %s, want %s", method, got, want)
+		}
+	}
+	if got := group.Owners("x/y", member("plain"), group.List{Member: "new"}); !slices.Equal(got, []string{"new"}) {
+		t.Errorf("got %s", got)
+	}
 }

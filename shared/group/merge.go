@@ -32,6 +32,8 @@ func kind(method string) (list, name string) {
 		return "prompts", "name"
 	case wire.MethodResourcesList:
 		return "resources", "uri"
+	case MethodSkillsList:
+		return "skills", "uri"
 	default:
 		return "resourceTemplates", "uriTemplate"
 	}
@@ -66,7 +68,12 @@ func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 		default:
 			all[i].Name = WrapURI(e.Member, e.Own)
 		}
-		all[i].Raw, _ = wire.Replace(e.Raw, wire.AppendString(nil, all[i].Name), name)
+		v := View{Member: e.Member, Plain: plain}
+		all[i].Raw, _ = wire.Replace(v.apps(e.Raw, "_meta"), wire.AppendString(nil, all[i].Name), name)
+		if method == MethodSkillsList {
+			files := View{Member: e.Member}
+			all[i].Raw = files.at(all[i].Raw, files.file, "resources")
+		}
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package group
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 )
 
@@ -107,16 +108,42 @@ func hash(text string) string {
 // scheme begins the URIs of resources in a group.
 const scheme = "dormouse://"
 
+// keptSchemes returns the schemes that URIs keep in a group. Clients know the pages of MCP Apps
+// and the files of skills by their scheme.
+func keptSchemes() []string { return []string{appScheme, "skill://"} }
+
+// appScheme begins the URIs of the pages of MCP Apps.
+const appScheme = "ui://"
+
 // WrapURI returns the URI in the group of a member's resource, or the URI template of a
 // template. The member's URI stands in it unchanged, so expanding a template gives a URI of
-// the group.
-func WrapURI(member, uri string) string { return scheme + member + "/" + uri }
+// the group. A URI whose scheme is kept has the member behind the scheme:
+// ui://widget/a.html of the member app is ui://app/widget/a.html.
+func WrapURI(member, uri string) string {
+	for _, kept := range keptSchemes() {
+		if rest, ok := strings.CutPrefix(uri, kept); ok {
+			return kept + member + "/" + rest
+		}
+	}
+	return scheme + member + "/" + uri
+}
 
 // UnwrapURI undoes [WrapURI].
 func UnwrapURI(uri string) (member, own string, ok bool) {
+	for _, kept := range keptSchemes() {
+		if rest, is := strings.CutPrefix(uri, kept); is {
+			member, own, ok = strings.Cut(rest, "/")
+			return member, kept + own, ok
+		}
+	}
 	rest, ok := strings.CutPrefix(uri, scheme)
 	if !ok {
 		return "", "", false
 	}
 	return strings.Cut(rest, "/")
+}
+
+// has reports whether a name is that of a member.
+func (n *Names) has(member string) bool {
+	return slices.ContainsFunc(n.words, func(w word) bool { return w.member == member })
 }

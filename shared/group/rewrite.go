@@ -82,7 +82,13 @@ func (v View) Message(raw []byte) []byte {
 // result changes the result of a request. The members of the JSON object show what to
 // change, because a response on a resumed stream does not name the method of its request.
 func (v View) result(raw json.RawMessage) json.RawMessage {
-	out := v.at(raw, func(item []byte) []byte { return v.uri(item, "uri") }, "contents")
+	out := v.apps(raw, "_meta")
+	for _, list := range []string{"contents", "resources"} {
+		out = v.at(out, v.file, list)
+	}
+	if skill := wire.Lookup(out, "skill"); skill != nil {
+		out, _ = wire.Replace(out, v.at(v.file(skill), v.file, "resources"), "skill")
+	}
 	out = v.at(out, v.content, "content")
 	out = v.at(out, func(m []byte) []byte {
 		if content := wire.Lookup(m, "content"); len(content) > 0 && content[0] == '{' {
@@ -102,13 +108,46 @@ func (v View) result(raw json.RawMessage) json.RawMessage {
 
 // content changes a resource, or a link to one, in the result of a tool or a prompt.
 func (v View) content(block []byte) []byte {
+	block = v.apps(block, "_meta")
 	switch kind, _ := wire.String(wire.Lookup(block, "type")); kind {
 	case "resource_link":
 		return v.uri(block, "uri")
 	case "resource":
-		return v.uri(block, "resource", "uri")
+		return v.apps(v.uri(block, "resource", "uri"), "resource", "_meta")
 	}
 	return block
+}
+
+// file changes an object with a URI: the content of a resource, an entry of a directory, a
+// skill or a file of one.
+func (v View) file(object []byte) []byte { return v.apps(v.uri(object, "uri"), "_meta") }
+
+// apps changes the URIs of pages of MCP Apps in a value, at any depth. Servers name such pages
+// in _meta under several keys.
+func (v View) apps(raw []byte, path ...string) []byte {
+	value := wire.Lookup(raw, path...)
+	if v.Plain || !bytes.Contains(value, []byte("ui:")) {
+		return raw
+	}
+	changed := value
+	switch text, _ := wire.String(value); {
+	case strings.HasPrefix(text, appScheme):
+		changed = wire.AppendString(nil, WrapURI(v.Member, text))
+	case value[0] == '[':
+		changed = v.each(value, func(item []byte) []byte { return v.apps(item) })
+	case value[0] == '{':
+		wire.Members(value, func(key string, member json.RawMessage) bool {
+			if now := v.apps(member); !bytes.Equal(now, member) {
+				changed, _ = wire.Replace(changed, now, key)
+			}
+			return true
+		})
+	}
+	if len(path) == 0 || bytes.Equal(changed, value) {
+		return changed
+	}
+	raw, _ = wire.Replace(raw, changed, path...)
+	return raw
 }
 
 // at changes each element of the array at a path.
@@ -191,6 +230,12 @@ func (n *Names) Find(m wire.Message) (t Target) {
 		id("taskId")
 	case wire.NotifyProgress:
 		id("progressToken")
+	default: // of an extension
+		if uri, ok := wire.String(wire.Lookup(m.Params, "uri")); ok {
+			if member, own, ok := UnwrapURI(uri); ok && n.has(member) {
+				t.Member, t.Place, t.own = member, []string{"params", "uri"}, wire.AppendString(nil, own)
+			}
+		}
 	}
 	if t.Kind == "" {
 		return t
