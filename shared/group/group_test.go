@@ -233,7 +233,17 @@ func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
 	if want := `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
 		t.Errorf("got %s", got)
 	}
-	if got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, tools))); got != string(tools.Result) {
+	got = string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, tools)))
+	if want := `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
+		t.Errorf("without prefixes: %s", got)
+	}
+	pages := group.List{Member: "a", Result: json.RawMessage(`{"resources":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}`)}
+	got = string(group.Result(wire.MethodResourcesList, n.Merge(wire.MethodResourcesList, true, pages)))
+	if want := `{"resources":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}`; got != want {
+		t.Errorf("without prefixes: %s", got)
+	}
+	plain := group.View{Member: "a", Plain: true}
+	if got := string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))); got != `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}` {
 		t.Errorf("without prefixes: %s", got)
 	}
 	skills := []group.List{
@@ -241,7 +251,7 @@ func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
 		{Member: "b", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`)},
 	}
 	got = string(group.Result(group.MethodSkillsList, n.Merge(group.MethodSkillsList, true, skills...)))
-	if want := `{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`; got != want {
+	if want := `{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://a/t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`; got != want {
 		t.Errorf("got %s", got)
 	}
 }

@@ -40,7 +40,7 @@ func kind(method string) (list, name string) {
 }
 
 // Merge returns the entries of all lists, in their order. If plain is true, names that
-// only one member has stay unchanged.
+// only one member has stay unchanged, but for URIs whose scheme is kept.
 func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	list, name := kind(method)
 	var all []Entry
@@ -59,21 +59,23 @@ func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 		})
 	}
 	for i, e := range all {
+		v := View{Member: e.Member, Plain: plain && owners[e.Own] == 1}
 		switch {
-		case plain && owners[e.Own] == 1:
+		case name != "name":
+			all[i].Name = v.wrap(e.Own)
+		case v.Plain:
 			all[i].Name = e.Own
-			continue
-		case name == "name":
-			all[i].Name = n.Join(e.Member, e.Own)
 		default:
-			all[i].Name = WrapURI(e.Member, e.Own)
+			all[i].Name = n.Join(e.Member, e.Own)
 		}
-		v := View{Member: e.Member, Plain: plain}
-		all[i].Raw, _ = wire.Replace(v.apps(e.Raw, "_meta"), wire.AppendString(nil, all[i].Name), name)
+		raw := v.apps(e.Raw, "_meta")
 		if method == MethodSkillsList {
-			files := View{Member: e.Member}
-			all[i].Raw = files.at(all[i].Raw, files.file, "resources")
+			raw = v.at(raw, v.file, "resources")
 		}
+		if all[i].Name != e.Own {
+			raw, _ = wire.Replace(raw, wire.AppendString(nil, all[i].Name), name)
+		}
+		all[i].Raw = raw
 	}
 	return all
 }

@@ -41,7 +41,15 @@ func UnwrapID(id json.RawMessage) (member string, own json.RawMessage, ok bool) 
 // View changes the messages of one member for a client of the group.
 type View struct {
 	Member string
-	Plain  bool // resources keep their URIs
+	Plain  bool // resources keep their URIs, unless these keep their scheme in a group
+}
+
+// wrap returns the URI in the group of a member's resource.
+func (v View) wrap(uri string) string {
+	if v.Plain && !keepsScheme(uri) {
+		return uri
+	}
+	return WrapURI(v.Member, uri)
 }
 
 // Message returns a message of the member as the client gets it. All bytes but those of the
@@ -64,10 +72,7 @@ func (v View) Message(raw []byte) []byte {
 	case method == wire.NotifyAcknowledged:
 		raw = v.at(raw, func(uri []byte) []byte {
 			text, _ := wire.String(uri)
-			if v.Plain {
-				return uri
-			}
-			return wire.AppendString(nil, WrapURI(v.Member, text))
+			return wire.AppendString(nil, v.wrap(text))
 		}, "params", "notifications", "resourceSubscriptions")
 		raw = v.at(raw, func(id []byte) []byte { return WrapID(v.Member, id) }, "params", "notifications", "taskIds")
 	case method == wire.NotifyResourceUpdated:
@@ -126,7 +131,7 @@ func (v View) file(object []byte) []byte { return v.apps(v.uri(object, "uri"), "
 // in _meta under several keys.
 func (v View) apps(raw []byte, path ...string) []byte {
 	value := wire.Lookup(raw, path...)
-	if v.Plain || !bytes.Contains(value, []byte("ui:")) {
+	if !bytes.Contains(value, []byte("ui:")) {
 		return raw
 	}
 	changed := value
@@ -169,10 +174,9 @@ func (View) each(list []byte, change func([]byte) []byte) []byte {
 
 func (v View) uri(raw []byte, path ...string) []byte {
 	uri, ok := wire.String(wire.Lookup(raw, path...))
-	if !ok || v.Plain {
-		return raw
+	if wrapped := v.wrap(uri); ok && wrapped != uri {
+		raw, _ = wire.Replace(raw, wire.AppendString(nil, wrapped), path...)
 	}
-	raw, _ = wire.Replace(raw, wire.AppendString(nil, WrapURI(v.Member, uri)), path...)
 	return raw
 }
 
