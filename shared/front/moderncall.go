@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -51,23 +52,65 @@ func raws(answers []bridge.Answer) [][]byte {
 func (m modern) forward() error {
 	c := m.client()
 	if m.req.Method == wire.MethodToolsCall {
-		t := m.tasks()
 		c.Check = func(notes json.RawMessage) (brief bool, err error) {
-			if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
-				return false, err
+			if notes == nil {
+				return false, errUnlisted
 			}
-			if t.lacking(notes) {
-				return false, bridge.NeedsTasks()
-			}
-			after, ok := t.after(notes)
-			return ok && after <= soon, nil
+			return m.check(notes)
 		}
 	}
 	call, server, err := m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
+	if errors.Is(err, errUnlisted) {
+		notes, listErr := m.list()
+		if listErr != nil {
+			return listErr
+		}
+		c.Check = func(json.RawMessage) (brief bool, err error) { return m.check(notes) }
+		call, server, err = m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
+	}
 	if err != nil {
 		return err
 	}
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
+}
+
+// check checks a call of a tool by what the list of tools says about it. brief is as for
+// [host.Client].
+func (m modern) check(notes json.RawMessage) (brief bool, err error) {
+	t := m.tasks()
+	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
+		return false, err
+	}
+	if t.lacking(notes) {
+		return false, bridge.NeedsTasks()
+	}
+	after, ok := t.after(notes)
+	return ok && after <= soon, nil
+}
+
+// errUnlisted says that the caller has called a tool before anything is known of the tools.
+var errUnlisted = errors.New("the tools have not been listed yet")
+
+// list lists the tools of the server for a caller that has not done so, and keeps what the list
+// says about calls of them. If the server does not answer soon, or refuses, nothing is known of
+// the tools, and their calls need nothing.
+func (m modern) list() (notes json.RawMessage, err error) {
+	ctx, cancel := context.WithDeadline(m.x.ctx(), m.x.begun.Add(m.x.opts.KeepAlive))
+	defer cancel()
+	client := m.client()
+	client.Verbose = false
+	list, err := oneLists{&one{x: m.x}}.ask(ctx, m.x.caller, session.Session{}, &client, wire.MethodToolsList)
+	switch {
+	case m.x.ctx().Err() != nil:
+		return nil, errGone
+	case err == nil:
+		notes = bridge.ToolNotes(list)
+	case !hasNone(err) && !errors.Is(err, context.DeadlineExceeded):
+		return nil, nil // the next call asks again
+	default:
+		notes = bridge.ToolNotes(nil)
+	}
+	return notes, m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, nil, notes)
 }
 
 // resend repeats a call that has ended, after its client has done what the server wanted

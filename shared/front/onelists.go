@@ -176,6 +176,11 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 		})
 	}
 	asks.Wait()
+	if method == wire.MethodToolsList && s.Transport == session.Modern {
+		if err := o.learn(lists); err != nil {
+			return nil, nil, err
+		}
+	}
 	missing := map[string]string{}
 	for i, err := range failed {
 		if err == nil {
@@ -187,6 +192,23 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 		}
 	}
 	return o.names.Merge(method, o.group.Plain, lists...), missing, nil
+}
+
+// learn keeps what the members' lists say about calls of their tools, as a list at a member's own
+// address does. Cost: a read for each member whose list says anything, and a write if it is news.
+func (o oneLists) learn(lists []group.List) error {
+	for i, l := range lists {
+		notes := bridge.ToolNotes(l.Result)
+		if !bridge.Notes(notes) {
+			continue
+		}
+		c := o.members[i]
+		c.Transport = session.Modern
+		if err := o.x.opts.Host.Learn(o.x.ctx(), c, nil, notes); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // hasNone reports whether a member has refused a list because it has none of this kind.
@@ -227,7 +249,7 @@ func (o oneLists) ask(ctx context.Context, c host.Caller, s session.Session, cli
 		}
 		next := wire.Lookup(page, "nextCursor")
 		if _, ok := wire.String(next); !ok {
-			break
+			return group.Whole(method, list), nil
 		}
 		params = append(append([]byte(`{"cursor":`), next...), '}')
 	}

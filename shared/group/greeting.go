@@ -80,9 +80,6 @@ func join(all, more map[string]any) {
 // Joined returns a list with the entries of another page behind its own.
 func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	name, _ := kind(method)
-	if method == wire.MethodTasksList {
-		name = "tasks"
-	}
 	var all [][]byte
 	for _, raw := range []json.RawMessage{list, page} {
 		wire.Elements(wire.Lookup(raw, name), func(item json.RawMessage) bool {
@@ -92,6 +89,15 @@ func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	}
 	list, _ = wire.Replace(list, array(all), name)
 	return list
+}
+
+// Whole returns a list all of whose pages are joined, without the mark of another page.
+func Whole(method string, list json.RawMessage) json.RawMessage {
+	if wire.Lookup(list, "nextCursor") == nil {
+		return list
+	}
+	name, _ := kind(method)
+	return slices.Concat([]byte(`{"`+name+`":`), wire.Lookup(list, name), []byte{'}'})
 }
 
 // TaskList returns the result of tasks/list with the tasks of all members.

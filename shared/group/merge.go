@@ -34,6 +34,8 @@ func kind(method string) (list, name string) {
 		return "resources", "uri"
 	case MethodSkillsList:
 		return "skills", "uri"
+	case wire.MethodTasksList:
+		return "tasks", "taskId"
 	default:
 		return "resourceTemplates", "uriTemplate"
 	}

@@ -100,13 +100,13 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 }
 
 // Learn keeps params in the caller's session, for the Check of later requests. params is
-// what a list of tools, the answer to call, says about headers. call is one of
-// [Stateless.Send]. Cost: one read and one write if params differ from those that call
-// began with, otherwise none.
+// what a list of tools, the answer to call, says about calls of the tools. call is one of
+// [Stateless.Send], nil for a list of another source. Cost: one read and one write if params
+// differ from those that call began with, otherwise none. Without a call it reads always.
 //
 // Errors: Unavailable.
 func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
-	if bytes.Equal(call.params, params) {
+	if call != nil && bytes.Equal(call.params, params) {
 		return nil
 	}
 	s, _, err := h.Load(ctx, c, PinnedID(c))
@@ -365,6 +365,9 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s sessi
 		}
 		if s.State == session.Ended {
 			s.Created = time.Now() // values of the ended session do not belong to the new one
+		}
+		if moved {
+			s.Params = nil // its tools may be others
 		}
 		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
 		h.extend(s)
