@@ -5,6 +5,7 @@ package conformance
 import (
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ type server struct {
 func nativeServer(name string) server { return server{Hosting: map[string]string{"native": name}} }
 
 // startDormouse hosts servers, with the functions of servers/native, and returns their
-// URLs.
+// URLs. All servers are also at the address that plainGroup returns.
 func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 	t.Helper()
 	functions := filepath.Join("conformance", "native")
@@ -38,10 +39,16 @@ func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 		entries[name] = s
 	}
 	urls := map[string]string{}
-	for name, hosted := range programtest.Host(t, entries, "--functions", filepath.Join(programtest.Root(t), ".tools", functions)) {
+	for name, hosted := range programtest.HostWith(t, entries, map[string]any{"groups": map[string]any{"plain": map[string]any{"names": "plain"}}}, "--functions", filepath.Join(programtest.Root(t), ".tools", functions)) {
 		urls[name] = hosted.URL
 	}
 	return urls
+}
+
+// plainGroup returns the URL of a group without prefixes that has all servers of a Dormouse, by
+// the URL of one of them. The suite drops the query of /mcp?names=plain in some requests.
+func plainGroup(server, url string) string {
+	return strings.TrimSuffix(url, "/"+server+"/mcp") + "/g/plain/mcp"
 }
 
 // startRemotes hosts servers that have a URL already, and returns their URLs.

@@ -36,3 +36,27 @@ func TestOfficialSuitePassesAtOneAddress(t *testing.T) {
 	}
 	t.Logf("lanes:\n%s", table(rows))
 }
+
+// The headers of a call repeat arguments. At a group, too, its server's list says which, although
+// no client has listed the tools at the server's own address.
+func TestHeaderScenarioPassesAtAGroup(t *testing.T) {
+	const name = "http-custom-header-server-validation"
+	suite := installSuite(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	urls := startDormouse(t, map[string]server{
+		"extended": {Command: buildServer(t, "legacy", "./testdata/extended", "extended")}, "other": {Command: self, Args: []string{slowServer}},
+	})
+	url := plainGroup("extended", urls["extended"])
+	discover(t, url)
+	results := suite.run(t, "group-headers", url, requirements{scored: []string{name}}, "--scenario", name, "--spec-version", revision2026, "--force")
+	for _, problem := range problemsOf(results) {
+		t.Error(problem)
+	}
+	if n := results[0].count(success); n != 10 {
+		t.Errorf("%d checks succeeded, want 10", n)
+	}
+	t.Logf("lanes:\n%s", table([]row{{"group, " + name, results}}))
+}

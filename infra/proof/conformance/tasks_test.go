@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,15 +11,20 @@ import (
 
 // The suite does not score the scenarios about tasks, and they belong to no version:
 // --force runs them. The scenario about notifications skips itself, because the suite
-// does not yet read the stream with the notifications. The test lists the tools first, as
-// clients do, so that Dormouse knows their task support.
+// does not yet read the stream with the notifications. Nobody has listed the tools before, so
+// Dormouse itself has to find out which of them support tasks.
 func TestTasksScenariosPass(t *testing.T) {
 	suite := installSuite(t)
-	urls := startDormouse(t, map[string]server{
-		"legacy": {Command: buildServer(t, "legacy", "./testdata/tasks", "tasks")}, "native": nativeServer("tasks"),
-	})
+	legacy := server{Command: buildServer(t, "legacy", "./testdata/tasks", "tasks")}
+	urls := startDormouse(t, map[string]server{"legacy": legacy, "native": nativeServer("tasks")})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	another := startDormouse(t, map[string]server{"legacy": legacy, "other": {Command: self, Args: []string{slowServer}}})
+	urls["group"] = plainGroup("legacy", another["legacy"])
 	var rows []row
-	for _, name := range []string{"legacy", "native"} {
+	for _, name := range []string{"group", "legacy", "native"} {
 		t.Run(name, func(t *testing.T) {
 			rows = append(rows, row{name + ", tasks-" + revision2026, runTasks(t, suite, name, urls[name])})
 		})
@@ -28,7 +34,6 @@ func TestTasksScenariosPass(t *testing.T) {
 
 func runTasks(t *testing.T, suite suite, server, url string) (all []scenario) {
 	t.Helper()
-	listTools(t, url)
 	for _, name := range suite.requirements(t, revision2026).notScored {
 		if !strings.HasPrefix(name, "tasks-") {
 			continue
@@ -47,12 +52,4 @@ func runTasks(t *testing.T, suite suite, server, url string) (all []scenario) {
 		t.Errorf("the suite has only %d scenarios about tasks", len(all))
 	}
 	return all
-}
-
-// listTools asks a server for its tools, in a request of a client of 2026-07-28.
-func listTools(t *testing.T, url string) {
-	t.Helper()
-	if status, answer := ask(t, url, "tools/list"); !strings.Contains(string(answer), `"tools"`) {
-		t.Fatalf("tools/list was answered with %s %s", status, answer)
-	}
 }
