@@ -344,7 +344,7 @@ func (o *one) legacy(m wire.Message) error {
 		return err
 	}
 	t, err := o.target(m)
-	if err == nil && t.Member == "" && t.Place == nil && m.Kind == wire.Request && ofExtension(m.Method) {
+	if err == nil && t.Member == "" && t.Place == nil && m.Kind == wire.Request && wire.OfExtension(m.Method) {
 		t.Member, err = oneLists{o}.owner(m)
 	}
 	switch {

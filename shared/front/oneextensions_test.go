@@ -55,6 +55,31 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 	})
 }
 
+// A client must not keep what it discovers while a server is not known yet: its extensions are
+// missing.
+func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		ttl := func() string {
+			d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
+			return string(wire.Lookup([]byte(d.body), "result", "ttlMs"))
+		}
+		if got := ttl(); got != "3600000" {
+			t.Errorf("kept for %s ms", got)
+		}
+		known := w.opts.Servers
+		w.opts.Servers = func(name string) (host.Server, bool) {
+			s, ok := known(name)
+			if name == "s1" {
+				s.Digest = "new"
+			}
+			return s, ok
+		}
+		if got := ttl(); got != "0" {
+			t.Errorf("while a server is unknown, kept for %s ms", got)
+		}
+	})
+}
+
 // A method of an extension goes to the server that it names, or to the only one that has the
 // extension.
 func TestMethodsOfExtensionsAtAGroup(t *testing.T) {

@@ -401,7 +401,7 @@ func (o oneModern) hear(m modern) error {
 	if err != nil {
 		return err
 	}
-	greeting, err := oneLists(o).greeting(wire.V20251125)
+	greeting, _, err := oneLists(o).greeting(wire.V20251125)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -327,7 +328,7 @@ func (o oneLists) begin(ctx context.Context, c host.Caller, s session.Session, c
 func (o *one) initialize(m wire.Message) error {
 	x := o.x
 	opened, call, err := x.opts.Host.Greet(x.ctx(), o.caller, o.session, m, func(version string) (json.RawMessage, error) {
-		greeting, err := oneLists{o}.greeting(version)
+		greeting, _, err := oneLists{o}.greeting(version)
 		if err != nil {
 			return nil, err
 		}
@@ -341,17 +342,25 @@ func (o *one) initialize(m wire.Message) error {
 	return streamable{x}.respond(call, false, x.until(x.opts.Limit))
 }
 
-// greeting joins what is known of the members' answers to initialize.
-func (o oneLists) greeting(version string) (json.RawMessage, error) {
+// greeting joins what is known of the members' answers to initialize. whole reports whether all
+// of them are known.
+func (o oneLists) greeting(version string) (greeting json.RawMessage, whole bool, err error) {
 	known, err := o.x.opts.Host.Greetings(o.x.ctx(), o.members, version)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	members := make([]group.List, len(known))
+	members := o.lists(known)
+	whole = !slices.ContainsFunc(members, func(m group.List) bool { return m.Result == nil })
+	return group.Greeting(o.names, members...), whole, nil
+}
+
+// lists returns what is known of each member.
+func (o oneLists) lists(known []host.Known) []group.List {
+	lists := make([]group.List, len(known))
 	for i, k := range known {
-		members[i] = group.List{Member: o.members[i].Server.Name, Result: k.Result}
+		lists[i] = group.List{Member: o.members[i].Server.Name, Result: k.Result}
 	}
-	return group.Greeting(o.names, members...), nil
+	return lists
 }
 
 // tasks answers tasks/list with the tasks at all members that the session has used.
@@ -398,7 +407,7 @@ func (o oneModern) post(msgs []wire.Message, batch bool) error {
 		return serveModern(x, msgs, false)
 	}
 	t, err := o.target(m)
-	if o.extends = ofExtension(m.Method); o.extends && err == nil && t.Member == "" && !isListed(m.Method) {
+	if o.extends = wire.OfExtension(m.Method); o.extends && err == nil && t.Member == "" && !isListed(m.Method) {
 		t.Member, err = oneLists(o).owner(m)
 	}
 	if called && err != nil {
@@ -453,9 +462,12 @@ func (o oneModern) serve(m modern) (served bool, err error) {
 		}
 		out.finish(wire.ResultResponse(m.req.ID, bridge.Result(m.req.Method, result, group.Info())), 0)
 	case m.req.Method == wire.MethodDiscover:
-		greeting, err := oneLists(o).greeting(wire.V20251125)
+		greeting, whole, err := oneLists(o).greeting(wire.V20251125)
 		if err != nil {
 			return true, out.fail(err)
+		}
+		if !whole { // the client must not keep it
+			greeting = append(greeting[:len(greeting)-1], `,"ttlMs":0}`...)
 		}
 		out.finish(wire.ResultResponse(m.req.ID, bridge.Discover(greeting, m.x.servesTasks())), 0)
 	case isListed(m.req.Method):

@@ -79,15 +79,6 @@ func (o oneLists) unprefixed(ctx context.Context, t group.Target, s session.Sess
 	return t.To(all[0].Member, all[0].Own), nil
 }
 
-// ofExtension reports whether a method may be one of an extension: MCP does not have it.
-func ofExtension(method string) bool {
-	switch method {
-	case wire.MethodPing, wire.MethodCreateMessage, wire.MethodElicit, wire.MethodRootsList:
-		return false
-	}
-	return !wire.OfMCP(method)
-}
-
 func noMethod(method string) error {
 	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + clip(method) + " at the address of several servers"}
 }
@@ -103,11 +94,7 @@ func (o oneLists) owner(m wire.Message) (member string, err error) {
 	if err != nil {
 		return "", err
 	}
-	lists := make([]group.List, len(known))
-	for i, k := range known {
-		lists[i] = group.List{Member: o.members[i].Server.Name, Result: k.Result}
-	}
-	switch owners := group.Owners(m.Method, lists...); {
+	switch owners := group.Owners(m.Method, o.lists(known)...); {
 	case len(owners) == 1:
 		return owners[0], nil
 	case len(owners) == 0:

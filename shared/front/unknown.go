@@ -67,12 +67,8 @@ func (o oneLists) meant(t group.Target) string {
 	if err != nil {
 		return ""
 	}
-	lists := make([]group.List, len(o.members))
-	for i, c := range o.members {
-		lists[i] = group.List{Member: c.Server.Name, Result: known[i].Result}
-	}
 	var names, meant []string
-	for _, e := range o.names.Merge(t.Kind, o.group.Plain, lists...) {
+	for _, e := range o.names.Merge(t.Kind, o.group.Plain, o.lists(known)...) {
 		if names = append(names, e.Name); e.Own == t.Name {
 			meant = append(meant, e.Name)
 		}

@@ -82,7 +82,7 @@ func (m *Message) checkParams() error {
 		return nil
 	}
 	where := &ofAny // a method that only this server has may have any params
-	if OfMCP(m.Method) {
+	if ofMCP(m.Method) {
 		where = &ofMCPsOwn
 	}
 	meta, err := checkKeys(m.Params, where)
@@ -92,8 +92,8 @@ func (m *Message) checkParams() error {
 	return err
 }
 
-// OfMCP reports whether the specification has this method among those that a client calls.
-func OfMCP(method string) bool {
+// ofMCP reports whether the specification has this method among those that a client calls.
+func ofMCP(method string) bool {
 	switch method {
 	case MethodInitialize, MethodSetLevel, MethodToolsList, MethodToolsCall, MethodPromptsList, MethodPromptsGet,
 		MethodResourcesList, MethodResourceTemplatesList, MethodResourcesRead, MethodSubscribe, MethodUnsubscribe,

@@ -76,3 +76,18 @@ const (
 	ResultInputRequired = "input_required" // inputRequests, requestState: ask, then call again
 	ResultTask          = "task"           // tasks extension only
 )
+
+// OfExtension reports whether no version of MCP has a method, as a request or as a
+// notification. Only an extension can explain it. The methods of the tasks extension count
+// as MCP's.
+func OfExtension(method string) bool {
+	switch method {
+	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList,
+		NotifyInitialized, NotifyRootsChanged, NotifyCancelled, NotifyProgress, NotifyMessage, NotifyToolsChanged,
+		NotifyPromptsChanged, NotifyResourcesChanged, NotifyResourceUpdated, NotifyElicitationComplete,
+		NotifyTaskStatus, NotifyTasks, NotifyAcknowledged:
+		return false
+	default:
+		return !ofMCP(method)
+	}
+}
