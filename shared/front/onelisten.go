@@ -410,6 +410,10 @@ func (o oneModern) hear(m modern) error {
 	if err != nil {
 		return out.fail(err)
 	}
+	wanted, err := oneLists(o).subscribed(m.req.Params)
+	if err != nil {
+		return out.fail(err)
+	}
 	ctx, cancel := context.WithCancel(x.ctx())
 	said, all := make(chan []byte), make(chan struct{})
 	var listeners sync.WaitGroup
@@ -421,7 +425,7 @@ func (o oneModern) hear(m modern) error {
 		if greeting == nil {
 			greeting = group.Unknown()
 		}
-		params, wanted := group.Subscription(c.Server.Name, m.req.Params, greeting)
+		params, wanted := group.Subscription(c.Server.Name, wanted, greeting)
 		if !wanted {
 			continue
 		}

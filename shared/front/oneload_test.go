@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -352,6 +353,27 @@ func TestSubscriptionHearsAServerThatStartsLater(t *testing.T) {
 		time.Sleep(time.Second)
 		a := <-listens
 		if got := a.datas(t); len(got) != 3 || !strings.Contains(got[1], "notifications/tools/list_changed") {
+			t.Errorf("the listener heard %q", got)
+		}
+	})
+}
+
+// Without prefixes, too, a subscription reaches the server that has the resource.
+func TestSubscriptionToAResourceWithoutPrefix(t *testing.T) {
+	grouped(t, 2, func(g *front.Group) { g.Plain = true }, func(t *testing.T, w *world) {
+		w.opts.Limit = time.Minute
+		w.keep("s1", wire.V20251125, `{"protocolVersion":"2025-11-25",`+listenable[1:])
+		w.keep("s1", "resources/list 2025-11-25 elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools anyone", `{"gen":1,"says":true,"list":{"resources":[{"uri":"file:///a"}]}}`)
+		respond := func(r run) {
+			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"result":{}}`, true)
+		}
+		w.backend.tool("resources/subscribe", respond)
+		w.backend.tool("resources/unsubscribe", respond)
+		listens := w.start(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"resourceSubscriptions":["file:///a","file:///of-nobody"]}`}.request())
+		time.Sleep(time.Second)
+		w.pushedBy("s1", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		a := <-listens
+		if got := a.datas(t); len(got) != 3 || got[0] != acknowledged(`{"resourceSubscriptions":["file:///a"]}`) || !strings.Contains(got[1], `"params":{"uri":"file:///a"`) {
 			t.Errorf("the listener heard %q", got)
 		}
 	})

@@ -1,7 +1,10 @@
 package front
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -81,6 +84,33 @@ func (o oneLists) unprefixed(ctx context.Context, t group.Target, s session.Sess
 
 func noMethod(method string) error {
 	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + clip(method) + " at the address of several servers"}
+}
+
+// subscribed returns the params of a subscriptions/listen in which each resource names its server.
+// Those of no server are left as they are.
+func (o oneLists) subscribed(params json.RawMessage) (json.RawMessage, error) {
+	path := []string{"notifications", "resourceSubscriptions"}
+	uris := wire.Lookup(params, path...)
+	if !o.group.Plain || len(uris) == 0 || uris[0] != '[' {
+		return params, nil
+	}
+	var all [][]byte
+	var failed error
+	wire.Elements(uris, func(raw json.RawMessage) bool {
+		uri, _ := wire.String(raw)
+		t := group.Target{Kind: wire.MethodResourcesList, Name: uri}
+		var none *wire.Error
+		switch of, err := o.resolve(o.x.ctx(), t); {
+		case err == nil:
+			raw = wire.AppendString(nil, group.WrapURI(of.Member, of.Own()))
+		case !errors.As(err, &none):
+			failed = err
+		}
+		all = append(all, raw)
+		return failed == nil
+	})
+	params, _ = wire.Replace(params, slices.Concat([]byte{'['}, bytes.Join(all, []byte{','}), []byte{']'}), path...)
+	return params, failed
 }
 
 // owner returns the member that a request with a method of an extension goes to, if the request
