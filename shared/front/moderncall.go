@@ -89,7 +89,7 @@ func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 }
 
 // errUnlisted says that the caller has called a tool before anything is known of the tools.
-var errUnlisted = errors.New("no tools listed yet")
+var errUnlisted = errors.New("tools unlisted")
 
 // list lists the tools of the server for a caller that has not done so, and keeps what the list
 // says about calls of them. If the server does not answer soon, or refuses, nothing is known of
