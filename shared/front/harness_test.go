@@ -34,6 +34,7 @@ type world struct {
 	limits  host.Limits
 	opts    front.Options
 	logged  *bytes.Buffer
+	secrets session.Secrets // nil: no server needs any
 }
 
 func newWorld(t *testing.T) *world {
@@ -114,7 +115,11 @@ func (w *world) handler() *front.HTTP {
 
 // newHost returns a host of a function that has just started.
 func (w *world) newHost() *host.Host {
-	return host.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
+	h := host.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
+	if w.secrets != nil {
+		return h.WithSecrets(w.secrets)
+	}
+	return h
 }
 
 // answer is a whole response, with the time of each flush.

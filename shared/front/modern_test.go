@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,11 +35,6 @@ func modern(t *testing.T, test func(t *testing.T, w *world)) {
 		}
 		test(t, w)
 	})
-}
-
-// calls returns what the server has got, without the list that a first call begins with.
-func (w *world) calls() []string {
-	return slices.DeleteFunc(slices.Clone(w.backend.got), func(raw string) bool { return strings.HasSuffix(raw, `"method":"tools/list"}`) })
 }
 
 // ask is one modern request before it is encoded.
@@ -107,7 +101,7 @@ func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 		if got.body != want {
 			t.Errorf("got %s, want %s", got.body, want)
 		}
-		m, err := wire.Parse([]byte(w.calls()[0]))
+		m, err := wire.Parse([]byte(w.backend.got[0]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,12 +242,12 @@ func TestModernLogLevelIsSetOnceAndOnlyWhenWanted(t *testing.T) {
 		w.do(a.request()).result(t)
 		w.do(a.request()).result(t)
 		var set []int
-		for i, got := range w.calls() {
+		for i, got := range w.backend.got {
 			if strings.Contains(got, `"logging/setLevel","params":{"level":"debug"}`) {
 				set = append(set, i)
 			}
 		}
-		if diff := cmp.Diff([]int{1}, set); diff != "" || len(w.calls()) != 3 {
+		if diff := cmp.Diff([]int{1}, set); diff != "" || len(w.backend.got) != 3 {
 			t.Errorf("deliveries %q", w.backend.got)
 		}
 	})

@@ -52,22 +52,12 @@ func raws(answers []bridge.Answer) [][]byte {
 func (m modern) forward() error {
 	c := m.client()
 	if m.req.Method == wire.MethodToolsCall {
-		c.Check = func(notes json.RawMessage) (brief bool, err error) {
-			if notes == nil {
-				return false, errUnlisted
-			}
-			return m.check(notes)
+		c.Check = m.check
+		if m.x.one != nil {
+			c.List = m.list
 		}
 	}
 	call, server, err := m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
-	if errors.Is(err, errUnlisted) {
-		notes, listErr := m.list()
-		if listErr != nil {
-			return listErr
-		}
-		c.Check = func(json.RawMessage) (brief bool, err error) { return m.check(notes) }
-		call, server, err = m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
-	}
 	if err != nil {
 		return err
 	}
@@ -88,18 +78,15 @@ func (m modern) check(notes json.RawMessage) (brief bool, err error) {
 	return ok && after <= soon, nil
 }
 
-// errUnlisted says that the caller has called a tool before anything is known of the tools.
-var errUnlisted = errors.New("tools unlisted")
-
-// list lists the tools of the server for a caller that has not done so, and keeps what the list
-// says about calls of them. If the server does not answer soon, or refuses, nothing is known of
-// the tools, and their calls need nothing.
-func (m modern) list() (notes json.RawMessage, err error) {
-	ctx, cancel := context.WithDeadline(m.x.ctx(), m.x.begun.Add(m.x.opts.KeepAlive))
+// list lists the tools of a server of a group for a caller that has never had the list, and keeps
+// what it says about calls of them. If the server does not answer soon, or refuses, nothing is
+// known of the tools, and their calls need nothing.
+func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
+	ctx, cancel := context.WithDeadline(ctx, m.x.begun.Add(m.x.opts.KeepAlive))
 	defer cancel()
 	client := m.client()
 	client.Verbose = false
-	list, err := oneLists{&one{x: m.x}}.ask(ctx, m.x.caller, session.Session{}, &client, wire.MethodToolsList)
+	list, err := oneLists{m.x.one}.ask(ctx, m.x.caller, session.Session{}, &client, wire.MethodToolsList)
 	switch {
 	case m.x.ctx().Err() != nil:
 		return nil, errGone
@@ -251,7 +238,11 @@ func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error 
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
 		return nil
 	}
-	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
+	notes := bridge.ToolNotes(wire.Lookup(e.Raw, "result"))
+	if !bridge.Notes(notes) && call.Learned() == nil {
+		return nil
+	}
+	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, notes)
 }
 
 // take handles one event. It either answers the server or sends something to the client.

@@ -148,7 +148,7 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 			next.meta = fmt.Sprintf(`,"progressToken":"p%d"`, i+1)
 		}
 		w.do(next.request()).result(t)
-		if n := len(w.calls()); n != 1 {
+		if n := len(w.backend.got); n != 1 {
 			t.Errorf("the call was made %d times", n)
 		}
 	})
@@ -214,7 +214,7 @@ func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 		if string(wire.Lookup(got.result(t), "said", "action")) != `"accept"` {
 			t.Errorf("the second answer counted: %s", got.body)
 		}
-		if n := len(w.calls()); n != 1 {
+		if n := len(w.backend.got); n != 1 {
 			t.Errorf("the call was made %d times", n)
 		}
 	})

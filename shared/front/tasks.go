@@ -22,7 +22,7 @@ import (
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
 // host.TaskMode decides which calls become tasks. After it the tool's own
-// execution.taskSupport decides, which the list of tools says.
+// execution.taskSupport decides, if the client has listed the tools or calls at a group.
 type tasks struct {
 	x   *exchange
 	req bridge.Request

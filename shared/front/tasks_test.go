@@ -142,7 +142,7 @@ func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
 		if got.Status != "completed" || string(got.Result) != want || got.PollIntervalMs != 6000 {
 			t.Errorf("got %+v", got)
 		}
-		if n := len(w.calls()); n != 1 {
+		if n := len(w.backend.got); n != 1 {
 			t.Errorf("the server got %s", w.backend.got)
 		}
 	})

@@ -21,18 +21,28 @@ func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box ses
 //
 // Errors: as of [session.Secrets], of the gate, and of the backend.
 func (h *core) deliverWith(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
-	if d.Stream == "" {
-		d.Stream = session.NewStreamID()
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+		return nil, err
 	}
+	return h.admit(ctx, c, s, box, d)
+}
+
+// getSecrets gets the secrets of a delivery's caller.
+func (h *core) getSecrets(ctx context.Context, c Caller, s session.Session, d *Delivery) (err error) {
 	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
 		want := session.Want{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
 		if s.Transport != session.Modern {
 			want.Session = s.ID
 		}
-		var err error
-		if d.Secrets, err = h.secrets.Secrets(ctx, want); err != nil {
-			return nil, err
-		}
+		d.Secrets, err = h.secrets.Secrets(ctx, want)
+	}
+	return err
+}
+
+// admit hands a delivery over if the gate admits it.
+func (h *core) admit(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
+	if d.Stream == "" {
+		d.Stream = session.NewStreamID()
 	}
 	if h.gate == nil || len(d.Requests) == 0 {
 		return h.handOver(ctx, c, s, box, d)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -118,4 +119,7 @@ type Client struct {
 	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
 	// waits only until the call is accepted, not for its end.
 	Check func(params json.RawMessage) (brief bool, err error)
+	// List, if not nil, gets params for Check if none are kept. Send calls it when the caller
+	// has been found to have what the server needs, and before the request goes to the server.
+	List func(ctx context.Context) (params json.RawMessage, err error)
 }

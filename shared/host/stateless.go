@@ -54,7 +54,8 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 		return nil, nil, err
 	}
 	stream, brief := session.NewStreamID(), false
-	if client.Check != nil {
+	cold := client.List != nil && s.Params == nil
+	if client.Check != nil && !cold {
 		if brief, err = client.Check(s.Params); err != nil {
 			return nil, nil, err
 		}
@@ -88,7 +89,11 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	case wire.MethodToolsList:
 		d.Shown = shownTo(c, quoted(string(stream)))
 	}
-	call, err = h.deliverWith(ctx, c, s, box, d)
+	if cold {
+		s, call, err = h.deliverCold(ctx, c, client, s, d)
+	} else {
+		call, err = h.deliverWith(ctx, c, s, box, d)
+	}
 	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
 		call, err = answer, nil
 		call.stream = stream
@@ -97,6 +102,26 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 		call.params = s.Params
 	}
 	return call, s.ServerInfo, err
+}
+
+// deliverCold delivers a request that is checked by a list which its client has not asked for.
+func (h Stateless) deliverCold(ctx context.Context, c Caller, client Client, s session.Session, d Delivery) (session.Session, *Call, error) {
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+		return s, nil, err
+	}
+	params, err := client.List(ctx)
+	if err != nil {
+		return s, nil, err
+	}
+	if d.Brief, err = client.Check(params); err != nil {
+		return s, nil, err
+	}
+	s, box, _, err := h.pinned(ctx, c, client) // the list has changed them
+	if err != nil {
+		return s, nil, err
+	}
+	call, err := h.admit(ctx, c, s, box, d)
+	return s, call, err
 }
 
 // Learn keeps params in the caller's session, for the Check of later requests. params is
@@ -365,9 +390,6 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s sessi
 		}
 		if s.State == session.Ended {
 			s.Created = time.Now() // values of the ended session do not belong to the new one
-		}
-		if moved {
-			s.Params = nil // its tools may be others
 		}
 		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
 		h.extend(s)
