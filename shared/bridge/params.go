@@ -52,27 +52,21 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 }
 
 // ToolNotes returns what a result of tools/list says about later calls, for [NotedParams] and
-// [NotedTasks]. It returns {} if the list says nothing, or says more than 32 KiB. It returns nil
-// if the list has another page, so that not all is known.
+// [NotedTasks]. It returns nil if the list says nothing, has another page, or says more than
+// 32 KiB.
 func ToolNotes(list json.RawMessage) json.RawMessage {
-	if wire.Lookup(list, "nextCursor") != nil {
-		return nil
-	}
 	var notes object
 	if params := HeaderParams(list); params != nil {
 		notes = append(notes, member{"params", params})
 	}
-	if tasks := taskSupport(list); len(tasks) > 0 {
+	if tasks := taskSupport(list); len(tasks) > 0 && wire.Lookup(list, "nextCursor") == nil {
 		notes = append(notes, member{"tasks", tasks.encode()})
 	}
-	if len(notes.encode()) > 2*maxParams {
-		notes = nil
+	if size := len(notes.encode()); len(notes) == 0 || size > 2*maxParams {
+		return nil
 	}
 	return notes.encode()
 }
-
-// Notes reports whether notes of [ToolNotes] say anything.
-func Notes(notes json.RawMessage) bool { return len(notes) > len("{}") }
 
 // taskSupport maps each tool of a list to its execution.taskSupport.
 func taskSupport(list json.RawMessage) object {

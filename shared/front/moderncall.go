@@ -94,8 +94,9 @@ func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 		notes = bridge.ToolNotes(list)
 	case !hasNone(err) && !errors.Is(err, context.DeadlineExceeded):
 		return nil, nil // the next call asks again
-	default:
-		notes = bridge.ToolNotes(nil)
+	}
+	if notes == nil {
+		notes = json.RawMessage("{}") // the next call need not ask
 	}
 	return notes, m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, nil, notes)
 }
@@ -238,11 +239,7 @@ func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error 
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
 		return nil
 	}
-	notes := bridge.ToolNotes(wire.Lookup(e.Raw, "result"))
-	if !bridge.Notes(notes) && call.Learned() == nil {
-		return nil
-	}
-	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, notes)
+	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
 // take handles one event. It either answers the server or sends something to the client.

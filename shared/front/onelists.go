@@ -200,7 +200,7 @@ func (o oneLists) entriesFor(ctx context.Context, method string, s session.Sessi
 func (o oneLists) learn(lists []group.List) error {
 	for i, l := range lists {
 		notes := bridge.ToolNotes(l.Result)
-		if !bridge.Notes(notes) {
+		if notes == nil {
 			continue
 		}
 		c := o.members[i]
