@@ -211,7 +211,7 @@ func (f *Function) Server(name string) (host.Server, bool) {
 	}
 	return host.Server{
 		Tools: tools,
-		Name:  s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
+		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
 		Tasks: host.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }

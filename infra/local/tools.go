@@ -53,7 +53,7 @@ func (r recorded) tools(s catalog.Server) (n int, started bool) {
 		}
 		n = max(n, len(tools))
 		if n == 0 && !started {
-			parts, err := r.known.Store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.Digest), "")
+			parts, err := r.known.Store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.RecordDigest()), "")
 			started = err != nil || len(parts) > 0
 		}
 	}

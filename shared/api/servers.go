@@ -289,7 +289,7 @@ func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (to
 // and when the server gave it. tools is nil if the record has none. Lists may differ by
 // client; any of them is of use to an operator. The caller owns tools.
 func Recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil, taken, err
 	}

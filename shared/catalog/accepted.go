@@ -20,6 +20,7 @@ type accepted struct {
 	Of       map[string]json.RawMessage `json:"limits_of,omitempty"`
 	Groups   map[string]Group           `json:"groups,omitempty"`
 	Tools    map[string]ToolFilter      `json:"tools,omitempty"` // of servers, by name
+	Here     bool                       `json:"here,omitempty"`  // see Server
 }
 
 const acceptedVersion = 1
@@ -38,6 +39,7 @@ func (c *Catalog) Marshal() []byte {
 	for _, name := range c.names {
 		s := c.servers[name]
 		a.Servers = append(a.Servers, s.marshaled())
+		a.Here = a.Here || s.Here
 		if !s.Tools.isZero() {
 			a.Tools[name] = s.Tools
 		}
@@ -69,7 +71,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 		}
 		c.names = append(c.names, m.Name)
 		s := m.server()
-		s.Tools = a.Tools[m.Name]
+		s.Tools, s.Here = a.Tools[m.Name], a.Here
 		c.servers[m.Name] = s
 	}
 	return c, nil

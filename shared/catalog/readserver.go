@@ -34,7 +34,7 @@ type serverReader struct {
 
 func (r *serverReader) read() Server {
 	r.server = Server{
-		Name: r.key.name, Record: true,
+		Name: r.key.name, Record: true, Here: r.folder != "",
 		StartupTimeout: DefaultStartupTimeout, ToolTimeout: DefaultToolTimeout, AnswerTimeout: DefaultAnswerTimeout,
 		Box: Box{Scope: ScopeSession, MountRoots: r.roots},
 	}

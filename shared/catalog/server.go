@@ -72,6 +72,9 @@ type Server struct {
 	Disabled bool
 	// Tools says which tools are offered.
 	Tools ToolFilter
+	// Here says that the server runs on the machine that has read the file. Marshal leaves
+	// it out.
+	Here bool
 }
 
 // marshaled is the form of a Server in a box's environment.
