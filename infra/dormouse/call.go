@@ -18,6 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // callPatience is how long a tool, and an install before it, may take.
@@ -93,16 +94,10 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 
 // arguments returns the arguments of the call as the tool's input schema wants them.
 func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any, error) {
-	list := api.Tools{Server: c.Server}
-	for t, err := range s.Tools(ctx, nil) {
-		if err != nil {
-			return nil, fmt.Errorf("%s %s: %w", c.Server, c.Tool, plainly(c.Server, err))
-		}
-		raw, err := json.Marshal(t)
-		if err != nil {
-			return nil, err
-		}
-		list.Tools = append(list.Tools, raw)
+	list, err := toolsOver(ctx, s, c.Server)
+	var endless *wire.EndlessList // the tool may be in what was read
+	if err != nil && !errors.As(err, &endless) {
+		return nil, fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 	}
 	all, err := toolsOf(list)
 	if err != nil {

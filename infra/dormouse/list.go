@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -111,6 +114,11 @@ type toolsCommand struct {
 func (c *toolsCommand) Run(t *terminal) error {
 	return use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)
+		var endless *wire.EndlessList
+		if errors.As(err, &endless) {
+			_, _ = fmt.Fprintf(t.err, "%s: %v\n", c.Server, endless)
+			err = nil
+		}
 		if err != nil {
 			return err
 		}
@@ -118,7 +126,8 @@ func (c *toolsCommand) Run(t *terminal) error {
 	})
 }
 
-// tools returns the tools of a server.
+// tools returns the tools of a server. With an error of type [*wire.EndlessList] it returns
+// what was read.
 func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	var list api.Tools
 	err := c.call(ctx, "GET", "servers/"+server+"/tools", nil, &list)
@@ -136,18 +145,38 @@ func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 		return list, err
 	}
 	defer func() { _ = s.Close() }()
-	list = api.Tools{Server: server, Taken: time.Now().UTC()}
-	for tool, err := range s.Tools(ctx, nil) {
+	list, err = toolsOver(ctx, s, server)
+	if err != nil {
+		err = fmt.Errorf("the tools of %s: %w", server, err)
+	}
+	return list, err
+}
+
+// toolsOver asks a server for its tools, page by page. With an error of type
+// [*wire.EndlessList] it returns what was read.
+func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.Tools, error) {
+	list := api.Tools{Server: server, Taken: time.Now().UTC()}
+	var pages wire.Pages
+	for params := (&mcp.ListToolsParams{}); ; {
+		page, err := s.ListTools(ctx, params)
 		if err != nil {
-			return list, fmt.Errorf("the tools of %s: %w", server, plainly(server, err))
+			return list, plainly(server, err)
 		}
-		raw, err := json.Marshal(tool)
-		if err != nil {
+		for _, tool := range page.Tools {
+			raw, err := json.Marshal(tool)
+			if err != nil {
+				return list, err
+			}
+			list.Tools = append(list.Tools, raw)
+		}
+		if page.NextCursor == "" {
+			return list, nil
+		}
+		if err := pages.Follow(page.NextCursor); err != nil {
 			return list, err
 		}
-		list.Tools = append(list.Tools, raw)
+		params.Cursor = page.NextCursor
 	}
-	return list, nil
 }
 
 // tool is what a command knows of a tool.

@@ -54,8 +54,9 @@ func (p *peer) initialize(ctx context.Context, version, capabilities string) (in
 }
 
 // list asks for a whole list and returns how many entries it has. Its key is the second
-// word of the method, as in tools/list.
+// word of the method, as in tools/list. If the list never ends, n counts what was read.
 func (p *peer) list(ctx context.Context, method, key string) (n int, err error) {
+	var pages wire.Pages
 	for params := "{}"; ; {
 		result, err := p.request(ctx, method, params)
 		if err != nil {
@@ -67,9 +68,9 @@ func (p *peer) list(ctx context.Context, method, key string) (n int, err error) 
 			return n, fmt.Errorf("the answer to %s has no list of %s", method, key)
 		}
 		n += len(items)
-		cursor := page["nextCursor"]
-		if len(cursor) == 0 || string(cursor) == "null" {
-			return n, nil
+		cursor, err := pages.Next(result)
+		if err != nil || cursor == nil {
+			return n, err
 		}
 		params = fmt.Sprintf(`{"cursor":%s}`, cursor)
 	}

@@ -31,8 +31,9 @@ type legacyTasks struct {
 
 // doubt is a call that ended in an error, of a tool that the box does not know yet.
 type doubt struct {
-	r   *request
-	end wire.Message
+	r     *request
+	end   wire.Message
+	pages *wire.Pages
 }
 
 // outgoing returns the line to send for a request.
@@ -66,7 +67,7 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 		if !failed || t.all || wire.Lookup(r.line, "params", "task") != nil {
 			return false
 		}
-		t.askTools(doubt{r, m}, nil)
+		t.askTools(doubt{r, m, &wire.Pages{}}, nil)
 		return true
 	case r.task.id != nil:
 		return false // the result
@@ -90,14 +91,14 @@ func (t *legacyTasks) askTools(d doubt, cursor json.RawMessage) {
 // toolsTold takes a page that was asked for.
 func (t *legacyTasks) toolsTold(d doubt, m wire.Message) {
 	t.learn(m.Result)
-	cursor := wire.Lookup(m.Result, "nextCursor")
+	cursor, err := d.pages.Next(m.Result)
 	t.all = t.all || m.Error == nil && cursor == nil
 	switch {
 	case t.p.conv.requests[d.r.number] != d.r: // it has ended meanwhile
 	case t.needs(d.r):
 		d.r.task = &task{}
 		t.sendAgain(d.r, bridge.AsLegacyTask(d.r.line, t.life()))
-	case cursor != nil:
+	case err == nil && cursor != nil:
 		t.askTools(d, cursor)
 	default:
 		t.p.conv.response(d.end)

@@ -231,14 +231,13 @@ func whyNot(err error) string {
 	}
 }
 
-// mostPages is how many pages of a member's list are read.
-const mostPages = 100
-
-// ask gets a list from a member, page by page. Errors: *[wire.Error] is the member's own.
+// ask gets a list from a member, page by page, and what was read of a list that never ends.
+// Errors: *[wire.Error] is the member's own.
 func (o oneLists) ask(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string) (json.RawMessage, error) {
 	list := json.RawMessage(nil)
 	var params json.RawMessage
-	for range mostPages {
+	var pages wire.Pages
+	for {
 		page, err := o.askOnce(ctx, c, s, client, method, params)
 		if err != nil {
 			return nil, err
@@ -248,13 +247,12 @@ func (o oneLists) ask(ctx context.Context, c host.Caller, s session.Session, cli
 		} else {
 			list = group.Joined(method, list, page)
 		}
-		next := wire.Lookup(page, "nextCursor")
-		if _, ok := wire.String(next); !ok {
+		next, err := pages.Next(page)
+		if err != nil || next == nil {
 			return group.Whole(method, list), nil
 		}
 		params = append(append([]byte(`{"cursor":`), next...), '}')
 	}
-	return list, nil
 }
 
 func (o oneLists) askOnce(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (json.RawMessage, error) {
