@@ -150,6 +150,10 @@ func New(s Settings, p Parts) (*Function, error) {
 		}
 		return ""
 	}
+	f.Relay.Code = func(server string) string {
+		served, _ := f.Server(server)
+		return served.Digest
+	}
 	if p.Place != nil {
 		f.Relay.Place = func(b session.Box) string { return p.Place(f.needs(b)) }
 	}

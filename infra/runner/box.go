@@ -60,7 +60,7 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 	environ := ownEnvironment()
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Base: environ,
-		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	b.provisioner = provisionerFor(s, at, log)
@@ -203,6 +203,11 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 		report.Era = era
 	}
 	b.link.Status(report)
+}
+
+// Lists implements box.Sink.
+func (b *boxed) Lists(s, ticket string, l box.Lists) {
+	b.link.Status(runner.StatusReport{Session: session.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
 // Process implements box.Sink. It does not log the state, because the box has done so.

@@ -81,7 +81,19 @@ type Sink interface {
 	// version that the box asked for. The box keeps using result, so the method must not
 	// change it.
 	Handshake(sessionID, ticket, requestedVersion string, result json.RawMessage)
+	// Lists receives a fingerprint of the lists of a fresh process, if [Server].Lists is set.
+	Lists(sessionID, ticket string, l Lists)
 	Process(ProcessStatus)
+}
+
+// Lists says what a fresh process lists.
+type Lists struct {
+	// Kind names everything that the lists may depend on: what the process was told of its
+	// client, and its principal if the process knows it. Own says that it does.
+	Kind string
+	Own  bool
+	// Fingerprint is a JSON object with a hash for each kind of list that the process has.
+	Fingerprint json.RawMessage
 }
 
 // Suspension describes a delivery that ended in questions to its client.

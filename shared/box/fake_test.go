@@ -327,6 +327,11 @@ type toldHandshake struct {
 	result                   json.RawMessage
 }
 
+type toldLists struct {
+	session, ticket string
+	Lists
+}
+
 func newRecorder() *recorder { return &recorder{calls: make(chan any, 10000)} }
 
 func (r *recorder) put(v any) {
@@ -338,6 +343,9 @@ func (r *recorder) put(v any) {
 
 func (r *recorder) Output(e Output)         { r.put(e) }
 func (r *recorder) Process(s ProcessStatus) { r.put(s) }
+func (r *recorder) Lists(session, ticket string, l Lists) {
+	r.put(toldLists{session, ticket, l})
+}
 func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
 	r.put(toldHandshake{session, ticket, version, result})
 }

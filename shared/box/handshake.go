@@ -206,5 +206,8 @@ func (h *handshake) done(version string) {
 		}
 	}
 	p.sendHeld()
+	if p.box.server.Lists {
+		(&survey{p: p, hashes: map[string]string{}}).begin()
+	}
 	p.clock.quiet()
 }

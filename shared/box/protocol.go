@@ -28,6 +28,9 @@ type protocol interface {
 	begin()
 	// initialized returns the result that a session's client gets for its initialize.
 	initialized(s *session) json.RawMessage
+	// params returns the params of a request of the box itself, without those of the
+	// request's method.
+	params(method string) json.RawMessage
 	// outgoing translates a client's line for the process. It returns nil if the process
 	// must get nothing. r is the request in the line, nil for other messages.
 	outgoing(r *request, line []byte) []byte

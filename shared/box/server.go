@@ -94,6 +94,10 @@ type Server struct {
 	// closes it. If Stderr is nil, the box logs the end of the output with a failure.
 	Stderr func(name string) io.WriteCloser
 
+	// Lists has the box ask each fresh process for its lists, and tell the Sink what they
+	// are. The owner of the Sink finds out that the program has changed.
+	Lists bool
+
 	// ShowOutput adds output to the errors that clients get: the end of a process's
 	// stderr and of its stdout besides messages, or of an install's stderr. Set it on a
 	// machine whose clients are its operator. The output of a hosted program may be meant

@@ -57,6 +57,8 @@ func (s *sessionful) introduced(result json.RawMessage) {
 
 func (s *sessionful) initialized(*session) json.RawMessage { return s.result }
 
+func (s *sessionful) params(string) json.RawMessage { return nil }
+
 func (s *sessionful) begin() {
 	s.p.notes.sent = true
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))

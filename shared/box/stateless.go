@@ -45,6 +45,10 @@ func (s *stateless) initialized(of *session) json.RawMessage {
 	return of.client().Initialize(s.discover)
 }
 
+func (s *stateless) params(method string) json.RawMessage {
+	return s.p.audience.speaker.client().Params(method, nil, "", false)
+}
+
 // begin asks for the notifications of changes that the sessions want. It cancels the
 // request for them that was sent before.
 func (s *stateless) begin() {

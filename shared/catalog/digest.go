@@ -48,7 +48,7 @@ func (s Server) programs() (paths []string) {
 	switch folder := s.Box.HostPath; {
 	case folder == HostPathAuto:
 		for _, path := range slices.Clone(paths) {
-			if filepath.IsAbs(s.Command) && path == s.Command || slices.Contains(s.Args, path) {
+			if isSource(path) {
 				paths = append(paths, programsBelow(filepath.Dir(path))...)
 			}
 		}

@@ -67,8 +67,8 @@ func (h *core) handOver(ctx context.Context, c Caller, s session.Session, box se
 			return nil, unexecuted(err)
 		}
 		var err error
-		a.Moved = a.Moved || moves(s, c)
-		if s, err = h.update(ctx, s, func(s *session.Session) bool { return noteCaller(s, c, !a.Looks()) }); err != nil {
+		a.Moved = a.Moved || moves(s, c, box)
+		if s, err = h.update(ctx, s, func(s *session.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			return nil, err
 		}
 	}
@@ -92,18 +92,27 @@ func (h *core) handOver(ctx context.Context, c Caller, s session.Session, box se
 // accepted. The runner then reports sooner that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
-// moves reports whether the server has another definition than when the session last had a
-// request.
-func moves(s session.Session, c Caller) bool {
-	return c.Server.Digest != "" && s.Digest != c.Server.Digest
+// code returns the digest of the code that serves a caller's next request. A box that is up
+// goes on with the code that it was woken with.
+func (c Caller) code(box session.Box) string {
+	if box.State != session.Asleep && box.Code != "" {
+		return box.Code
+	}
+	return c.Server.Digest
 }
 
-// noteCaller records in the session that its box gets work. It also records the
-// definition of the server that the work is for, and the latest Props of the caller. It
-// reports whether s changed.
-func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
-	if moves(*s, c) {
-		s.Digest, news = c.Server.Digest, true
+// moves reports whether the next request of a session finds another code than its last, or a
+// fresh process has listed otherwise than the record since its client last heard of that.
+func moves(s session.Session, c Caller, box session.Box) bool {
+	code := c.code(box)
+	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)
+}
+
+// noteCaller records in the session that its box gets work. It also records the code that
+// the work is for, and the latest Props of the caller. It reports whether s changed.
+func noteCaller(s *session.Session, c Caller, box session.Box, work bool) (news bool) {
+	if moves(*s, c, box) {
+		s.Digest, s.Relisted, news = c.code(box), box.Relisted, true
 	}
 	if work && !s.Served && !c.Server.InPlace {
 		s.Served, news = true, true

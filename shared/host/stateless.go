@@ -359,8 +359,8 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session
 }
 
 // pinned returns the session that is pinned to a caller, and makes it if there is none.
-// If the configuration of its server has changed, pinned updates the session and returns
-// moved. If an operator has ended the session, pinned makes it anew. If a client's Init
+// If its server may list otherwise since its last request, pinned updates the session and
+// returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
 // is too long, pinned refuses each of its requests, not only the first.
 func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s session.Session, box session.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
@@ -376,7 +376,7 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s sessi
 	if err != nil {
 		return session.Session{}, session.Box{}, false, err
 	}
-	moved = s.Digest != c.Server.Digest
+	moved = moves(s, c, box)
 	server := s.ServerInfo
 	if server == nil || moved {
 		if server, err = h.serverInfo(ctx, c); err != nil {
@@ -384,14 +384,14 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s sessi
 		}
 	}
 	s, err = h.update(ctx, s, func(s *session.Session) bool {
-		same := s.Digest == c.Server.Digest && s.State == session.Ready && bytes.Equal(s.ServerInfo, server)
+		same := !moves(*s, c, box) && s.State == session.Ready && bytes.Equal(s.ServerInfo, server)
 		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
 			return false
 		}
 		if s.State == session.Ended {
 			s.Created = time.Now() // values of the ended session do not belong to the new one
 		}
-		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
+		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, session.Ready, session.QuitNone
 		h.extend(s)
 		return true
 	})

@@ -28,7 +28,7 @@
 //	ask     box gen id round ticket notAfter inbox        ⇒ may; again every 5 s
 //	return  box gen ticket notAfter + payload             ⇒ nothing; the next deliver of the same id
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
-//	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
+//	status  box gen session ticket process phase detail [era] [lists] [own] [+ payload]  ⇒ nothing
 //	bye     box gen runner link looks [idle]              ⇒ bye-ok | fenced; again every 2 s, 5 times
 //	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
 //	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s

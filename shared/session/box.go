@@ -49,10 +49,15 @@ type Box struct {
 	// so.
 	Worked Generation `json:",omitempty"`
 	Told   Told       `json:",omitzero"`
-	Runner string     // random id of the runner; kept after a bye
-	Task   string     // the fleet's name of the box
-	Conn   string     // WebSocket connection of the runner, only while Awake
-	Link   int64      // the runner's own count of its hellos
+	// Code is the digest of the server when the box was last woken: what its processes run.
+	// "" is not known.
+	Code string `json:",omitempty"`
+	// Relisted is when a fresh process was last found to list otherwise than the record.
+	Relisted time.Time `json:",omitzero"`
+	Runner   string    // random id of the runner; kept after a bye
+	Task     string    // the fleet's name of the box
+	Conn     string    // WebSocket connection of the runner, only while Awake
+	Link     int64     // the runner's own count of its hellos
 	// The box has these fields only while Starting. They are the holder of the wake lease,
 	// its end, the number of the attempt, and the hash of the one-time token. The runner
 	// must bring that token.

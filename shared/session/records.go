@@ -60,7 +60,7 @@ type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one
 	Server     string
-	Digest     string // of the server's configuration when the session last had a request
+	Digest     string // of the code that served the session's last request
 	Tenant     string
 	Principal  string // the principal that opened the session; no other may use it
 	Props      []byte `json:",omitempty"` // latest Identity.Props of the principal
@@ -87,6 +87,7 @@ type Session struct {
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
 	Group      ID          `json:",omitempty"` // the group's session that has opened this one; "" for none
+	Relisted   time.Time   `json:",omitzero"`  // the [Box].Relisted that its client was told of
 	Later      Later       `json:"-"`
 }
 
@@ -176,7 +177,7 @@ type Address struct {
 	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"` // the session was Served before, so a fresh process has lost its state
-	Moved     bool              `json:"m,omitempty"` // the first request of the session since its server got another definition
+	Moved     bool              `json:"m,omitempty"` // the first request of the session since its server may list otherwise
 	Init      bool              `json:"i,omitempty"` // the request is initialize; its outcome decides whether the session goes on
 	LegacySSE bool              `json:"o,omitempty"` // copy events to the LegacySSE stream
 	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace

@@ -16,7 +16,7 @@ import (
 // aBox returns a box record with every field filled.
 func aBox(id session.BoxID) session.Box {
 	return session.Box{
-		ID: id, Rev: 1, Tenant: "acme", Server: "everything", State: session.Starting, Gen: 7, Lost: 5, Worked: 6, Told: session.Told{Tools: 2, Prompts: 3, Resources: 4}, Runner: "r-1",
+		ID: id, Rev: 1, Tenant: "acme", Server: "everything", State: session.Starting, Gen: 7, Lost: 5, Worked: 6, Told: session.Told{Tools: 2, Prompts: 3, Resources: 4}, Runner: "r-1", Code: "d-4", Relisted: past(),
 		Task: "arn:task/1", Conn: "c-1=", Link: 3, Era: "modern", Owner: "o-1", Until: future(), Attempt: 2, TokenHash: "h-1", Changed: now(),
 		Place: "lambda", Began: past(), Busy: 3 * time.Second, Gone: past(), Installed: "d-3", Later: session.Later{"Newer": json.RawMessage(`[1.0]`)},
 		Failure: session.Failure{Phase: "runtime", Detail: "exit <1> & \u2028 é", Exit: 1, Signal: "SIGKILL", At: past()},

@@ -29,7 +29,7 @@ func aSession(id session.ID) session.Session {
 		Pushed: []session.Cursor{{Stream: "r1", Index: 7, Final: true}, {Stream: "r2", Index: 1}},
 		Pusher: session.Lease{Nonce: "n4", Until: future()}, ServerInfo: json.RawMessage(`{"name":"s"}`),
 		Params: json.RawMessage(`{"t":{"Region":["region"]}}`), Props: []byte(`{"plan":"é"}`),
-		Members: []string{"a", "b"}, Group: "g1",
+		Members: []string{"a", "b"}, Group: "g1", Relisted: past(),
 	}
 }
 

@@ -115,7 +115,12 @@ type Status struct {
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
 	Era     string     `json:"era,omitempty"` // of the server, if it is news
-	Payload []byte     `json:"-"`
+	// Lists says that the payload is no handshake, but a fingerprint of the lists of a fresh
+	// process. Its value names everything that the lists may depend on. Own says that a
+	// principal is part of that.
+	Lists   string `json:"lists,omitempty"`
+	Own     bool   `json:"own,omitempty"`
+	Payload []byte `json:"-"`
 }
 
 // Bye says that the runner executes nothing from now on.

@@ -78,6 +78,8 @@ type Frame struct {
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
 	Era     string `json:"era,omitempty"` // of the server, if it is news
+	Lists   string `json:"lists,omitempty"`
+	Own     bool   `json:"own,omitempty"`
 
 	// The fields of Snapshots. Kept has some of them, depending on the Type of the
 	// request.

@@ -30,6 +30,9 @@ type Config struct {
 	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
 	// with another definition is asked to retire. If Definition is nil, no runner is.
 	Definition func(server string) string
+	// Code returns the digest that a server has now, [host.Server].Digest; "" if it is not
+	// configured any more. If Code is nil, no box notes what it runs.
+	Code func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
 	// there are none.

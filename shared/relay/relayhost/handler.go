@@ -376,6 +376,9 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 	if err != nil {
 		return err
 	}
+	if f.Lists != "" {
+		return h.started(ctx, conn, f, t)
+	}
 	if f.Era != "" {
 		if err := h.era(ctx, f); err != nil {
 			return err

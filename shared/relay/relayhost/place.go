@@ -20,6 +20,9 @@ func (x boxes) lease(b session.Box, owner string, after bool) (leased session.Bo
 	} else {
 		b = wake(b, owner, hashToken(token), now)
 	}
+	if b.Code = ""; x.Code != nil {
+		b.Code = x.Code(b.Server)
+	}
 	b.Place = ""
 	if x.Place != nil {
 		b.Place = x.Place(b)

@@ -96,6 +96,10 @@ type StatusReport struct {
 	// [frame.EraModern], [frame.EraLegacy] or [frame.EraDual]. A later runner of the box
 	// finds it in [frame.EnvEra].
 	Era string
+	// Lists says that Handshake is a fingerprint of the lists of a fresh process instead. See
+	// [frame.Status].
+	Lists string
+	Own   bool // goes with Lists
 }
 
 // Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame]

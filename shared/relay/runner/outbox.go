@@ -369,7 +369,7 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
 		Sender: ob.ofBox(), Session: s.Session, Ticket: s.Ticket,
-		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
+		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
 	data := frame.Encode(f)
 	switch {

@@ -1,0 +1,125 @@
+package box
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"hash"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// survey asks a fresh process for its lists. Another program than the one before may have
+// other lists, and no process announces what has changed before it started. The waiting
+// messages of clients go first.
+type survey struct {
+	p      *process
+	left   []asked           // lists to ask for
+	hashes map[string]string // of the lists that were answered
+	pages  wire.Pages        // of the list that is asked for
+	list   hash.Hash         // of its entries so far
+}
+
+// asked is a list that a server may have.
+type asked struct{ capability, method, entries string }
+
+func (v *survey) begin() {
+	said := v.p.proto.initialized(v.p.audience.speaker)
+	for _, l := range []asked{
+		{"tools", wire.MethodToolsList, "tools"},
+		{"prompts", wire.MethodPromptsList, "prompts"},
+		{"resources", wire.MethodResourcesList, "resources"},
+		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
+	} {
+		if wire.Lookup(said, "capabilities", l.capability) != nil {
+			v.left = append(v.left, l)
+		}
+	}
+	v.ask()
+}
+
+// ask asks for the first page of the next list.
+func (v *survey) ask() {
+	if len(v.left) == 0 {
+		v.over()
+		return
+	}
+	v.pages, v.list = wire.Pages{}, sha256.New()
+	v.page(nil)
+}
+
+// page asks for the page at a cursor, nil for the first page.
+func (v *survey) page(cursor json.RawMessage) {
+	method := v.left[0].method
+	params := v.p.proto.params(method)
+	if cursor != nil && params == nil {
+		params = json.RawMessage(`{}`)
+	}
+	if cursor != nil {
+		params = withCursor(params, cursor)
+	}
+	v.p.ask(method, params, v.told)
+}
+
+func withCursor(params, cursor json.RawMessage) json.RawMessage {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(params, &members) != nil {
+		return params // a box writes objects only
+	}
+	members["cursor"] = cursor
+	with, err := json.Marshal(members)
+	if err != nil {
+		return params // it was JSON before
+	}
+	return with
+}
+
+// told takes a page. A process that cannot say now is not compared.
+func (v *survey) told(m wire.Message) {
+	l := v.left[0]
+	switch {
+	case m.Error == nil:
+		v.list.Write(wire.Lookup(m.Result, l.entries))
+		if cursor, err := v.pages.Next(m.Result); err == nil && cursor != nil {
+			v.page(cursor)
+			return
+		}
+		v.hashes[l.method] = base64.RawURLEncoding.EncodeToString(v.list.Sum(nil)[:16])
+	case string(wire.Lookup(m.Error, "code")) != strconv.Itoa(int(wire.CodeMethodNotFound)):
+		return
+	}
+	v.left = v.left[1:]
+	v.ask()
+}
+
+// over tells the sink.
+func (v *survey) over() {
+	a := v.p.audience
+	fingerprint, err := json.Marshal(v.hashes)
+	if err != nil || len(v.hashes) == 0 {
+		return // strings always encode
+	}
+	own := a.box.server.Scope == ScopePrincipal || a.box.server.Kept == ScopePrincipal || len(a.box.server.Principal) > 0
+	l := Lists{Kind: a.kind(own), Own: own, Fingerprint: fingerprint}
+	session, ticket := a.speaker.id, a.speaker.ticket
+	a.speaker.tell(told{call: func(k Sink) { k.Lists(session, ticket, l) }})
+}
+
+// kind returns a name for what a process was told of its client, and of its principal if own
+// is true.
+func (a *audience) kind(own bool) string {
+	var capabilities any
+	params := a.initParams()
+	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // nil is a kind, too
+	said := []any{string(wire.Lookup(params, "protocolVersion")), capabilities}
+	if own {
+		said = append(said, a.speaker.principal)
+	}
+	text, err := json.Marshal(said) // which sorts the keys
+	if err != nil {
+		return "" // it was JSON before
+	}
+	sum := sha256.Sum256(text)
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
