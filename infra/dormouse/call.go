@@ -82,7 +82,7 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 		}
 	}
 	if filled {
-		if _, err := to.reload(ctx); err != nil {
+		if _, err := to.reload(ctx, []string{c.Server}); err != nil {
 			return s, err
 		}
 		if s, err = to.server(ctx, c.Server); err != nil || s.Path != "" {

@@ -90,6 +90,9 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if err != nil && s.Command != "uvx" { // which Dormouse can do without
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
+	if d.machine != nil {
+		_, _ = d.machine.reload(ctx, []string{d.Server}) // a record that stays does no harm to the checks
+	}
 	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it, without uvx"))}, d.start(ctx, newStarts(d.Server))...)
 }
 

@@ -60,7 +60,7 @@ func prepare(ctx context.Context, p preparation) (ready readiness, err error) {
 
 // prepareThere prepares a server on a running machine.
 func prepareThere(ctx context.Context, to *client, p preparation) (readiness, error) {
-	taken, err := to.reload(ctx)
+	taken, err := to.reload(ctx, []string{p.server})
 	if err != nil {
 		return readiness{}, err
 	}
@@ -99,7 +99,7 @@ const sleepWithin = 3 * time.Second
 func (c *client) putToSleep(ctx context.Context, server string) {
 	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
 	defer cancel()
-	if c.call(ctx, http.MethodPost, "servers/"+server+"/stop", api.Stop{}, nil) != nil {
+	if c.call(ctx, http.MethodPost, "servers/"+server+"/stop", api.Stop{Keep: true}, nil) != nil {
 		return
 	}
 	tick := time.NewTicker(sleepWithin / 60)
@@ -143,6 +143,12 @@ func (c *client) keysOfTenants(ctx context.Context, server string) (keys []strin
 // prepareAlone hosts the servers file until the handshakes are over.
 func prepareAlone(ctx context.Context, p preparation) (ready readiness, err error) {
 	err = hostAlone(ctx, local.Config{Servers: p.servers, Data: p.data}, func(ctx context.Context, url string) error {
+		if err := use(ctx, target{Data: p.data}, patience, func(ctx context.Context, to *client) error {
+			_, err := to.reload(ctx, []string{p.server}) // what an earlier server of this name has said
+			return err
+		}); err != nil {
+			return err
+		}
 		ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", []string{""})
 		return err
 	})

@@ -53,7 +53,7 @@ type reloadCommand struct {
 // Run prints what has changed.
 func (c *reloadCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
-		taken, err := to.reload(ctx)
+		taken, err := to.reload(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -73,9 +73,10 @@ func (c *reloadCommand) Run(t *terminal) error {
 	})
 }
 
-// reload makes the machine read its servers file at once.
-func (c *client) reload(ctx context.Context) (taken api.Reloaded, err error) {
-	err = c.call(ctx, "POST", "reload", nil, &taken)
+// reload makes the machine read its servers file at once, and forget the handshake records of
+// some servers; nil stands for all.
+func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloaded, err error) {
+	err = c.call(ctx, "POST", "reload", api.Reload{Forget: forget}, &taken)
 	return taken, err
 }
 

@@ -14,8 +14,10 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/watch"
+	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
 
@@ -35,13 +37,17 @@ func (m *machine) startReload(ctx context.Context) error {
 	m.reload = r.reload
 	reload := func() { _, _ = r.reload() } // it reports both results itself
 	go watch.Files(ctx, func() []string { return m.servers.Load().Files() }, reload)
+	asked := func() {
+		reload()
+		r.forget(m.servers.Load(), m.servers.Load().Names())
+	}
 	go func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-m.cfg.Reload: // never, if it is nil
-				reload()
+				asked()
 			}
 		}
 	}()
@@ -92,7 +98,27 @@ func (r *reloader) reload() (catalog.Changes, error) {
 	if len(changes.Changed)+len(changes.Removed) > 0 {
 		go r.retire()
 	}
+	r.forget(before, changes.Removed)
 	return changes, nil
+}
+
+// forget forgets the handshake records of servers. What it cannot forget is compared with the
+// next process.
+func (r *reloader) forget(servers *catalog.Catalog, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	store := r.m.functions.records()
+	tenants, err := api.Tenants(r.ctx, store, mostSeen)
+	for _, name := range names {
+		s, _ := servers.Server(name)
+		for _, tenant := range tenants {
+			err = errors.Join(err, host.Forget(r.ctx, store, tenant, name, s.RecordDigest()))
+		}
+	}
+	if err != nil {
+		r.m.log.Warn("the records of servers are not forgotten", "servers", names, "error", err)
+	}
 }
 
 // brief returns the first error of a servers file with its line and column, and the

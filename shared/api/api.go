@@ -71,6 +71,8 @@ type Options struct {
 	End func(ctx context.Context, id session.ID) error
 	// Halt stops processes of a box; see relayhost.Backend.Halt.
 	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
+	// Forget forgets the handshake record of a tenant's server. nil: it stays.
+	Forget func(ctx context.Context, tenant string, s catalog.Server) error
 	// Status returns what runs on a machine. LastCall, Principal and Client of processes
 	// are filled in by the API. nil: the store says which boxes are up.
 	Status func(ctx context.Context) (Status, error)

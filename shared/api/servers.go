@@ -76,8 +76,8 @@ func (x *exchange) servers() (any, error) {
 	return answer, nil
 }
 
-// reload reads the servers file at once. The answer names servers, so the caller's key must
-// be for all of them.
+// reload reads the servers file at once, and forgets handshake records. The answer names
+// servers, so the caller's key must be for all of them.
 func (x *exchange) reload() (any, error) {
 	switch {
 	case x.h.Reload == nil:
@@ -85,7 +85,15 @@ func (x *exchange) reload() (any, error) {
 	case !x.caller.seesAll():
 		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
 	}
-	return x.h.Reload(), nil
+	var order Reload
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	taken := x.h.Reload()
+	if taken.Error != "" {
+		return taken, nil
+	}
+	return taken, x.forget(func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
 }
 
 // owned has the routes for the owner of a place.

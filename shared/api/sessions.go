@@ -148,11 +148,7 @@ func (x *exchange) endSession() (any, error) {
 const grace = 30 * time.Second
 
 // stop stops the processes of boxes, or of one session.
-func (x *exchange) stop(boxes []session.BoxID, of session.ID) (told Stopped, err error) {
-	var order Stop
-	if err := x.body(&order); err != nil {
-		return told, err
-	}
+func (x *exchange) stop(order Stop, boxes []session.BoxID, of session.ID) (told Stopped, err error) {
 	within := grace
 	if order.Now {
 		within = 0
@@ -178,7 +174,11 @@ func (x *exchange) stopSession() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	told, err := x.stop([]session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+	var order Stop
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	told, err := x.stop(order, []session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
 	return x.sayNative(told, s.Server), err
 }
 
@@ -209,10 +209,15 @@ func (x *exchange) stopAll() (any, error) {
 	return x.stopBoxes(func(string) bool { return true })
 }
 
-// stopBoxes stops the boxes of servers that the caller sees.
+// stopBoxes stops the boxes of servers that the caller sees, and forgets the records of these
+// servers.
 func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
 	if x.h.Halt == nil {
 		return told, noHost
+	}
+	var order Stop
+	if err := x.body(&order); err != nil {
+		return told, err
 	}
 	due, err := x.h.Store.Due(x.r.Context())
 	if err != nil {
@@ -224,5 +229,32 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 			boxes = append(boxes, id)
 		}
 	}
-	return x.stop(boxes, "")
+	if told, err = x.stop(order, boxes, ""); err != nil || order.Keep {
+		return told, err
+	}
+	return told, x.forget(match)
+}
+
+// forget forgets the handshake records of servers, as far as the caller sees them.
+func (x *exchange) forget(match func(server string) bool) error {
+	if x.h.Forget == nil || x.h.Servers == nil {
+		return nil
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return err
+	}
+	file := x.h.Servers()
+	for _, name := range file.Names() {
+		s, _ := file.Server(name)
+		for _, tenant := range tenants {
+			if !s.Record || !match(name) || !x.caller.may(tenant, name) {
+				continue
+			}
+			if err := x.h.Forget(x.r.Context(), tenant, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

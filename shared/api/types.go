@@ -162,9 +162,11 @@ type Process struct {
 	LastCall  *time.Time `json:"last_call,omitempty"`
 }
 
-// Stop asks to stop processes. Calls in flight get 30 seconds to end, or none with Now.
+// Stop asks to stop processes. Calls in flight get 30 seconds to end, or none with Now. A
+// place forgets the handshake records of the servers that it stops, unless Keep is set.
 type Stop struct {
-	Now bool `json:"now"`
+	Now  bool `json:"now"`
+	Keep bool `json:"keep,omitempty"`
 }
 
 // Stopped says which boxes were told to stop. Those that slept had nothing to stop.
@@ -186,6 +188,12 @@ type Push struct {
 // Pushed is the result of a push. Functions take the file within 30 seconds.
 type Pushed struct {
 	Version int64 `json:"version"`
+}
+
+// Reload asks to read the servers file at once. Forget names the servers whose handshake
+// records are forgotten then; nil stands for all.
+type Reload struct {
+	Forget []string `json:"forget"`
 }
 
 // Reloaded is the result of reading the servers file at once.

@@ -127,6 +127,9 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
 		},
+		Forget: func(ctx context.Context, tenant string, s catalog.Server) error {
+			return host.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
+		},
 		NativeTools: b.Tools,
 		Pushed:      f.Pushed, Log: f.Log, Meter: f.Meter,
 	}
