@@ -136,6 +136,9 @@ func (f *fake) take(m wire.Message) {
 		f.takeDual(m)
 		return
 	}
+	if strings.HasPrefix(f.how, "lists") && f.takeLists(m) {
+		return
+	}
 	if strings.HasPrefix(f.how, "tasks") {
 		f.takeTasks(m)
 		return

@@ -1,0 +1,65 @@
+package relayhost_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// The first fingerprint of a kind is kept. Another one has the box tell its client, over the
+// connection that the frame came from.
+func TestBoxTellsTheClientOfAProcessThatListsOtherwise(t *testing.T) {
+	s := newSiege(t)
+	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
+	for i, lists := range []string{`{"tools/list":"a"}`, `{"tools/list":"a"}`, `{"tools/list":"b"}`, `{"tools/list":"b"}`} {
+		s.posts = nil
+		f := frametest.Frame{Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Lists: "kind", Payload: []byte(lists)}
+		if _, err := s.handle(frametest.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+		if i != 2 {
+			if len(s.posts) != 0 {
+				t.Errorf("start %d: posts are %v", i, s.posts)
+			}
+			continue
+		}
+		if len(s.posts) != 1 {
+			t.Fatalf("start %d: posts are %v", i, s.posts)
+		}
+		conn, data, _ := strings.Cut(s.posts[0], " ")
+		told, err := frametest.Decode([]byte(data))
+		if err != nil || conn != "conn-x" || told.Type != frame.TypeDeliver || told.Session != "m1" || !told.Moved || !told.Looks || told.AckWithin != 0 ||
+			!strings.HasSuffix(string(told.Payload), `{"jsonrpc":"2.0","method":"notifications/initialized"}`) {
+			t.Errorf("the box got %s on %s, %v", data, conn, err)
+		}
+	}
+}
+
+// A hostile box may name any kind. It reaches no other part of its record, and no other
+// record.
+func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
+	s := newSiege(t)
+	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
+	for _, f := range []frametest.Frame{
+		{Lists: strings.Repeat("x", 201), Payload: []byte(`{}`)},
+		{Lists: "x", Payload: []byte(`"` + strings.Repeat("x", 5<<10) + `"`)},
+	} {
+		f.Type, f.Box, f.Gen, f.Session, f.Ticket = frame.TypeStatus, hostileBox, hostileGen, "m1", ticket
+		if _, err := s.handle(frametest.Encode(f)); !errors.Is(err, session.Invalid) {
+			t.Errorf("%d bytes of a kind with %d of a fingerprint: %v", len(f.Lists), len(f.Payload), err)
+		}
+	}
+	f := frametest.Frame{
+		Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Lists: "2025-11-25", Payload: []byte(`{"evil":1}`),
+	}
+	if _, err := s.handle(frametest.Encode(f)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.memory.Handshake(t.Context(), "digest", "2025-11-25"); !errors.Is(err, session.NotFound) {
+		t.Errorf("the record says what the box wants: %v", err)
+	}
+}
