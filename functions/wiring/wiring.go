@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
@@ -209,12 +208,8 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // server that is not configured or is disabled.
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
-	tools := session.ToolFilter{Allow: s.Tools.Allow, Deny: s.Tools.Deny, Says: s.Tools.Descriptions}
-	if len(s.Tools.Allow) > 0 && !slices.Contains(s.Tools.Allow, "*") {
-		tools.Deny = append([]string{"*"}, s.Tools.Deny...)
-	}
 	return host.Server{
-		Tools: tools,
+		Tools: s.Tools.Filter(),
 		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
 		Tasks: host.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled

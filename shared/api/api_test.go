@@ -429,6 +429,83 @@ func TestReloadIsForKeysOfAllServers(t *testing.T) {
 	}
 }
 
+// What was said before a stop or a reload may be old. Whoever only puts boxes to sleep keeps
+// the record.
+func TestStopAndReloadForgetRecords(t *testing.T) {
+	for _, c := range []struct{ path, body, forgotten string }{
+		{"servers/one/stop", "{}", "acme/one other/one"},
+		{"servers/one/stop", `{"keep":true}`, ""},
+		{"stop", `{"now":true}`, "acme/one other/one acme/two other/two"},
+		{"sessions/aaaa1/stop", "{}", ""},
+		{"reload", "", "acme/one other/one acme/two other/two"},
+		{"reload", `{"forget":["two"]}`, "acme/two other/two"},
+		{"reload", `{"forget":[]}`, ""},
+	} {
+		var forgotten []string
+		p := newPlace(t, func(o *api.Options) {
+			o.Reload = func() api.Reloaded { return api.Reloaded{} }
+			o.Forget = func(_ context.Context, tenant string, s catalog.Server) error {
+				if tenant != "local" && tenant != "default" && s.Name != "off" { // which have no sessions here
+					forgotten = append(forgotten, tenant+"/"+s.Name)
+				}
+				return nil
+			}
+			o.Caller = func(*http.Request, auth.Right) (api.Caller, error) { return api.Machine("me"), nil }
+		})
+		if status, text := p.ask("", "POST", "/api/v1/"+c.path, c.body, nil); status != http.StatusOK {
+			t.Fatalf("%s: %d %s", c.path, status, text)
+		}
+		if got := strings.Join(forgotten, " "); got != c.forgotten {
+			t.Errorf("%s %s forgets %q, want %q", c.path, c.body, got, c.forgotten)
+		}
+	}
+	broken := newPlace(t, func(o *api.Options) {
+		o.Reload = func() api.Reloaded { return api.Reloaded{Error: "a comma is missing"} }
+		o.Forget = func(context.Context, string, catalog.Server) error {
+			t.Error("a record of a broken file is forgotten")
+			return nil
+		}
+	})
+	broken.ask("operator", "POST", "/api/v1/reload", "", nil)
+}
+
+// The number of tools is that of a client that can do least, whichever client was last, and
+// without tools that nobody is offered.
+func TestToolsAreThoseOfAUsualClient(t *testing.T) {
+	file, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"counted":{"command":"b","x-dormouse":{"tools":{"deny":["hidden"]}}}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, func(o *api.Options) { o.Servers = func() *catalog.Catalog { return file } })
+	for part, list := range map[string]string{
+		"tools/list 2025-11-25  anyone":                     `[{"name":"a"},{"name":"b"},{"name":"hidden"}]`,
+		"tools/list 2025-11-25 elicitation,sampling anyone": `[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"hidden"}]`,
+		"tools/list 2025-06-18 elicitation anyone":          `[{"name":"a"},{"name":"b"},{"name":"d"}]`,
+	} {
+		s, _ := file.Server("counted")
+		taken := time.Now()
+		if part != "tools/list 2025-11-25  anyone" {
+			taken = taken.Add(time.Minute)
+		}
+		if err := p.store.SaveHandshake(t.Context(), session.Handshake{
+			Digest: session.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got struct{ Servers []api.Server }
+	p.ask("operator", "GET", "/api/v1/servers", "", &got)
+	for _, s := range got.Servers {
+		if s.Name == "counted" && (s.Tools == nil || *s.Tools != 2) {
+			t.Errorf("%+v", s)
+		}
+	}
+	var tools api.Tools
+	if p.ask("operator", "GET", "/api/v1/servers/counted/tools", "", &tools); len(tools.Tools) != 2 {
+		t.Errorf("%s", tools.Tools)
+	}
+}
+
 // The servers file says what runs for all tenants, so only the owner of the stack pushes it.
 func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	takes := func(o *api.Options) { o.Pushed = true }

@@ -277,12 +277,19 @@ func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, 
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// Known returns the tools that a tenant's server is known to have, and when the server said
-// so. tools is nil if that is not known. It starts nothing. It asks native and
-// remote servers. The caller owns tools.
+// Known returns the tools that a tenant's server is known to offer to a usual client, and
+// when the server said so. All that count tools count these. tools is nil if that is not
+// known. It starts nothing. It asks native and remote servers. The caller owns tools.
 func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	defer func() {
+		offered := s.Tools.Filter()
+		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
+			name, _ := wire.String(wire.Lookup(tool, "name"))
+			return !offered.Allows(name)
+		})
+	}()
 	if !s.InPlace() {
-		return Recorded(ctx, o.Store, tenant, s)
+		return recorded(ctx, o.Store, tenant, s)
 	}
 	if o.NativeTools == nil {
 		return nil, taken, nil
@@ -293,22 +300,35 @@ func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (to
 	return tools, time.Now(), nil
 }
 
-// Recorded returns the newest list of tools in the handshake record of a tenant's server,
-// and when the server gave it. tools is nil if the record has none. Lists may differ by
-// client; any of them is of use to an operator. The caller owns tools.
-func Recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+// recorded returns a list of tools in the handshake record of a tenant's server, and when the
+// server gave it. tools is nil if the record has none. Lists may differ by client. The usual
+// client can do least, because servers offer more tools to a client that can do more. The
+// caller owns tools.
+func recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil, taken, err
 	}
+	least := math.MaxInt
 	for _, p := range parts {
 		list := wire.Lookup(p.Result, "list", "tools")
 		var all []json.RawMessage
-		if p.Taken.After(taken) && json.Unmarshal(list, &all) == nil && all != nil {
-			tools, taken = all, p.Taken
+		can := abilities(p.Version)
+		if (can < least || can == least && p.Taken.After(taken)) && json.Unmarshal(list, &all) == nil && all != nil {
+			tools, taken, least = all, p.Taken, can
 		}
 	}
 	return tools, taken, nil
+}
+
+// abilities returns how many abilities the client of a list has. The name of the list is
+// method, version, abilities and caller, see package host.
+func abilities(list string) int {
+	fields := strings.Split(list, " ")
+	if len(fields) < 3 || fields[2] == "" {
+		return 0
+	}
+	return 1 + strings.Count(fields[2], ",")
 }
 
 // server returns the server in the path that the caller may see.

@@ -124,6 +124,16 @@ func (f ToolFilter) isZero() bool {
 	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0
 }
 
+// Filter returns f as the rule for callers. If only some tools are allowed, all others are
+// denied.
+func (f ToolFilter) Filter() session.ToolFilter {
+	filter := session.ToolFilter{Allow: f.Allow, Deny: f.Deny, Says: f.Descriptions}
+	if len(f.Allow) > 0 && !slices.Contains(f.Allow, "*") {
+		filter.Deny = append([]string{"*"}, f.Deny...)
+	}
+	return filter
+}
+
 func (r *serverReader) tools(m member) {
 	what := r.what + ": tools"
 	if !r.want(m.value, object, what) {
