@@ -137,6 +137,9 @@ func (c *addCommand) Run(t *terminal) error {
 		return fmt.Errorf("added %s to %s, but it did not start: %w; see dormouse logs %s, or dormouse remove %s", c.Name, f.name(), err, c.Name, c.Name)
 	}
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
+	if ready.warning != "" {
+		_, _ = fmt.Fprintf(t.err, "%s: %s\n", c.Name, ready.warning)
+	}
 	_, err = fmt.Fprintf(t.out, "added %s: %s in %.1f s\n", what, count(ready.tools, "tool"), t.now().Sub(begun).Seconds())
 	return err
 }

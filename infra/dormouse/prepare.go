@@ -35,6 +35,7 @@ type preparation struct {
 type readiness struct {
 	version string // of the server; may be ""
 	tools   int
+	warning string // about its tools; "" for none
 }
 
 // errNotTaken is the error for a run that does not host the server.
@@ -253,6 +254,10 @@ func (p *peer) shake(ctx context.Context, kind clientKind) (r readiness, err err
 		}
 		n, err := p.list(ctx, l.method, l.key)
 		if l.key == "tools" {
+			var endless *wire.EndlessList
+			if errors.As(err, &endless) {
+				r.warning, err = endless.Error(), nil
+			}
 			if r.tools = n; err != nil {
 				return r, err
 			}

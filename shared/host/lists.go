@@ -31,8 +31,8 @@ import (
 // that it is used
 //
 //   - if the server announces changes of the list (listChanged) or SameLists covers it,
-//     until a process of the box announces a change ([session.Box].Told). A list of a
-//     later generation is used again;
+//     until a process of the box announces a change ([session.Box].Told), or a fresh process
+//     lists otherwise ([NoteStart]). A list of a later generation is used again;
 //   - otherwise, while the box sleeps and has only answered lists since the list was taken
 //     ([session.Box].Worked). A tool may have changed the list without announcing it.
 //

@@ -200,7 +200,7 @@ type Deliver struct {
 	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool               `json:"inbox,omitempty"`
 	Again      bool               `json:"again,omitempty"` // the session has had a process before
-	Moved      bool               `json:"moved,omitempty"` // the server had another definition when the session last had a request
+	Moved      bool               `json:"moved,omitempty"` // the server may list otherwise than when the session last had a request
 	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs

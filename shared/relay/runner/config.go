@@ -56,7 +56,7 @@ type Delivery struct {
 	Raw         []byte                    // as the client wrote it
 	HasRequests bool                      // the box owes an end
 	Again       bool                      // the session has had a process before
-	Moved       bool                      // the server had another definition when the session last had a request
+	Moved       bool                      // the server may list otherwise than when the session last had a request
 	Secrets     map[string]session.Secret // keys and tokens of the principal at third parties, by provider
 }
 
