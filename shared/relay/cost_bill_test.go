@@ -53,7 +53,7 @@ func billables() []billable {
 			if p.name == "WebSocket: ping" {
 				b.messages = 2
 			}
-		case p.name == "a box falls asleep", strings.HasPrefix(p.name, "a session, a day"):
+		case p.name == "a box falls asleep", p.name == "a fresh process that lists as the one before", strings.HasPrefix(p.name, "a session, a day"):
 			b.requests, b.enters, b.bytes, b.held = 0, false, 0, new(time.Duration)
 		}
 		if strings.Contains(p.up, "hello") {

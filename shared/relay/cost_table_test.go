@@ -189,6 +189,15 @@ func rest() []price {
 			}},
 		},
 		{
+			name:  "a fresh process that lists as the one before",
+			reads: 1, requests: 1, readUnits: 1, up: "status",
+			operation: operation{func(t *testing.T, c *counted) session.ID {
+				id := working(t, c)
+				c.lists(id)
+				return id
+			}, func(_ *testing.T, c *counted, id session.ID) { c.lists(id) }},
+		},
+		{
 			name:  "a box falls asleep",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2, up: "bye", down: "bye-ok",
 			operation: operation{working, silent(10 * time.Minute)},

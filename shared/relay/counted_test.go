@@ -41,7 +41,8 @@ type counted struct {
 	work   sync.WaitGroup
 	busy   int
 	idle   time.Time
-	posted int // messages to the client
+	posted int    // messages to the client
+	ticket string // of the newest request
 
 	runnerLog *slog.Logger // of the runner, nil for none
 }
@@ -144,6 +145,7 @@ func (c *counted) Deliver(d runner.Delivery) {
 	}
 	c.mu.Lock()
 	c.busy++
+	c.ticket = d.Ticket
 	c.mu.Unlock()
 	c.work.Go(func() {
 		result := "{}"
@@ -168,6 +170,15 @@ func (c *counted) Deliver(d runner.Delivery) {
 			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(result)),
 		})
 	})
+}
+
+// lists reports what a fresh process of a session lists.
+func (c *counted) lists(id session.ID) {
+	c.mu.Lock()
+	ticket := c.ticket
+	c.mu.Unlock()
+	c.runner.Status(runner.StatusReport{Session: id, Ticket: ticket, Lists: "kind", Handshake: json.RawMessage(`{"tools/list":"hash"}`)})
+	time.Sleep(time.Second)
 }
 
 func (c *counted) IdleSince() (time.Time, bool) {
