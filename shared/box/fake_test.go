@@ -349,6 +349,7 @@ func (r *recorder) Process(s ProcessStatus) { r.put(s) }
 func (r *recorder) Lists(session, ticket string, l Lists) {
 	r.put(toldLists{session, ticket, l})
 }
+
 func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
 	r.put(toldHandshake{session, ticket, version, result})
 }

@@ -58,11 +58,18 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		server, file string
 		news         bool
 	}{
-		{"script", "main.py", true}, {"script", "tools.yaml", true}, {"script", "notes.db", false}, {"script", "helper.py", false},
+		{"script", "main.py", true},
+		{"script", "tools.yaml", true},
+		{"script", "notes.db", false},
+		{"script", "helper.py", false},
 		{"path", "bin/tool", true},
-		{"checkout", "checkout/src/a.js", true}, {"checkout", "checkout/.git/logs/HEAD", true}, {"checkout", "checkout/node_modules/b.js", false},
-		{"checkout", "checkout/.git/index", false}, {"checkout", "checkout/data.json", false},
-		{"auto", "auto/run.py", true}, {"auto", "auto/other.py", true},
+		{"checkout", "checkout/src/a.js", true},
+		{"checkout", "checkout/.git/logs/HEAD", true},
+		{"checkout", "checkout/node_modules/b.js", false},
+		{"checkout", "checkout/.git/index", false},
+		{"checkout", "checkout/data.json", false},
+		{"auto", "auto/run.py", true},
+		{"auto", "auto/other.py", true},
 	} {
 		s, _ := file.Server(c.server)
 		before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
