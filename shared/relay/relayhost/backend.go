@@ -46,7 +46,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 			return nil, err
 		}
 		if box.State == session.Awake {
-			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
+			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box, time.Now().Add(validity), false))
 		}
 		return nil, nil
 	}
@@ -80,15 +80,17 @@ func (k *Backend) postOnce(ctx context.Context, conn string, of session.ID, f fr
 	}
 }
 
-// deliverFrame returns the deliver frame of d for generation gen. inbox says that d was
-// claimed from the inbox.
-func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) frame.Deliver {
+// deliverFrame returns the deliver frame of d for the generation of b. inbox says that d was
+// claimed from the inbox. The host has compared the session with the box as it was then. If
+// another generation gets the request, its code may be another.
+func (x boxes) deliverFrame(d host.Delivery, b session.Box, notAfter time.Time, inbox bool) frame.Deliver {
+	moved := d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := frame.Deliver{
-		ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, gen),
+		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, b.Gen),
 		Sent:  time.Now().UnixMilli(),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: d.Moved, Looks: d.Looks(), Trace: d.Trace,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
 	}
 	switch {
@@ -179,7 +181,7 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 	if box.State != session.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
 	}
-	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box.Gen, t.notAfter, false))
+	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box, t.notAfter, false))
 	if errors.Is(err, session.Closed) {
 		return t.moved(ctx, box)
 	}

@@ -306,7 +306,7 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 	if d.Secrets, err = secretsOf(ctx, h.boxes, s); err != nil {
 		return false, h.endItem(ctx, it, noSecrets())
 	}
-	f := h.deliverFrame(d, b.Gen, it.NotAfter, true)
+	f := h.deliverFrame(d, b, it.NotAfter, true)
 	f.Round, f.Base = it.Round, it.Base
 	return true, h.post(ctx, conn, f)
 }

@@ -35,7 +35,7 @@ func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ti
 		Digest: t.Digest, Box: t.Box, Moved: true, Trace: t.Trace,
 	}
 	d := host.Delivery{Address: a, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
-	tell := h.deliverFrame(d, f.Gen, time.Now().Add(validity), false)
+	tell := h.deliverFrame(d, session.Box{Gen: f.Gen}, time.Now().Add(validity), false)
 	tell.Looks = true
 	if err := h.post(ctx, conn, tell); !errors.Is(err, session.Closed) {
 		return err

@@ -63,3 +63,37 @@ func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 		t.Errorf("the record says what the box wants: %v", err)
 	}
 }
+
+// A request may wait until the box is woken with another program than the one that the host
+// had compared its session with.
+func TestRequestThatAnotherProgramGetsSaysSo(t *testing.T) {
+	for code, moved := range map[string]bool{"": false, "old": false, "new": true} {
+		s := newSiege(t)
+		b, err := s.memory.Box(t.Context(), hostileBox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Code = code
+		if err := s.memory.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		waits, _, err := s.memory.Load(t.Context(), "m1", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits.Digest = "old"
+		if err := s.memory.Save(t.Context(), waits); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.posts) != 1 {
+			t.Fatalf("posts are %v", s.posts)
+		}
+		_, data, _ := strings.Cut(s.posts[0], " ")
+		if f, err := frametest.Decode([]byte(data)); err != nil || f.Type != frame.TypeDeliver || f.Moved != moved {
+			t.Errorf("code %q: %s, %v", code, data, err)
+		}
+	}
+}
