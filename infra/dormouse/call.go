@@ -113,6 +113,33 @@ func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any,
 	return nil, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
 }
 
+// toolsOver asks a server for its tools, page by page. With an error of type
+// [*wire.EndlessList] it returns what was read.
+func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.Tools, error) {
+	list := api.Tools{Server: server, Taken: time.Now().UTC()}
+	var pages wire.Pages
+	for params := (&mcp.ListToolsParams{}); ; {
+		page, err := s.ListTools(ctx, params)
+		if err != nil {
+			return list, plainly(server, err)
+		}
+		for _, tool := range page.Tools {
+			raw, err := json.Marshal(tool)
+			if err != nil {
+				return list, err
+			}
+			list.Tools = append(list.Tools, raw)
+		}
+		if page.NextCursor == "" {
+			return list, nil
+		}
+		if err := pages.Follow(page.NextCursor); err != nil {
+			return list, err
+		}
+		params.Cursor = page.NextCursor
+	}
+}
+
 // values returns the arguments in all, a JSON object, and those in pairs, which have the
 // form key=value. An argument in pairs replaces the one in all.
 func (t tool) values(pairs []string, all string) (any, error) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -183,7 +184,7 @@ func TestE2EFreshProcessThatListsOtherwiseReplacesTheRecord(t *testing.T) {
 			}
 		}
 		a.see("one two")
-		a.asleep()
+		a.eventually(time.Minute, "nothing runs", func() bool { return len(a.processes()) == 1 }) // a function may hold a stream
 		a.see("one two")
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,7 +68,7 @@ func TestListThatNeverEndsIsGivenUp(t *testing.T) {
 			if code := execute([]string{"tools", "one", "--url", endless(t, c.cursor)}, &terminal{out: &out, err: &said}); code != 0 || strings.Count(out.String(), "\n") != 1+c.pages || !strings.Contains(said.String(), "the list repeats") {
 				t.Errorf("tools ends with %d: %s%s", code, out.String(), said.String())
 			}
-			s, err := (&client{base: endless(t, c.cursor)}).connect(context.Background(), "one")
+			s, err := (&client{base: endless(t, c.cursor)}).connect(t.Context(), "one")
 			if err != nil {
 				t.Fatal(err)
 			}

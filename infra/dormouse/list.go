@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -150,33 +148,6 @@ func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 		err = fmt.Errorf("the tools of %s: %w", server, err)
 	}
 	return list, err
-}
-
-// toolsOver asks a server for its tools, page by page. With an error of type
-// [*wire.EndlessList] it returns what was read.
-func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.Tools, error) {
-	list := api.Tools{Server: server, Taken: time.Now().UTC()}
-	var pages wire.Pages
-	for params := (&mcp.ListToolsParams{}); ; {
-		page, err := s.ListTools(ctx, params)
-		if err != nil {
-			return list, plainly(server, err)
-		}
-		for _, tool := range page.Tools {
-			raw, err := json.Marshal(tool)
-			if err != nil {
-				return list, err
-			}
-			list.Tools = append(list.Tools, raw)
-		}
-		if page.NextCursor == "" {
-			return list, nil
-		}
-		if err := pages.Follow(page.NextCursor); err != nil {
-			return list, err
-		}
-		params.Cursor = page.NextCursor
-	}
 }
 
 // tool is what a command knows of a tool.

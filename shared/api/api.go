@@ -67,12 +67,7 @@ type Options struct {
 	// Notes returns what is wrong with the servers file except the servers that it
 	// rejects.
 	Notes func() []string
-	// End ends a session for an operator. Errors: NotFound, Unavailable.
-	End func(ctx context.Context, id session.ID) error
-	// Halt stops processes of a box; see relayhost.Backend.Halt.
-	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
-	// Forget forgets the handshake record of a tenant's server. nil: it stays.
-	Forget func(ctx context.Context, tenant string, s catalog.Server) error
+	Acts
 	// Status returns what runs on a machine. LastCall, Principal and Client of processes
 	// are filled in by the API. nil: the store says which boxes are up.
 	Status func(ctx context.Context) (Status, error)
@@ -104,6 +99,16 @@ type Options struct {
 
 	Log   *slog.Logger  // gets one line a request; nil: no log
 	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+}
+
+// Acts change what the hosts of sessions do. The fields are functions of [Options].
+type Acts struct {
+	// End ends a session for an operator. Errors: NotFound, Unavailable.
+	End func(ctx context.Context, id session.ID) error
+	// Halt stops processes of a box; see relayhost.Backend.Halt.
+	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
+	// Forget forgets the handshake record of a tenant's server. nil: it stays.
+	Forget func(ctx context.Context, tenant string, s catalog.Server) error
 }
 
 // History is the record of calls that a place keeps. The fields are functions of

@@ -53,17 +53,19 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	o := api.Options{
 		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(auth.NewKeys(p.store), nil),
 		Servers: func() *catalog.Catalog { return file },
-		End: func(ctx context.Context, id session.ID) error {
-			s, _, err := p.store.Load(ctx, id, "")
-			s.State, s.Quit = session.Ended, session.QuitService
-			if err == nil {
-				err = p.store.Save(ctx, s)
-			}
-			return err
-		},
-		Halt: func(_ context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
-			p.halted = append(p.halted, strings.Join([]string{string(box), string(of), by, within.String()}, " "))
-			return true, nil
+		Acts: api.Acts{
+			End: func(ctx context.Context, id session.ID) error {
+				s, _, err := p.store.Load(ctx, id, "")
+				s.State, s.Quit = session.Ended, session.QuitService
+				if err == nil {
+					err = p.store.Save(ctx, s)
+				}
+				return err
+			},
+			Halt: func(_ context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+				p.halted = append(p.halted, strings.Join([]string{string(box), string(of), by, within.String()}, " "))
+				return true, nil
+			},
 		},
 	}
 	for _, c := range change {

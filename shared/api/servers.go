@@ -93,7 +93,7 @@ func (x *exchange) reload() (any, error) {
 	if taken.Error != "" {
 		return taken, nil
 	}
-	return taken, x.forget(func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
+	return taken, forget(x, func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
 }
 
 // owned has the routes for the owner of a place.

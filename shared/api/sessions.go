@@ -232,11 +232,11 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 	if told, err = x.stop(order, boxes, ""); err != nil || order.Keep {
 		return told, err
 	}
-	return told, x.forget(match)
+	return told, forget(x, match)
 }
 
 // forget forgets the handshake records of servers, as far as the caller sees them.
-func (x *exchange) forget(match func(server string) bool) error {
+func forget(x *exchange, match func(server string) bool) error {
 	if x.h.Forget == nil || x.h.Servers == nil {
 		return nil
 	}

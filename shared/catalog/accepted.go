@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type accepted struct {
 	Of       map[string]json.RawMessage `json:"limits_of,omitempty"`
 	Groups   map[string]Group           `json:"groups,omitempty"`
 	Tools    map[string]ToolFilter      `json:"tools,omitempty"` // of servers, by name
-	Here     bool                       `json:"here,omitempty"`  // see Server
+	Path     string                     `json:"path,omitempty"`  // see Server
 }
 
 const acceptedVersion = 1
@@ -39,7 +40,7 @@ func (c *Catalog) Marshal() []byte {
 	for _, name := range c.names {
 		s := c.servers[name]
 		a.Servers = append(a.Servers, s.marshaled())
-		a.Here = a.Here || s.Here
+		a.Path = cmp.Or(a.Path, s.Path)
 		if !s.Tools.isZero() {
 			a.Tools[name] = s.Tools
 		}
@@ -71,7 +72,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 		}
 		c.names = append(c.names, m.Name)
 		s := m.server()
-		s.Tools, s.Here = a.Tools[m.Name], a.Here
+		s.Tools, s.Path = a.Tools[m.Name], a.Path
 		c.servers[m.Name] = s
 	}
 	return c, nil

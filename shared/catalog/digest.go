@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"io/fs"
@@ -15,7 +16,7 @@ import (
 // the server's configuration names. An edited or upgraded program so begins a new record.
 // Digest stays the same, and with it the box and the install.
 func (s Server) RecordDigest() string {
-	if !s.Here || s.InPlace() {
+	if s.Path == "" || s.InPlace() {
 		return s.Digest
 	}
 	list := []any{s.Digest}
@@ -75,11 +76,7 @@ func (s Server) located() string {
 	if strings.Contains(s.Command, "/") {
 		return s.at(s.Command)
 	}
-	path, ok := s.Env["PATH"]
-	if !ok {
-		path = os.Getenv("PATH")
-	}
-	for _, folder := range filepath.SplitList(path) {
+	for _, folder := range filepath.SplitList(cmp.Or(s.Env["PATH"], s.Path)) {
 		if file := filepath.Join(folder, s.Command); filepath.IsAbs(folder) && isProgram(file) {
 			return file
 		}

@@ -43,7 +43,7 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	}}`)
 	load := func() *catalog.Catalog {
 		t.Helper()
-		c, _, err := catalog.LoadHere(at("servers.json"), nil)
+		c, _, err := catalog.LoadHere(at("servers.json"), func(name string) (string, bool) { return "/bin", name == "PATH" })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,9 +34,12 @@ type serverReader struct {
 
 func (r *serverReader) read() Server {
 	r.server = Server{
-		Name: r.key.name, Record: true, Here: r.folder != "",
+		Name: r.key.name, Record: true,
 		StartupTimeout: DefaultStartupTimeout, ToolTimeout: DefaultToolTimeout, AnswerTimeout: DefaultAnswerTimeout,
 		Box: Box{Scope: ScopeSession, MountRoots: r.roots},
+	}
+	if r.folder != "" {
+		r.server.Path, _ = r.getenv("PATH")
 	}
 	r.times = map[string]bool{}
 	before := len(r.problems)

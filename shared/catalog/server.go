@@ -72,9 +72,9 @@ type Server struct {
 	Disabled bool
 	// Tools says which tools are offered.
 	Tools ToolFilter
-	// Here says that the server runs on the machine that has read the file. Marshal leaves
-	// it out.
-	Here bool
+	// Path is the PATH of the machine that has read the file, if the server runs there.
+	// Marshal leaves it out.
+	Path string
 }
 
 // marshaled is the form of a Server in a box's environment.

@@ -123,12 +123,15 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	}
 	return api.Options{
 		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
-		Caller: api.Holders(auth.NewKeys(f.Store), users), End: host.New(f.Store, b, f.Limits).Terminate,
-		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
-			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
-		},
-		Forget: func(ctx context.Context, tenant string, s catalog.Server) error {
-			return host.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
+		Caller: api.Holders(auth.NewKeys(f.Store), users),
+		Acts: api.Acts{
+			End: host.New(f.Store, b, f.Limits).Terminate,
+			Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+				return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
+			},
+			Forget: func(ctx context.Context, tenant string, s catalog.Server) error {
+				return host.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
+			},
 		},
 		NativeTools: b.Tools,
 		Pushed:      f.Pushed, Log: f.Log, Meter: f.Meter,
