@@ -266,3 +266,47 @@ func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
 	}
 	<-cancelled
 }
+
+// Servers lay out their JSON as they like, over several lines too (profullstack/sh1pt#705).
+func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
+	messages := func(r *http.Request) (notice, reply string) {
+		body, _ := io.ReadAll(r.Body)
+		notice = "{\n \"jsonrpc\": \"2.0\",\n \"method\": \"notifications/progress\",\n \"params\": {\n  \"progress\": 7,\n  \"progressToken\": " +
+			string(wire.Lookup(body, "params", "_meta", "progressToken")) + "\n }\n}"
+		reply = "{\n \"jsonrpc\": \"2.0\",\n \"id\": " + string(wire.Lookup(body, "id")) +
+			",\r\n \"result\": {\"content\": [\n  {\"type\": \"text\", \"text\": \"a\\nb\"}\n ]}\n}"
+		return notice, reply
+	}
+	event := func(data string) string { return string(wire.AppendSSE(nil, wire.SSE{Data: []byte(data)})) }
+	for name, fault := range map[string]http.HandlerFunc{
+		"JSON": func(w http.ResponseWriter, r *http.Request) {
+			notice, reply := messages(r)
+			w.Header().Set("Content-Type", wire.MediaJSON)
+			_, _ = io.WriteString(w, "["+notice+",\n"+reply+"]")
+		},
+		"events": func(w http.ResponseWriter, r *http.Request) {
+			notice, reply := messages(r)
+			w.Header().Set("Content-Type", wire.MediaSSE)
+			_, _ = io.WriteString(w, event(notice)+event(reply))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachStore(t, func(t *testing.T, store session.Store) {
+				up := &faulty{Handler: streamable(), fault: fault}
+				w := newWorld(t, store, up)
+				told := make(chan float64, 1)
+				c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
+					ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
+				}))
+				up.n.Store(1)
+				r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Meta: mcp.Meta{"progressToken": "p"}})
+				if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
+					t.Errorf("%q, after %d calls", got, up.seen.Load())
+				}
+				if got := <-told; got != 7 {
+					t.Errorf("the client was told of progress %v", got)
+				}
+			})
+		})
+	}
+}

@@ -77,6 +77,7 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 	if e.Retry > 0 {
 		t.retry = e.Retry
 	}
+	e.Data = wire.Compact(e.Data) // the log keeps an event on one line
 	return e, nil
 }
 
