@@ -77,14 +77,14 @@ func (x *exchange) faultOf(phase string, err error) *wire.Error {
 func unsent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
-	return errors.Is(err, errPrivate) || errors.Is(err, errRedirect) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial" || errors.Is(err, errMalformed)
+	return errors.Is(err, errPrivate) || errors.Is(err, errRedirect) || errors.Is(err, errMoved) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial" || errors.Is(err, errMalformed)
 }
 
 var errMalformed = errors.New("the request cannot be made")
 
 // plain returns an error without the URL, which may hold secrets.
 func plain(err error) error {
-	for _, known := range []error{errPrivate, errRedirect, errLost, io.ErrUnexpectedEOF} {
+	for _, known := range []error{errPrivate, errRedirect, errMoved, errLost, io.ErrUnexpectedEOF} {
 		if errors.Is(err, known) {
 			return known
 		}

@@ -17,6 +17,9 @@ var errPrivate = errors.New("the address is not public; x-dormouse.remote.privat
 // errRedirect is the error of a redirect that is not followed.
 var errRedirect = errors.New("the server redirects to another origin, which gets no secrets; write that URL into the servers file")
 
+// errMoved is the error of a redirect that would send a GET in place of a message.
+var errMoved = errors.New("the server redirects requests in a way that drops their body (HTTP 301, 302 or 303); write that URL into the servers file")
+
 // Times of a connection.
 const (
 	dialWithin = 10 * time.Second
@@ -41,6 +44,9 @@ func newClient(private bool) *http.Client {
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if was := via[0].URL; len(via) > 5 || r.URL.Scheme != was.Scheme || r.URL.Host != was.Host {
 				return errRedirect
+			}
+			if r.Method != via[0].Method {
+				return errMoved
 			}
 			return nil
 		},
