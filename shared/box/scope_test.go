@@ -324,6 +324,18 @@ func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
 	}
 }
 
+func TestAnOlderClientOfASharedProcessIsToldItsOwnVersion(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	for i, version := range []string{wire.V20250618, wire.V20241105, wire.V20250618, wire.V20251125} {
+		want := min(version, wire.V20250618) // the process speaks that of the first client
+		result := c.result(c.as(fmt.Sprintf("ann/%d", i), `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
+		if got, _ := wire.String(wire.Lookup(result, "protocolVersion")); got != want {
+			t.Errorf("a client of %s is told %s", version, got)
+		}
+	}
+}
+
 func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopePrincipal)

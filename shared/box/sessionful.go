@@ -13,7 +13,7 @@ import (
 type sessionful struct {
 	p       *process
 	version string          // the one that the box asked for
-	result  json.RawMessage // of initialize, as clients see it
+	result  json.RawMessage // of initialize, without tasks
 	tasks   *legacyTasks    // nil if the process has no tasks of 2025-11-25
 }
 
@@ -55,7 +55,9 @@ func (s *sessionful) introduced(result json.RawMessage) {
 	}
 }
 
-func (s *sessionful) initialized(*session) json.RawMessage { return s.result }
+func (s *sessionful) initialized(of *session) json.RawMessage {
+	return of.client().Initialized(s.result)
+}
 
 func (s *sessionful) params(string) json.RawMessage { return nil }
 

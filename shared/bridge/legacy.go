@@ -72,6 +72,18 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	return o.encode()
 }
 
+// Initialized returns a legacy server's result of initialize for the client. A server may
+// name a newer version than the client asked for, because it knows no other, or because
+// its process serves newer clients too. An older client would leave. It gets its own
+// version, because newer ones of this era only add to it what capabilities name.
+func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
+	named, _ := wire.String(wire.Lookup(result, "protocolVersion"))
+	if own := wire.Negotiate(l.version); wire.Legacy(named) && named > own {
+		result, _ = wire.Replace(result, text(own), "protocolVersion")
+	}
+	return result
+}
+
 // rounds reports whether a method may be answered with input requests.
 func rounds(method string) bool {
 	return Request{Message: wire.Message{Method: method}}.Rounds()

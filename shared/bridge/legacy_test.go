@@ -52,6 +52,30 @@ func TestAClientThatSaidNothingHasNoCapabilities(t *testing.T) {
 	}
 }
 
+// A server that names only its own version (jonnyzzz/mcp-steroid#482) is of use to older clients.
+func TestAnOlderClientIsToldItsOwnVersion(t *testing.T) {
+	for _, tt := range []struct{ asked, named, want string }{
+		{"2024-11-05", "2025-11-25", "2024-11-05"},
+		{"2025-03-26", "2025-06-18", "2025-03-26"},
+		{"2025-11-25", "2025-11-25", "2025-11-25"},
+		{"2025-11-25", "2024-11-05", "2024-11-05"}, // the client knows older ones
+		{"2024-10-07", "2025-11-25", "2025-11-25"}, // which we do not speak
+		{"2026-07-28", "2025-06-18", "2025-06-18"},
+		{"2025-03-26", "2024-10-07", "2024-10-07"},
+		{"2025-03-26", "draft", "draft"},
+	} {
+		result := `{"protocolVersion": "` + tt.named + `","capabilities":{"x":1.0}}`
+		want := `{"protocolVersion": "` + tt.want + `","capabilities":{"x":1.0}}`
+		got := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"` + tt.asked + `"}`)).Initialized(json.RawMessage(result))
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("asked for %s, named %s:\n%s", tt.asked, tt.named, diff)
+		}
+	}
+	if got := bridge.ReadLegacy(json.RawMessage(plainClient)).Initialized(json.RawMessage(`{}`)); string(got) != `{}` {
+		t.Errorf("a result without a version became %s", got)
+	}
+}
+
 func TestInitializeIsAnsweredFromDiscover(t *testing.T) {
 	discover := `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"extensions":{"t":{}}},"instructions":"be <kind>","ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"9"}}}`
 	for asked, version := range map[string]string{"2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05", "2026-07-28": "2025-11-25", "1": "2025-11-25"} {
