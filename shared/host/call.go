@@ -101,6 +101,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 		}
 		page, halts, err := c.read(ctx, until)
 		if err != nil {
+			c.leave(ctx)
 			if err = c.bear(ctx, err); err != nil {
 				return nil, err
 			}

@@ -35,6 +35,8 @@ const (
 	stagger = 50 * time.Millisecond
 	// lookEvery is the age at which a record is read again.
 	lookEvery = 5 * time.Second
+	// leaveWithin is how long the end of a lease may take to write.
+	leaveWithin = 2 * time.Second
 	// casTries is how many conflicts in a row a listener retries at once.
 	casTries = 8
 )

@@ -16,7 +16,8 @@ import (
 //
 // A listener takes the lease over if its event id carries the holder's word: then the
 // holder's client has come back. Any other listener takes the lease when it has been free
-// for five times the pace, and is a standby until then. If there are more standbys than
+// for five times the pace, and is a standby until then. A lease ends when its response
+// should end, or when the context of its Next ends before that. If there are more standbys than
 // [Limits].Standby, the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
@@ -159,6 +160,29 @@ func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) erro
 	l.waits = true
 	l.wait(s, c.host.limits)
 	return nil
+}
+
+// leave ends the lease of a primary whose client has gone, as the end of ctx tells. The
+// client may come back with the id of an event, and has its place until the grace is over.
+// Clients that send no id get the stream after that, and not when the response would have
+// ended. If the store fails, the lease stays.
+func (c *Call) leave(ctx context.Context) {
+	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	for range casTries {
+		s, _, err := c.host.store.Load(ctx, c.session, "")
+		now := time.Now()
+		if err != nil || s.Primary.Nonce != c.lease.nonce || !s.Primary.Until.After(now) {
+			return
+		}
+		s.Primary.Until = now
+		if err := c.host.store.Save(ctx, s); !errors.Is(err, session.Conflict) {
+			return
+		}
+	}
 }
 
 // dismiss sends the standbys away because the server has closed the standalone stream (R13).

@@ -1,6 +1,8 @@
 package host_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +120,66 @@ func TestTheOldestStandbyTakesALeaseThatIsFree(t *testing.T) {
 			t.Error("it was not the one that had waited longest")
 		}
 		same(t, "places", len(record(t, store, id).Standby), 1)
+	})
+}
+
+// Some clients open their stream anew without the id of an event (modelcontextprotocol/inspector#723).
+// They must not wait until the response that was cut would have ended.
+func TestAPlaceIsFreeSoonAfterItsClientHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
+		first := open(t, h, id, "")
+		connection, cut := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() {
+			_, err := first.Next(connection, time.Now().Add(time.Hour))
+			gone <- err
+		}()
+		waiting := open(t, h, id, "")
+		time.Sleep(time.Minute)
+		same(t, "what a standby gets while the first is there", next(t, waiting, keepAlive), "")
+		cut()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		same(t, "what the standby gets at once", next(t, waiting, keepAlive), "") // and then it looks
+		same(t, "what it gets then", next(t, waiting, keepAlive), "123")
+	})
+}
+
+func TestAClientThatComesBackWithoutAnIDWaitsOnlyForTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour, Pace: time.Second})
+		connection, cut := context.WithCancel(t.Context())
+		first := open(t, h, id, "")
+		cut()
+		if _, err := first.Next(connection, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		same(t, "what it gets", next(t, open(t, h, id, ""), time.Minute), "123")
+		same(t, "the wait", time.Since(begun), 5*time.Second)
+	})
+}
+
+func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
+		first := open(t, h, id, "")
+		connection, cut := context.WithCancel(t.Context())
+		cut()
+		if _, err := first.Next(connection, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		standby := open(t, h, id, "")
+		time.Sleep(time.Second)
+		back := open(t, h, id, first.Cursor().String())
+		push(t, store, id, 4, "4")
+		same(t, "what the client gets", next(t, back, time.Minute), "4")
+		same(t, "what the standby gets", next(t, standby, time.Minute), "")
 	})
 }
 
