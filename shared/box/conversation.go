@@ -260,8 +260,30 @@ func (c *conversation) response(m wire.Message) bool {
 		return false
 	}
 	m.ID = r.id
+	release(c, r)
 	c.end(r, m.Line())
 	return true
+}
+
+// release takes the open questions from a request that the process answers: it does not
+// wait for them there. They belong to another request of the same client, or to none. A
+// modern client is asked in its requests only, so questions in one of these end with it.
+func release(c *conversation, r *request) {
+	var heir *request
+	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {
+		if other, _ := e.Value.(*request); other != r && !other.modern && other.stream.session == r.stream.session {
+			heir = other
+		}
+	}
+	for _, q := range c.questions {
+		if q.call != r || r.modern {
+			continue
+		}
+		c.clock.closed(q)
+		if q.call = heir; heir != nil {
+			c.clock.opened(q)
+		}
+	}
 }
 
 // request finds the request in flight that the process knows by this id.

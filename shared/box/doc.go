@@ -31,7 +31,8 @@
 //
 //   - Responses, errors and progress go to the stream of their request.
 //   - A server's own requests and log messages go to the call that is in flight, or to
-//     the newest of several. Without a call they go to the standalone stream.
+//     the newest of several. Without a call they go to the standalone stream. If the
+//     server answers the call first, its question was of something else, and stays open.
 //   - Everything else goes to the standalone stream.
 //
 // Two decisions differ from a plain proxy. A request that the client cancels ends with

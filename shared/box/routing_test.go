@@ -260,11 +260,11 @@ func TestQuestionIdsAreNeverUsedTwice(t *testing.T) {
 	}
 }
 
-func TestQuestionIsForgottenWithItsCall(t *testing.T) {
+func TestQuestionIsForgottenWithACallThatIsCancelled(t *testing.T) {
 	k := newTalk(t)
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":5,"method":"elicitation/create"}`)
-	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	if open := k.openQuestions(nil); open != nil || !k.idle() {
 		t.Errorf("open questions %q after the end of the call", open)
 	}
@@ -273,6 +273,32 @@ func TestQuestionIsForgottenWithItsCall(t *testing.T) {
 		t.Error("the server's cancel of it is passed")
 	}
 	k.wantOut()
+}
+
+// A server that answers a call does not wait in it, so the question belongs to something else:
+// to another call, or to the server's start.
+func TestQuestionOutlivesACallThatTheServerAnswers(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"asks"}`)
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"another"}`)
+	k.said(`{"jsonrpc":"2.0","id":"e","method":"elicitation/create"}`)
+	q := k.question()
+	k.said(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	if k.idle() || k.questions[q] == nil || k.questions[q].stream().id != "a" {
+		t.Fatal("the question has not gone to the call that is left")
+	}
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if !k.idle() {
+		t.Error("a question without a call keeps the box awake")
+	}
+	k.sent = nil
+	answer, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + q + `","result":{}}`))
+	if err != nil || !k.answer(nil, q, answer) {
+		t.Fatalf("the answer is not taken (%v)", err)
+	}
+	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"e","result":{}}`}, k.sent); diff != "" {
+		t.Errorf("the process gets (-want +got):\n%s", diff)
+	}
 }
 
 func TestServerWithdrawsAQuestionOnItsStream(t *testing.T) {
