@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// readyLimit bounds the time from the start of an everything-server until it serves.
+// readyLimit bounds the time from the start of a server until it serves.
 const readyLimit = time.Minute
 
 // server is an entry of the servers file.
@@ -77,19 +77,26 @@ func startDirectly(t *testing.T, binary string, args ...string) string {
 func startAt(t *testing.T, address, binary string, args ...string) *programtest.Process {
 	t.Helper()
 	p := programtest.Start(t, nil, append([]string{binary, "-http", address}, args...)...)
-	// The server prints nothing when it is ready, so try to connect.
+	awaitListening(t, p, address)
+	return p
+}
+
+// awaitListening returns when a process listens at an address. Such a process prints
+// nothing when it is ready, so awaitListening tries to connect.
+func awaitListening(t *testing.T, p *programtest.Process, address string) {
+	t.Helper()
 	for deadline := time.Now().Add(readyLimit); ; {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close() // nothing was said on it
-			return p
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s was not ready within %s: %v", binary, readyLimit, err)
+			t.Fatalf("the server at %s was not ready within %s: %v", address, readyLimit, err)
 		}
 		select {
 		case <-p.Exited():
-			t.Fatalf("%s ended before it was ready", binary)
+			t.Fatalf("the server at %s ended before it was ready", address)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
