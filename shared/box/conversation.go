@@ -330,8 +330,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 }
 
 // notification passes a notification of the process to its stream. It returns false if
-// it belongs to something that is over, or if its owner is unknown.
-func (c *conversation) notification(m wire.Message) bool {
+// it belongs to something that is over, or if its owner is unknown. subscribed means that
+// the process has sent it because of a subscription, and so outside of calls.
+func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	switch m.Method {
 	case wire.NotifyProgress:
 		return c.progress(m)
@@ -346,6 +347,13 @@ func (c *conversation) notification(m wire.Message) bool {
 			if !c.shared || r.stream.session.wants(m) {
 				c.clients.event(r.stream, m.Line(), false)
 			}
+			return true
+		}
+	default:
+		// A modern client may listen to nothing, so it gets an extension's notification
+		// on the response that it waits for.
+		if r, mixed := c.owner(); r != nil && r.modern && !mixed && !subscribed && wire.OfExtension(m.Method) {
+			c.clients.event(r.stream, m.Line(), false)
 			return true
 		}
 	}

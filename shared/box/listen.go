@@ -113,9 +113,10 @@ func (l *listener) heard(m wire.Message, raw []byte) {
 			p.write(wire.ErrorResponse(m.ID, refused))
 		}
 	case wire.Notification:
+		subscribed := wire.Lookup(m.Params, "_meta", wire.MetaSubscriptionID) != nil
 		m, ok := p.proto.notification(m)
 		switch {
-		case ok && !p.conv.notification(m):
+		case ok && !p.conv.notification(m, subscribed):
 			p.box.counts.Late++
 		case ok && m.Method == wire.NotifyProgress:
 			p.clock.alive()

@@ -359,6 +359,18 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	}
 }
 
+func TestMethodsOfAModernClientAreRefusedToALegacyOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
+	for i, method := range []string{wire.MethodDiscover, wire.MethodListen} {
+		stream := fmt.Sprint("d", i)
+		r.deliverAs(stream, 0, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"notifications":{}}}`)
+		if _, _, code, _ := r.failure(stream); code != int(wire.CodeMethodNotFound) {
+			t.Errorf("%s ended with %d", method, code)
+		}
+	}
+}
+
 func TestCancelReachesAModernServer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })

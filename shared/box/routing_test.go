@@ -95,7 +95,7 @@ func (k *talk) said(raw string) bool {
 	case wire.Request:
 		return k.ask(m) == nil
 	default:
-		return k.notification(m)
+		return k.notification(m, false)
 	}
 }
 
@@ -158,6 +158,25 @@ func TestProgressGoesToItsRequestUnderTheClientsToken(t *testing.T) {
 		}
 		k.said(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":0.50}}`)
 		k.wantOut(`d: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":0.50}}`)
+	}
+}
+
+// A modern client may listen to nothing, so it gets an extension's notification with the
+// call that is in flight. MCP's own, and those of a subscription, are outside of calls.
+func TestNotificationOfAnExtensionGoesToTheCallOfAModernClient(t *testing.T) {
+	const tick = `{"jsonrpc":"2.0","method":"notifications/com.example/tick","params":{"n":1.50}}`
+	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	for version, of := range map[string]string{"2025-11-25": "common", "2026-07-28": "d"} {
+		k := newTalk(t)
+		k.request(&stream{id: "d", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"`+version+`"}}}`)
+		k.said(tick)
+		k.said(changed)
+		if m, err := wire.Parse([]byte(tick)); err != nil || !k.notification(m, true) {
+			t.Error("a notification of a subscription is dropped")
+		}
+		k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+		k.said(tick)
+		k.wantOut(of+": "+tick, "common: "+changed, "common: "+tick, `d!: {"jsonrpc":"2.0","id":1,"result":{}}`, "common: "+tick)
 	}
 }
 

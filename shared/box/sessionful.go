@@ -83,15 +83,12 @@ func (s *sessionful) set(method string, params map[string]string) {
 }
 
 func (s *sessionful) outgoing(r *request, line []byte) []byte {
-	if r == nil {
-		return line
-	}
-	if r.modern {
-		if m, err := wire.Parse(line); err == nil {
+	if r == nil || r.modern {
+		if m, err := wire.Parse(line); err == nil && bridge.SaysModern(m.Params) {
 			line = withParams(m, bridge.Strip(m.Method, m.Params))
 		}
 	}
-	if s.tasks == nil {
+	if r == nil || s.tasks == nil {
 		return line
 	}
 	return s.tasks.outgoing(r, line)

@@ -90,6 +90,9 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 		s.begin()
 		s.p.conv.end(r, wire.ResultResponse(r.id, nil))
 		return nil
+	case wire.MethodDiscover, wire.MethodListen: // of a version that the client does not speak
+		s.p.conv.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"}))
+		return nil
 	case wire.MethodSetLevel, wire.MethodPing:
 		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // the level goes with each request
 		return nil
@@ -117,7 +120,7 @@ func (s *stateless) response(r *request, m wire.Message) {
 		s.needs(r, m.Result)
 		return
 	default:
-		m.Result = bridge.Plain(m.Result)
+		m.Result = bridge.Plain(r.method, m.Result)
 	}
 	s.p.conv.response(m)
 }

@@ -33,7 +33,7 @@ func ReadLegacy(initialize json.RawMessage) Legacy {
 
 // modern returns the client's capabilities in the form of the modern era.
 func (l Legacy) modern() json.RawMessage {
-	o := l.capabilities.without("tasks", "extensions")
+	o := withoutTasks(l.capabilities.without("tasks"))
 	if roots, ok := objectOf(o.get("roots")); ok {
 		o = o.with("roots", roots.without("listChanged").encode())
 	}
@@ -99,7 +99,7 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	}
 	o := object{
 		{"protocolVersion", text(wire.Negotiate(l.version))},
-		{"capabilities", capabilities.without("tasks", "extensions").encode()},
+		{"capabilities", withoutTasks(capabilities.without("tasks")).encode()},
 		{"serverInfo", info},
 	}
 	if instructions := wire.Lookup(discover, "instructions"); instructions != nil {
@@ -108,13 +108,17 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// Plain returns a modern server's result in the form of the legacy era.
-func Plain(result json.RawMessage) json.RawMessage {
+// Plain returns a modern server's result of a method in the form of the legacy era. A
+// lone ttlMs or cacheScope in the result of an extension's method is the extension's own.
+func Plain(method string, result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
 		return result
 	}
-	o = o.without("resultType", "ttlMs", "cacheScope")
+	o = o.without("resultType")
+	if !wire.OfExtension(method) || o.get("ttlMs") != nil && o.get("cacheScope") != nil {
+		o = o.without("ttlMs", "cacheScope")
+	}
 	if meta, ok := objectOf(o.get("_meta")); ok {
 		meta = meta.without(wire.MetaServerInfo)
 		if o = o.without("_meta"); len(meta) > 0 {

@@ -79,7 +79,7 @@ func TestAnOlderClientIsToldItsOwnVersion(t *testing.T) {
 func TestInitializeIsAnsweredFromDiscover(t *testing.T) {
 	discover := `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"extensions":{"t":{}}},"instructions":"be <kind>","ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"9"}}}`
 	for asked, version := range map[string]string{"2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05", "2026-07-28": "2025-11-25", "1": "2025-11-25"} {
-		want := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"srv","version":"9"},"instructions":"be <kind>"}`
+		want := `{"protocolVersion":"` + version + `","capabilities":{"tools":{"listChanged":true},"extensions":{"t":{}}},"serverInfo":{"name":"srv","version":"9"},"instructions":"be <kind>"}`
 		got := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"` + asked + `"}`)).Initialize(json.RawMessage(discover))
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("%s: %s", asked, diff)
@@ -98,7 +98,7 @@ func TestResultsLoseWhatIsModern(t *testing.T) {
 		`{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{},"mine":9007199254740993},"x":{}}`: `{"content":[],"x":{},"_meta":{"mine":9007199254740993}}`,
 		`7`: `7`,
 	} {
-		if diff := cmp.Diff(want, string(bridge.Plain(json.RawMessage(raw)))); diff != "" {
+		if diff := cmp.Diff(want, string(bridge.Plain("tools/list", json.RawMessage(raw)))); diff != "" {
 			t.Errorf("%s: %s", raw, diff)
 		}
 	}
@@ -321,7 +321,7 @@ func FuzzSuspend(f *testing.F) {
 			}
 		}
 		whole("request", wire.NewRequest(json.RawMessage("1"), "tools/call", l.Params("tools/call", call.Params, "info", true)))
-		whole("result", wire.ResultResponse(json.RawMessage("1"), bridge.Plain(json.RawMessage(result))))
+		whole("result", wire.ResultResponse(json.RawMessage("1"), bridge.Plain("tools/call", json.RawMessage(result))))
 		whole("initialize", wire.ResultResponse(json.RawMessage("1"), l.Initialize(json.RawMessage(result))))
 		inputs, state, fault := bridge.ReadInputs(json.RawMessage(result))
 		if fault != nil {

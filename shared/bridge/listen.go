@@ -22,6 +22,7 @@ type Listener struct {
 	lists  object   // the changes of lists that the client gets: members such as toolsListChanged, with the value true
 	uris   []string // resources whose changes the client wants
 	tasks  []string // names of the tasks whose changes it wants
+	more   bool     // it gets the notifications of extensions, which no filter names
 }
 
 // NewListener reads a subscriptions/listen. handshake is the server's result of initialize.
@@ -31,7 +32,7 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	if !isObject(wanted) {
 		return nil, invalid("params.notifications must be an object that says what to listen to")
 	}
-	l := &Listener{id: r.ID, server: ServerInfo(handshake)}
+	l := &Listener{id: r.ID, server: ServerInfo(handshake), more: r.Extended()}
 	can := func(path ...string) bool {
 		return string(wire.Lookup(handshake, append([]string{"capabilities"}, path...)...)) == "true"
 	}
@@ -138,7 +139,7 @@ func (l *Listener) wants(m wire.Message) bool {
 		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
 		return slices.Contains(l.uris, uri)
 	default:
-		return false
+		return l.more && wire.OfExtension(m.Method)
 	}
 }
 

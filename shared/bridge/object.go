@@ -101,6 +101,16 @@ func texts(list []string) json.RawMessage {
 // number returns a whole number as JSON.
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
+// canonical returns the same bytes for JSON that differs only in white space and in the
+// order of members. Numbers keep their digits.
+func canonical(raw json.RawMessage) []byte {
+	out, err := json.Marshal(numbers(raw))
+	if err != nil { // it was JSON before
+		panic("bridge: JSON that cannot be encoded: " + err.Error())
+	}
+	return out
+}
+
 // numbers decodes any JSON; numbers keep their digits.
 func numbers(raw json.RawMessage) any {
 	dec := json.NewDecoder(bytes.NewReader(raw))

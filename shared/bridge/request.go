@@ -149,8 +149,8 @@ func Strip(method string, raw json.RawMessage) json.RawMessage {
 
 // Offered reports whether a modern client's request for a method goes to a server. It is
 // false for methods that the modern era has removed, that only servers send, or that are
-// answered without a server (discover, listen). It is also false for unknown methods: some
-// legacy servers do not answer them, and some answer with a misleading code.
+// answered without a server (discover, listen). It is also false for the methods of
+// extensions; see [wire.OfExtension].
 func Offered(method string) bool {
 	switch method {
 	case wire.MethodToolsList, wire.MethodToolsCall, wire.MethodPromptsList, wire.MethodPromptsGet, wire.MethodResourcesList,
@@ -176,8 +176,8 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 }
 
 // Superset returns the params of initialize for a server whose client is not yet known.
-// They declare all capabilities that clients can have; each later request may use only
-// those it declares itself. client is clientInfo, nil for none. _meta marks the params as
+// They declare all capabilities of MCP that clients can have; each later request may use
+// only those it declares itself. client is clientInfo, nil for none. _meta marks the params as
 // a modern client's ([SaysModern]) and does not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {

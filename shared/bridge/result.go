@@ -17,14 +17,16 @@ const (
 )
 
 // Result returns a legacy server's result in the form of the modern era. The result is
-// marked complete. It has the server's name, and the caching members if the method has
+// marked complete, unless the method is an extension's and says something else. It has the server's name, and the caching members if the method has
 // them. server is serverInfo, nil if unknown.
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
 		o = object{{"value", result}} // no server of MCP answers so
 	}
-	o = o.with("resultType", text(wire.ResultComplete))
+	if kind, _ := wire.String(o.get("resultType")); kind == "" || !wire.OfExtension(method) {
+		o = o.with("resultType", text(wire.ResultComplete))
+	}
 	if fresh, cached := freshness(method); cached {
 		if o.get("ttlMs") == nil {
 			o = o.with("ttlMs", number(fresh.Milliseconds()))
@@ -76,6 +78,7 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 // Dormouse itself makes the tasks, so any server can have them.
 func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
+	capabilities = withoutTasks(capabilities)
 	if tasks {
 		extensions, _ := objectOf(capabilities.get("extensions"))
 		capabilities = capabilities.with("extensions", extensions.with(Tasks, json.RawMessage("{}")).encode())

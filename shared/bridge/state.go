@@ -104,14 +104,6 @@ func BadState() *wire.Error {
 func (r Request) Digest() string {
 	params, _ := objectOf(r.Params)
 	hash := sha256.New()
-	// Numbers keep their digits.
-	canonical := func(raw json.RawMessage) []byte {
-		out, err := json.Marshal(numbers(raw))
-		if err != nil { // it was JSON before
-			panic("bridge: params that cannot be encoded: " + err.Error())
-		}
-		return out
-	}
 	hash.Write(canonical(text(r.Method)))
 	hash.Write(canonical(params.without(inputResponses, requestState, "_meta").encode()))
 	return hex.EncodeToString(hash.Sum(nil))

@@ -186,7 +186,7 @@ func (t *Turn) withdraw(m wire.Message) {
 }
 
 // notification returns a notification for the client. It returns nil unless m is progress
-// of this request, or a log message that the client wants.
+// of this request, a log message that the client wants, or an extension's.
 func (t *Turn) notification(m wire.Message) []byte {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -205,6 +205,9 @@ func (t *Turn) notification(m wire.Message) []byte {
 		}
 		return m.Raw
 	default:
+		if t.req.Extended() && wire.OfExtension(m.Method) {
+			return m.Raw
+		}
 		return nil
 	}
 }
@@ -235,6 +238,11 @@ func (t *Turn) end(m wire.Message) Step {
 		return t.missing(t.lacks, said)
 	}
 	fault, code := Fault(m.Error)
+	if code == 0 && wire.OfExtension(t.req.Method) {
+		// go-sdk up to 1.6 answers so to a method that it does not know.
+		code = wire.CodeMethodNotFound
+		fault, _ = wire.Replace(fault, number(int64(code)), "code")
+	}
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
 		// [Unknown] may have offered the client a feature that the server does not have.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}

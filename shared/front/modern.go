@@ -31,7 +31,7 @@ type modern struct {
 // come after the JSON-RPC checks in the list of checks (the ladder) in validate.go:
 //
 //	batch, response               400 -32600  serveModern
-//	notification                  202         (none means anything)
+//	notification                  202         (only those of extensions mean anything)
 //	header missing or different   400 -32020  checkHeaders; those of arguments last, bridge.CheckParams
 //	version                       400 -32022
 //	method                        404 -32601
@@ -48,8 +48,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	case msg.Kind == wire.Response:
 		return session.Errorf(session.Invalid, "version %s has no responses of clients; answers go into params of the request that is sent again", wire.V20260728)
 	case msg.Kind == wire.Notification:
-		x.empty(http.StatusAccepted)
-		return nil
+		return extended{x}.notified(msg)
 	}
 	if err := checkHeaders(x.r.Header, msg); err != nil {
 		return err
@@ -60,7 +59,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	// This check comes before that of _meta, because clients send methods of the legacy
 	// era without _meta: go-sdk's ping and logging/setLevel.
 	served := x.one != nil && x.one.extends || msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen || x.servesTasks() && bridge.IsTaskMethod(msg.Method)
-	if !served && !bridge.Offered(msg.Method) {
+	if !served && !bridge.Offered(msg.Method) && !(extended{x}).asks(msg) {
 		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
 	}
 	req, err := bridge.ReadRequest(msg)
@@ -71,8 +70,9 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 		req = req.WithoutTasks()
 	}
 	if x.opts.Sealer == nil {
-		req.Capabilities = []byte("{}")
+		req = req.WithoutQuestions()
 	}
+	extended{x}.ofKind(req.Kind())
 	x.called.client, _ = wire.String(wire.Lookup(req.Client, "name"))
 	return modern{x, req}.serve()
 }
@@ -149,7 +149,7 @@ func (m modern) tasks() tasks { return tasks(m) }
 
 // client returns the facts about the client for a process that has to be started.
 func (m modern) client() host.Client {
-	return host.Client{Init: bridge.Superset(m.req.Client), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}
+	return host.Client{Init: m.req.Init(), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}
 }
 
 // discover answers with the capabilities of the server.

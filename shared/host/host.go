@@ -93,6 +93,9 @@ type Caller struct {
 	EventIDs  bool   // the client of Conn wants event ids
 	// Group is set for a Conn to a group of servers.
 	Group *session.GroupConnection
+	// Kind names what a modern client declares besides the capabilities of MCP, such as
+	// extensions; "" for nothing. A server that has initialize is told of it only once.
+	Kind string
 	// Credential names what the caller authenticated with; see Identity. A session does
 	// not depend on it.
 	Credential string
@@ -108,7 +111,7 @@ type Caller struct {
 func (c Caller) box() session.BoxID { return session.BoxFor(c.Tenant, c.Server.Name) }
 
 // Client holds what a modern client says about itself. The process is initialized once, so
-// it learns only of its first client.
+// it learns only of the first client of a kind.
 type Client struct {
 	Init json.RawMessage // params for initialize; at most 64 KiB
 	// Verbose means that the client wants log messages. The server then sends all of them,

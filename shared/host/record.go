@@ -77,7 +77,23 @@ func adopt(s *session.Session, result json.RawMessage) {
 	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
 		s.Version = v
 	}
-	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
+	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil || agree(s.Init, result)
+}
+
+// agree reports whether both ends declare an extension. Then its notifications may belong to
+// no request.
+func agree(init, result json.RawMessage) bool {
+	var client, server map[string]json.RawMessage
+	if json.Unmarshal(wire.Lookup(init, "capabilities", "extensions"), &client) != nil ||
+		json.Unmarshal(wire.Lookup(result, "capabilities", "extensions"), &server) != nil {
+		return false
+	}
+	for name := range client {
+		if _, both := server[name]; both {
+			return true
+		}
+	}
+	return false
 }
 
 // pushes reports whether a server's capabilities let it send messages that belong to no

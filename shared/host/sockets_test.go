@@ -183,17 +183,24 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 	store, g := sessiontest.NewMemory(), newGateway("c1")
 	h := wsHost(store, g)
 	for name, c := range map[string]struct {
+		init   string // capabilities of the client
 		end    string
 		state  session.State
 		quit   session.Quit
 		pushes bool
 	}{
-		"result": {`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"logging":{}}}}`, session.Created, session.QuitNone, true},
-		"error":  {`{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`, session.Ended, session.QuitNoInit, false},
+		"result": {`{}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"logging":{}}}}`, session.Created, session.QuitNone, true},
+		"an extension of both": {
+			`{"extensions":{"a/b":{},"c/d":{}}}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"extensions":{"c/d":{"x":1}}}}}`, session.Created, session.QuitNone, true,
+		},
+		"extensions of either": {
+			`{"extensions":{"a/b":{}}}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"extensions":{"c/d":{}}}}}`, session.Created, session.QuitNone, false,
+		},
+		"error": {`{}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`, session.Ended, session.QuitNoInit, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := connect(t, h, "c1", "")
-			m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+c.init+`}}`)
 			if _, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m); err != nil {
 				t.Fatal(err)
 			}

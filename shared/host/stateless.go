@@ -19,14 +19,19 @@ import (
 
 // A client of the modern era (2026-07-28) has no session. But it answers a question of its
 // process with another request, and Dormouse must find that process again. So there is an
-// inner session for each tenant, principal and server. Its id is computed. No method for
-// the legacy era reaches it, because its transport is [session.Modern]. The requests of
-// one principal share the session and its process. For the process, each request has an id
-// of its own: the name of its stream.
+// inner session for each tenant, principal, server and kind of client. Its id is computed.
+// No method for the legacy era reaches it, because its transport is [session.Modern]. The
+// requests of one principal share the session and its process, if their clients declare the
+// same extensions. For the process, each request has an id of its own: the name of its
+// stream.
 
 // PinnedID returns the id of the session that is pinned to a caller.
 func PinnedID(c Caller) session.ID {
-	sum := sha256.Sum256(fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name))
+	named := fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name)
+	if c.Kind != "" {
+		named = fmt.Appendf(named, " %q", c.Kind)
+	}
+	sum := sha256.Sum256(named)
 	return session.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
@@ -263,6 +268,20 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 	}
 }
 
+// Notify passes a client's notification to the process that is pinned to the caller. It does
+// nothing if the caller has no session, and does not wake a sleeping box: no process there
+// could know what the notification is about.
+//
+// Errors: Unavailable, Busy.
+func (h Stateless) Notify(ctx context.Context, c Caller, m wire.Message) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil || box.State != session.Awake && !c.Server.InPlace {
+		return unlessGone(err)
+	}
+	_, err = h.deliver(ctx, c, s, box, m.Raw, session.Address{})
+	return err
+}
+
 // Watch follows the messages that the pinned process sends outside of requests, from this
 // moment. Unlike [Streams.Listen], any number of callers may watch at once.
 //
@@ -364,7 +383,7 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session
 // is too long, pinned refuses each of its requests, not only the first.
 func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s session.Session, box session.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
-		return s, box, false, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
+		return s, box, false, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
 	s, box, err = h.store.Load(ctx, id, c.box())

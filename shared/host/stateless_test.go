@@ -55,12 +55,13 @@ func pinned(t *testing.T, store session.Store, c host.Caller) session.Session {
 	return record(t, store, host.PinnedID(c))
 }
 
-func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
+func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
 	base := modernCaller
 	others := map[string]func(*host.Caller){
 		"tenant":    func(c *host.Caller) { c.Tenant = "t2" },
 		"principal": func(c *host.Caller) { c.Principal = "p2" },
 		"server":    func(c *host.Caller) { c.Server.Name = "s2" },
+		"kind":      func(c *host.Caller) { c.Kind = "k2" },
 		"where they end": func(c *host.Caller) {
 			c.Tenant, c.Principal = `t" "p`, ""
 		},
@@ -75,6 +76,37 @@ func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
 	again.Server.Digest, again.Conn = "d2", "c"
 	if host.PinnedID(again) != host.PinnedID(base) {
 		t.Error("something else matters")
+	}
+}
+
+// A notification reaches the process of its own kind of client. It wakes nothing.
+func TestNotificationOfAModernClientReachesItsProcess(t *testing.T) {
+	store, b := sessiontest.NewMemory(), newTook()
+	h := host.New(store, b, host.Limits{})
+	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/com.example/x","params":{"n":1.50}}`)
+	other := modernCaller
+	other.Kind = "k2"
+	tell := func(c host.Caller, want int) {
+		t.Helper()
+		if err := h.Notify(t.Context(), c, m); err != nil || len(*b.deliveries) != want {
+			t.Errorf("%v, and there are %d deliveries, want %d", err, len(*b.deliveries), want)
+		}
+	}
+	tell(modernCaller, 0) // it has no session
+	send(t, h, modernCaller, modernClient)
+	tell(modernCaller, 1) // its box sleeps
+	box, err := store.Box(t.Context(), session.BoxFor("t", "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	box.State = session.Awake
+	if err := store.SaveBox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	tell(other, 1)
+	tell(modernCaller, 2)
+	if d := (*b.deliveries)[1]; string(d.Raw) != string(m.Raw) || d.Session != host.PinnedID(modernCaller) || len(d.Requests) != 0 {
+		t.Errorf("the process gets %s for %s", d.Raw, d.Session)
 	}
 }
 

@@ -152,7 +152,7 @@ func (c *call) fit(result json.RawMessage) json.RawMessage {
 		result = bridge.Executions(result)
 	}
 	if !c.modern() {
-		return bridge.Plain(result)
+		return bridge.Plain(c.m.Method, result)
 	}
 	if string(wire.Lookup(result, "ttlMs")) == "0" && string(wire.Lookup(result, "cacheScope")) == `"public"` {
 		result, _ = wire.Replace(result, json.RawMessage(`"private"`), "cacheScope")

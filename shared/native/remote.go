@@ -18,8 +18,8 @@ type Remote interface {
 	// soon after ctx has ended. It also returns when the server asks its client; the result
 	// is then a call for input.
 	Send(ctx context.Context, r RemoteRequest) (result json.RawMessage, fault *wire.Error)
-	// Tell passes on a notification of a legacy client, which is Method with Params. Then it
-	// waits a moment for what the server asks because of it.
+	// Tell passes on a notification of the client, which is Method with Params. If a legacy
+	// client's roots have changed, Tell waits a moment for what the server asks because of it.
 	Tell(ctx context.Context, r RemoteRequest)
 	// Forward passes on a client's response to a question that came by Ask or Apart. name is
 	// what [session.Forwards] returns. Errors: session.Unavailable; Forward may be called
@@ -95,11 +95,13 @@ func (r *run) urge(question []byte) {
 	r.said.hurry()
 }
 
-// tells passes on a legacy client's notification that its roots have changed to a server
-// that runs elsewhere. The invocation stays until Tell has returned.
+// tells passes on notifications to a server that runs elsewhere: those of extensions, and
+// that the roots of a legacy client have changed. The invocation stays until Tell has
+// returned.
 func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
-		if server.Remote == nil || m.Method != wire.NotifyRootsChanged || d.Client.Transport == session.Modern {
+		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != session.Modern
+		if server.Remote == nil || m.Kind != wire.Notification || !roots && !wire.OfExtension(m.Method) {
 			continue
 		}
 		in, ended := &inside{k: k, record: d.Client, server: server}, begun(ctx)

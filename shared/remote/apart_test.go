@@ -114,7 +114,7 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.session++
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", s.session))
 		s.mu.Unlock()
-		s.reply(w, m, `{"protocolVersion":"`+s.version+`","capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"serverInfo":{"name":"speaker","version":"1"}}`)
+		s.reply(w, m, `{"protocolVersion":"`+s.version+`","capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true},"extensions":{"com.example/tick":{}}},"serverInfo":{"name":"speaker","version":"1"}}`)
 	case !known:
 		http.Error(w, "session not found", http.StatusNotFound)
 	case m.Kind == wire.Response:
@@ -152,6 +152,9 @@ func (s *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.reply(w, m, string(content(result)))
 		}
 	default:
+		if m.Method == "com.example/tick" && s.listener() != nil {
+			s.speak(wire.NewNotification("notifications/com.example/tick", json.RawMessage(`{"n":1.50}`)))
+		}
 		s.reply(w, m, "{}")
 	}
 }

@@ -316,7 +316,7 @@ func (e *ear) pass(ctx context.Context, event wire.SSE) bool {
 	case err != nil: // it has an id only
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		_ = e.x.tell(ctx, nil, wire.ResultResponse(m.ID, nil)) // the server asks again
-	case m.Kind == wire.Notification && aboutSession(m.Method):
+	case m.Kind == wire.Notification && (aboutSession(m.Method) || wire.OfExtension(m.Method)):
 		e.aside(ctx, event.Data)
 	default:
 		for _, s := range e.takers() {

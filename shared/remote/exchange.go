@@ -118,8 +118,10 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	}
 }
 
-// reads reports whether the request only reads.
-func (x *exchange) reads() bool { return x.r.Method != wire.MethodToolsCall }
+// reads reports whether the request only reads. Nobody knows what an extension's method does.
+func (x *exchange) reads() bool {
+	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
+}
 
 // once sends the request over the open link.
 func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
@@ -141,9 +143,9 @@ func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
 		return discover
 	}
-	for name, value := range capabilities {
+	for _, name := range []string{"tools", "prompts", "resources"} {
 		var of map[string]json.RawMessage
-		if json.Unmarshal(value, &of) != nil {
+		if json.Unmarshal(capabilities[name], &of) != nil {
 			continue
 		}
 		delete(of, "listChanged")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -27,18 +28,31 @@ func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
 	if fault != nil {
 		return
 	}
-	if ok, err := joined(ctx, x); !ok || err != nil || x.link.Era != eraHTTP {
-		return // such a server asks in the next request
+	ok, err := joined(ctx, x)
+	if !ok || err != nil {
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel()
-	if !listens(x) {
-		_ = x.tell(ctx, nil, wire.NewNotification(r.Method, r.Params)) // as a notification may be lost
+	roots, raw := r.Method == wire.NotifyRootsChanged, wire.NewNotification(r.Method, r.Params)
+	switch {
+	case x.link.Era == eraModern && !roots:
+		header := x.sessionHeader()
+		header.Set(wire.HeaderMethod, r.Method)
+		_ = post(ctx, x, x.url, raw, header) // as a notification may be lost
+		return
+	case x.link.Era != eraHTTP:
+		return // such a server asks for roots in the next request
+	case !roots || !listens(x):
+		if bridge.SaysModern(r.Params) {
+			raw = wire.NewNotification(r.Method, bridge.Strip(r.Method, r.Params))
+		}
+		_ = x.tell(ctx, nil, raw) // as a notification may be lost
 		return
 	}
 	seat := sit(ctx, x, false)
 	defer seat.leave(ctx, x)
-	if x.tell(ctx, nil, wire.NewNotification(r.Method, r.Params)) != nil {
+	if x.tell(ctx, nil, raw) != nil {
 		return
 	}
 	timer := time.NewTimer(rootsWithin)

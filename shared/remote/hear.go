@@ -36,7 +36,7 @@ func subscribe(ctx context.Context, x *exchange) error {
 // standalone stream that the client gets. It returns nil otherwise.
 func hear(ctx context.Context, x *exchange) *seat {
 	subscribed := len(x.r.Session.Subscribed()) > 0
-	speaks := x.req.Rounds() && (asksClient(x) || logs(x))
+	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
 	if !listens(x) || !subscribed && !speaks {
 		return nil
 	}
@@ -59,6 +59,12 @@ func asksClient(x *exchange) bool {
 		}
 	}
 	return false
+}
+
+// extends reports whether both ends declare extensions, whose notifications may come on the
+// standalone stream.
+func extends(x *exchange) bool {
+	return x.req.Extended() && wire.Lookup(x.link.Handshake, "capabilities", "extensions") != nil
 }
 
 // logs reports whether the client wants log messages and the server may send some.
@@ -196,7 +202,7 @@ func (c *following) leaves(ctx context.Context) {
 // just before or after its answer.
 func (c *following) linger(ctx context.Context) {
 	subscribed := len(c.r.Session.Subscribed()) > 0
-	if c.seat == nil || !subscribed && !logs(c.exchange) {
+	if c.seat == nil || !subscribed && !logs(c.exchange) && !extends(c.exchange) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, gather)

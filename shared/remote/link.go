@@ -241,8 +241,8 @@ func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	return offers, nil
 }
 
-// initializeParams returns what the server is told about the client. Tasks and extensions
-// of a client are not offered, because they would need a stream that is always open.
+// initializeParams returns what the server is told about the client. Tasks of a client are
+// not offered, because they would need a stream that is always open.
 func (x *exchange) initializeParams() json.RawMessage {
 	client := wire.Lookup(x.r.Init, "clientInfo")
 	if client == nil {
@@ -253,7 +253,11 @@ func (x *exchange) initializeParams() json.RawMessage {
 		capabilities = map[string]json.RawMessage{}
 	}
 	delete(capabilities, "tasks")
-	delete(capabilities, "extensions")
+	var extensions map[string]json.RawMessage
+	if json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[bridge.Tasks] != nil {
+		delete(extensions, bridge.Tasks)
+		capabilities["extensions"], _ = json.Marshal(extensions) // it was JSON before
+	}
 	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": capabilities, "clientInfo": client}) // it was JSON before
 	return raw
 }

@@ -101,6 +101,21 @@ func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
 	}
 }
 
+// Nobody knows what the method of an extension does.
+func TestRequestOfAnExtensionWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
+	const method = "com.example/charge"
+	up := &faulty{Handler: streamable(), method: method, fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", wire.MediaSSE)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	up.n.Store(1)
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}}}`
+	answer, _ := w.posts(method, body, "")
+	if wire.Lookup([]byte(answer), "error") == nil || up.seen.Load() != 1 {
+		t.Errorf("after %d requests: %s", up.seen.Load(), answer)
+	}
+}
+
 // A server that is started anew cuts its connections, and forgets its sessions.
 func TestListIsSentToAServerThatIsStartedAnew(t *testing.T) {
 	up := &faulty{Handler: streamable(), method: wire.MethodToolsList}

@@ -264,7 +264,12 @@ func (x *exchange) tell(ctx context.Context, t *conversation, raw []byte) error 
 	if t != nil && t.endpoint != nil {
 		to = t.endpoint
 	}
-	resp, err := x.do(ctx, http.MethodPost, to, raw, x.sessionHeader())
+	return post(ctx, x, to, raw, x.sessionHeader())
+}
+
+// post posts a message that has no answer.
+func post(ctx context.Context, x *exchange, to *url.URL, raw []byte, header http.Header) error {
+	resp, err := x.do(ctx, http.MethodPost, to, raw, header)
 	if err != nil {
 		return err
 	}
