@@ -27,14 +27,20 @@
 // comes back with Last-Event-ID. Clients survive that only under these rules, which the
 // tests name one by one:
 //
-//   - P1 Every event stream begins with an event that has an id, a retry and an empty data
-//     line.
+//   - P1 For a client of 2025-11-25 every event stream begins with a priming event, which has
+//     an id and an empty data line. No other client gets one, and neither does the answer to
+//     initialize.
 //   - P2 That first event has a new id in every response, even for the same cursor.
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
-//     in trouble the client gets a longer retry.
+//     in trouble the client gets a longer retry, or a comment if it takes none.
 //   - P4 A response is held while a request runs, so that polls are few.
 //   - P5 The standalone stream is held too; a server that has nothing to push answers 405 from
 //     the start.
-//   - P6 Every response has a retry.
+//   - P6 For a client of 2025-11-25 the event that ends a response early has a retry. No other
+//     event has one, and no other client gets one.
 //   - P7 No stream is closed before its first event has been flushed.
+//
+// Clients of 2025-11-25 poll (SEP-1699). Clients of older versions fail at an event that has
+// no message, or at a retry. The endpoint holds their responses until the answer. If one of
+// them is cut off before its first event, it has no id to come back with.
 package front

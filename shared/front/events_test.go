@@ -69,11 +69,11 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 	}{
 		{"http-initialize", 200, map[string]string{"Content-Type": wire.MediaJSON, "Mcp-Session-Id": "*"}, []string{`"id":0,"result":{`}},
 		{"http-post-tools-call", 200, map[string]string{"Content-Type": wire.MediaJSON}, []string{`{"jsonrpc":"2.0","id":2,"result":{"content":[]}}`}},
-		{"http-get-listen", 200, map[string]string{"Content-Type": wire.MediaSSE}, []string{"retry: 2000\ndata: \n\n", said("news")}},
+		{"http-get-listen", 200, map[string]string{"Content-Type": wire.MediaSSE}, []string{"\ndata: \n\n", said("news"), "retry: 2000\ndata: \n\n"}},
 		{
 			"http-get-resume", 200,
 			map[string]string{"Content-Type": wire.MediaSSE},
-			[]string{"id: 1.", "retry: 1000\ndata: \n\nid: 2/" + string(eventStream) + "\ndata: ", `"id":1,"result"`},
+			[]string{"id: 1.", "\ndata: \n\nid: 2/" + string(eventStream) + "\ndata: ", `"id":1,"result"`},
 		},
 		{"http-delete", 204, nil, nil},
 		{"http-options", 204, map[string]string{

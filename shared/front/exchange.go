@@ -208,5 +208,5 @@ func (x *exchange) commit() *stream {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	x.empty(http.StatusOK)
-	return &stream{w: x.w, seen: x.seen}
+	return &stream{w: x.w, seen: x.seen, polls: polls(x)}
 }

@@ -24,16 +24,16 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 		s.x.saw(events)
 		over := !time.Now().Before(end)
 		retry, closed := call.Close()
-		closed = closed && s.polls()
+		closed = closed && (polls(s.x) || call.Done())
 		switch {
 		case closed:
 			// The response ends and the client polls (SEP-1699). It comes back with this
 			// cursor.
-			out.prime(call.Cursor(), retry)
+			out.leave(call.Cursor(), retry)
 		case over && !call.Done():
-			// Send the retry once more. TypeScript clients have one retry for all streams,
-			// and another stream may have set it meanwhile.
 			out.pace(call.Retry())
+		case call.Done():
+			out.fill()
 		}
 		// A client that has gone loses nothing: it comes back with the last id it has.
 		if err := out.flush(); err != nil || over || closed || call.Done() {
@@ -58,7 +58,7 @@ func (s streamable) trouble(out *stream, call *host.Call, err error) {
 	}
 	s.x.err = err
 	if passing(err) {
-		out.prime(call.Cursor(), s.troubleRetry())
+		out.leave(call.Cursor(), s.troubleRetry())
 		_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	}
 }

@@ -53,7 +53,7 @@ func (s streamable) follows(last string) error {
 	}
 	at.Index = from.Index
 	out := s.x.commit()
-	out.prime(at, s.troubleRetry())
+	out.leave(at, s.troubleRetry())
 	_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	return nil
 }
@@ -77,7 +77,7 @@ func (s streamable) listen(from session.EventID, last string) (*host.Call, error
 	if last != "" {
 		s.x.called.begins(call)
 	}
-	end := s.x.until(call.Hold())
+	end := s.x.until(s.hold(call))
 	events, err := call.Next(s.x.ctx(), s.x.begun)
 	if err != nil {
 		return call, err
@@ -89,7 +89,7 @@ func (s streamable) listen(from session.EventID, last string) (*host.Call, error
 		id.Index = from.Index
 	}
 	out := s.x.commit()
-	out.prime(id, call.Retry())
+	out.prime(id)
 	s.follow(out, call, events, len(events) > 0 && call.Gap(), end)
 	return call, nil
 }

@@ -48,7 +48,7 @@ func (s httpSSE) get() error {
 		return err
 	}
 	out := s.x.commit()
-	out.endpoint(call.Cursor(), s.endpoint(), s.x.opts.Host.Limits().Pace)
+	out.endpoint(call.Cursor().String(), s.endpoint())
 	sent := s.send(out, call, end)
 	ctx, cancel := s.x.detached()
 	defer cancel()

@@ -124,9 +124,8 @@ func (o oneStreams) listen(last string) error {
 		early = append(early, s)
 	}
 	l.out = x.commit()
-	l.out.retry = x.opts.Host.Limits().Pace
 	l.out.seen = &seen{View: group.View{Plain: o.group.Plain}, place: func(string) string { return placeText(l.ears) }}
-	l.prime()
+	l.out.prime(session.EventID{})
 	for _, s := range early {
 		o.pass(l.out, s)
 	}
@@ -162,8 +161,7 @@ func (o oneStreams) listen(last string) error {
 		if err != nil {
 			x.err = err
 			if x.ctx().Err() == nil && passing(err) {
-				l.out.retry = 10 * x.opts.Host.Limits().Pace
-				l.prime()
+				l.out.leave(session.EventID{}, max(l.retry(), 10*x.opts.Host.Limits().Pace))
 				_ = l.out.flush() // nothing follows, so it does not matter if the client has gone
 			}
 			return nil
@@ -173,18 +171,18 @@ func (o oneStreams) listen(last string) error {
 		}
 	}
 	o.tellListed(l.out, g, late)
-	l.out.pace(l.out.retry)
+	l.out.pace(l.retry())
 	_ = l.out.flush() // as above
 	return nil
 }
 
-// prime tells the client where all streams are. The client polls them together, so it gets the
-// longest of their retry times.
-func (l *listened) prime() {
+// retry is the longest of the members' retry times: the client polls them together.
+func (l *listened) retry() time.Duration {
+	retry := l.x.opts.Host.Limits().Pace
 	for _, e := range l.ears {
-		l.out.retry = max(l.out.retry, e.retry)
+		retry = max(retry, e.retry)
 	}
-	l.out.prime(session.EventID{}, l.out.retry)
+	return retry
 }
 
 // hear begins to hear the stream of a member.
@@ -232,7 +230,7 @@ func (l *listened) joined(member string) error {
 		return err
 	}
 	l.ears = append(slices.DeleteFunc(l.ears, func(e *ear) bool { return e.member == "" }), e)
-	l.prime()
+	l.out.prime(session.EventID{})
 	l.pass(l.out, s)
 	l.hear(e)
 	return nil

@@ -97,7 +97,7 @@ func (o oneSSE) get() error {
 		}
 	}
 	out := x.commit()
-	out.buf = wire.AppendSSE(out.buf, wire.SSE{Name: "endpoint", ID: f.id(), Retry: x.opts.Host.Limits().Pace, Data: []byte(httpSSE{x}.endpoint())})
+	out.endpoint(f.id(), httpSSE{x}.endpoint())
 	f.send(out)
 	return nil
 }

@@ -92,19 +92,14 @@ func (s streamable) initialize(m wire.Message) error {
 	return s.respond(call, false, s.x.until(s.x.opts.Limit))
 }
 
-// hold returns how long the response to a request may be held. If the client polls and the
-// answer goes into the log, the response may end before the answer.
+// hold returns how long the response with a stream may be held. If the client polls and the
+// answer goes into the log, the response may end before the answer. The standalone stream
+// has no answer to wait for.
 func (s streamable) hold(call *host.Call) time.Duration {
-	if call.Stored() && s.polls() {
+	if call.Stored() && (polls(s.x) || call.Stream() == session.Standalone) {
 		return call.Hold()
 	}
 	return s.x.opts.Limit
-}
-
-// polls reports whether the client comes back for the rest of a response. Every client
-// does so for the standalone stream.
-func (s streamable) polls() bool {
-	return s.x.r.Method == http.MethodGet || s.x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }
 
 // respond answers with plain JSON if only responses come within the window, and otherwise
@@ -121,7 +116,7 @@ func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 		return nil
 	}
 	out := s.x.commit()
-	out.prime(before(call, events), call.Retry())
+	out.prime(before(call, events))
 	s.follow(out, call, events, gap, end)
 	return nil
 }

@@ -366,7 +366,7 @@ func TestKeepAlive(t *testing.T) {
 		}
 		// Comments come every 15 s from the beginning of the stream, and again from the
 		// event at 40 s.
-		first := a.flush[0].at
+		const first = 1100 * time.Millisecond
 		if want := []time.Duration{first + 15*time.Second, first + 30*time.Second, 55 * time.Second}; !slices.Equal(at, want) {
 			t.Errorf("comments at %v, want %v", at, want)
 		}

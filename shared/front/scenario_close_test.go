@@ -29,7 +29,7 @@ func sentAway(t *testing.T, a *answer, retry time.Duration) {
 	t.Helper()
 	events := a.events(t)
 	last := events[len(events)-1]
-	if !isPriming(last) || last.Retry != retry || last.ID == events[0].ID {
+	if !sendsAway(last) || last.Retry != retry || last.ID == events[0].ID {
 		t.Errorf("the response ends with %+v, want a cursor of its own with retry %s", last, retry)
 	}
 }

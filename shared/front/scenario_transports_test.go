@@ -62,8 +62,8 @@ var ways = map[string]way{
 	"POST of the modern era, a session ignored":     {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover", sessionIs, "absent"}, modernAsk, 200, `"supportedVersions"`, ""},
 	"POST of a version to come":                     {"POST", "/pushy/mcp", []string{versionIs, "2099-01-01", "Mcp-Method", "tools/list"}, list, 400, `"code":-32022`, ""},
 
-	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "retry: ", ""},
-	"GET of a session, resumed":                             {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", lastEventIs, "0/abc"}, "", 200, "retry: ", ""},
+	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "\ndata: \n\n", ""},
+	"GET of a session, resumed":                             {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", lastEventIs, "0/abc"}, "", 200, "", ""},
 	"GET of a session of HTTP+SSE":                          {"GET", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
 	"GET with a version and no session":                     {"GET", "/pushy/mcp", []string{versionIs, "2025-06-18"}, "", 400, "names no session", ""},
 	"GET with an event and no session":                      {"GET", "/pushy/mcp", []string{lastEventIs, "1"}, "", 400, "names no session", ""},

@@ -127,7 +127,7 @@ func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
 		c.accepted(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 		a := c.close()
 		first := a.events(t)[0]
-		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Retry: time.Second, Data: []byte("message?sessionId=" + c.session), HasData: true}
+		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("message?sessionId=" + c.session), HasData: true}
 		if diff := cmp.Diff(want, first); diff != "" {
 			t.Error(diff)
 		}

@@ -15,33 +15,50 @@ import (
 type stream struct {
 	w     http.ResponseWriter
 	buf   []byte
-	retry time.Duration // the last pace that was sent
+	polls bool // the client takes priming events and retry
+	begun bool // something was sent
 	seen  *seen
 }
 
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1).
-func (s *stream) prime(id session.EventID, retry time.Duration) {
-	s.retry = retry
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), Retry: retry, HasData: true})
+func (s *stream) prime(id session.EventID) {
+	if s.polls {
+		s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), HasData: true})
+	}
 }
 
-// pace adds an event that has only a retry. The client keeps the id that it has.
-func (s *stream) pace(retry time.Duration) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Retry: retry, HasData: true})
+// pace adds the event that ends a response early, which has a retry (P6). The client keeps
+// the id that it has.
+func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
+
+// leave is pace for a client that comes back with another id.
+func (s *stream) leave(id session.EventID, retry time.Duration) {
+	s.away(wire.SSE{ID: s.seen.cursor(id.String()), Retry: retry, HasData: true})
 }
 
-// events adds events of a call. The first event after a silence also sets a new retry for
-// the client.
+// away adds the last event of a response that ends early.
+func (s *stream) away(last wire.SSE) {
+	if s.polls {
+		s.buf = wire.AppendSSE(s.buf, last)
+	} else {
+		s.fill()
+	}
+}
+
+// fill adds a comment to a stream that would otherwise end with an empty body (P3).
+func (s *stream) fill() {
+	if !s.begun && len(s.buf) == 0 {
+		s.comment("nothing yet")
+	}
+}
+
+// events adds events of a call.
 func (s *stream) events(call *host.Call, events []session.Event) {
 	for _, e := range events {
 		if len(e.Raw) == 0 {
 			continue // it marks the end of the stream, which streamable.follow handles
 		}
-		frame := wire.SSE{ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)}
-		if retry := call.Retry(); retry != s.retry {
-			frame.Retry, s.retry = retry, retry
-		}
-		s.buf = wire.AppendSSE(s.buf, frame)
+		s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)})
 	}
 }
 
@@ -54,8 +71,8 @@ func (s *stream) gap() {
 
 // endpoint adds the event that opens an event stream of HTTP+SSE: the URI to which the
 // client posts. Its id names the session and its place in the stream.
-func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id.String(), Retry: retry, Data: []byte(uri)})
+func (s *stream) endpoint(id, uri string) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id, Data: []byte(uri)})
 }
 
 // message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
@@ -68,6 +85,7 @@ func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) 
 
 func (s *stream) flush() error {
 	_, err := s.w.Write(s.buf)
+	s.begun = s.begun || len(s.buf) > 0
 	s.buf = s.buf[:0]
 	return errors.Join(err, http.NewResponseController(s.w).Flush())
 }
