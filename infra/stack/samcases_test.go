@@ -126,7 +126,7 @@ func httpCases() map[string]samCase {
 			with(session.HTTP, session.Awake)(w)
 			w.append("06bk5gpt3sv7v4m1t7h3c9p5n0", `{"jsonrpc":"2.0","method":"notifications/progress"}`, `{"jsonrpc":"2.0","id":9,"result":{}}`)
 		}, nil, status(200, "text/event-stream", "id: 2/06bk5gpt3sv7v4m1t7h3c9p5n0\n", `data: {"jsonrpc":"2.0","id":9,"result":{}}`)},
-		"http-get-sse-2024-11-05": {with("", session.Asleep), nil, status(200, "text/event-stream", "event: endpoint\n", "data: message?sessionId=")},
+		"http-get-sse-2024-11-05": {with("", session.Asleep), nil, status(200, "text/event-stream", "event: endpoint\n", "/message?sessionId=")},
 		"http-post-message-2024-11-05": {with(session.SSE, session.Asleep), nil, func(w *world, out []byte) {
 			status(202, "", "")(w, out)
 			if page := w.read(session.LegacySSE); len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), `"id":5`) {

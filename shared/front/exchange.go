@@ -30,6 +30,7 @@ type exchange struct {
 	method  string          // method of that request, or else of the first message
 	msgs    []wire.Message  // what was posted, once it is known not to be a poll
 	batch   bool            // it was posted as a batch
+	read    bool            // the body was read, or an attempt was made
 	status  int             // the status that was sent; 0: none yet
 	sent    *counter        // counts the body of the answer; nil without a meter
 	err     error           // what went wrong, even if the status reports success
@@ -58,13 +59,18 @@ func (x *exchange) detached() (context.Context, context.CancelFunc) {
 
 // serve does the checks that all requests share, and then serves the request by its
 // route. An error that it returns has not been answered.
-func (x *exchange) serve() error {
+func (x *exchange) serve() (err error) {
 	if x.isDiscovery() {
 		return x.discovery()
 	}
 	if err := x.admit(); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			nameRefused(x)
+		}
+	}()
 	if x.r.Method == http.MethodOptions {
 		x.preflight()
 		return nil
@@ -87,12 +93,10 @@ func (x *exchange) serve() error {
 	if err != nil {
 		_, known := x.opts.Servers(name)
 		x.challenge(known, err)
-		nameRefused(x)
 		return err
 	}
 	server, err := x.opts.server(x.r, name, "there is no such server; servers are at /<server>/mcp")
 	if err != nil {
-		nameRefused(x)
 		return err
 	}
 	if (browser{x}).asks() {

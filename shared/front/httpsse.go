@@ -76,15 +76,12 @@ func (s httpSSE) resumed() (from *session.Index, err error) {
 	return nil, nil
 }
 
-// endpoint returns the URI to which the client posts. It is relative to the URI of the
-// stream: only the platform knows the beginning of that URI, and clients refuse another
-// origin.
+// endpoint returns the URI to which the client posts. It is a path without an origin: only
+// the platform knows that, and clients refuse another one. It is an absolute path, because
+// Java's clients do not resolve it against the URI of the stream.
 func (s httpSSE) endpoint() string {
-	up := ""
-	if strings.HasSuffix(s.x.r.URL.Path, "/") {
-		up = "../"
-	}
-	return up + "message?" + querySession + "=" + string(s.x.session)
+	path := strings.TrimSuffix(s.x.r.URL.EscapedPath(), "/")
+	return prefix(s.x.r) + path[:strings.LastIndex(path, "/")+1] + "message?" + querySession + "=" + string(s.x.session)
 }
 
 // send sends events until the session has ended, another stream has taken this one's

@@ -23,12 +23,13 @@ type rung struct {
 type attempt struct {
 	method, path, host, body string
 	headers                  map[string]string
+	session                  string
 }
 
 // attempted returns a request of a session, before anything is wrong with it.
 func attempted(session string) *attempt {
 	return &attempt{
-		method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{"Mcp-Session-Id": session},
+		method: "POST", path: "/quiet/mcp", host: "localhost", headers: map[string]string{"Mcp-Session-Id": session}, session: session,
 		body: `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`,
 	}
 }
@@ -62,17 +63,17 @@ func ladder() []rung {
 		{"method", 405, wire.CodeServer, func(a *attempt) { a.method = "PUT" }},
 		{"principal", 401, wire.CodeServer, header("Authorization", "Bearer nobody")},
 		{"server", 404, wire.CodeServer, func(a *attempt) { a.path = strings.Replace(a.path, "quiet", "absent", 1) }},
-		{"accept", 406, wire.CodeServer, header("Accept", "application/json")},
+		{"accept", 406, wire.CodeServer, header("Accept", "text/event-stream")},
 		{"content type", 415, wire.CodeServer, header("Content-Type", "text/plain")},
 		{"size", 413, wire.CodeInvalidRequest, body(strings.Repeat(" ", 2000))},
 		{"json", 400, wire.CodeParse, body(`{"jsonrpc":`)},
 		{"json-rpc", 400, wire.CodeInvalidRequest, body(`{"id":7}`)},
 		{"two ids to some readers", 400, wire.CodeInvalidRequest, body(`{"jsonrpc":"2.0","id":7,"ID":8,"method":"tools/list"}`)},
 		{"two tokens to some readers", 400, wire.CodeInvalidRequest, body(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":7},"_meta":{}}}`)},
-		{"initialize with a session", 400, wire.CodeInvalidRequest, func(a *attempt) {
-			a.headers["Mcp-Session-Id"], a.body = "absent", initialize
-		}},
 		{"initialize in a batch", 400, wire.CodeInvalidRequest, body("[" + initialize + "]")},
+		{"initialize with a session", 400, wire.CodeInvalidRequest, func(a *attempt) {
+			a.headers["Mcp-Session-Id"], a.body = a.session, initialize
+		}},
 		{"modern", 400, wire.CodeHeaderMismatch, func(a *attempt) {
 			a.body = `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
 		}},
@@ -93,7 +94,7 @@ func TestEachRungBeatsAllThatAreBelowIt(t *testing.T) {
 			t.Run(upper.name+" before "+lower.name, func(t *testing.T) {
 				w := newWorld(t)
 				w.opts.MaxBody = 1000
-				a := attempted("absent")
+				a := attempted(w.open("quiet").session)
 				lower.breaks(a)
 				upper.breaks(a)
 				got := w.do(a.request())
@@ -175,15 +176,15 @@ func TestAccept(t *testing.T) {
 	}{
 		{"application/json, text/event-stream", 404, 404},
 		{"text/event-stream;q=0.5,application/json;charset=utf-8;q=1.0", 404, 404},
-		{"*/*", 404, 406}, // a stream wants its own name
-		{"application/*, text/*", 404, 406},
+		{"*/*", 404, 404},
+		{"application/*, text/*", 404, 404},
 		{"APPLICATION/JSON, Text/Event-Stream", 404, 404},
 		{"text/event-stream", 406, 404},
-		{"application/json", 406, 406},
-		{"application/*", 406, 406},
-		{"text/event-stream;q=0, application/json", 406, 406},
+		{"application/json", 404, 406},
+		{"application/*", 404, 406},
+		{"text/event-stream;q=0, application/json", 404, 406},
 		{"text/html", 406, 406},
-		{"", 406, 406},
+		{"", 406, 404},
 	}
 	for _, tt := range tests {
 		t.Run(tt.accept, func(t *testing.T) {

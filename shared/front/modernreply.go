@@ -104,6 +104,9 @@ func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) 
 	return events, err
 }
 
+// mute reports whether the client takes no event stream. It gets the answer only.
+func (r *reply) mute() bool { return !takesStreams(r.x) }
+
 // begin makes the response an event stream.
 func (r *reply) begin() {
 	if r.out == nil {
@@ -112,6 +115,10 @@ func (r *reply) begin() {
 }
 
 func (r *reply) comment() error {
+	if r.mute() {
+		r.alive = time.Now().Add(r.x.opts.KeepAlive)
+		return nil
+	}
 	r.begin()
 	r.out.comment("keep-alive")
 	return r.flush()
@@ -119,6 +126,9 @@ func (r *reply) comment() error {
 
 // notify sends a message before the answer.
 func (r *reply) notify(raw []byte) error {
+	if r.mute() {
+		return nil
+	}
 	r.begin()
 	r.out.message("", raw)
 	return r.flush()

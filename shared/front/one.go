@@ -124,7 +124,6 @@ func (o *one) serve() error {
 		may, err := x.opts.Auth.Members(x.r, o.caller.Server.Name, names)
 		if err != nil {
 			x.challenge(true, err)
-			nameRefused(x)
 		}
 		return may, err
 	})

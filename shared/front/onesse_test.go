@@ -232,7 +232,7 @@ func TestGroupOverSSEIsAtTheURLOfStreamableHTTPToo(t *testing.T) {
 		ended := w.start(request("GET", "/mcp/", "", "Accept", "text/event-stream").WithContext(ctx))
 		synctest.Wait()
 		hang()
-		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "../message?sessionId=") {
+		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "/message?sessionId=") {
 			t.Errorf("got %q %s", first.Name, first.Data)
 		}
 		if a := w.do(request("POST", "/sse", initialize)); a.status != 405 {

@@ -91,9 +91,15 @@ func (b browser) own(path string) string {
 	if b.x.r.TLS != nil || strings.EqualFold(h.Get("X-Forwarded-Proto"), "https") {
 		scheme = "https"
 	}
-	prefix := strings.TrimSuffix(h.Get(HeaderPrefix), "/")
-	if !strings.HasPrefix(prefix, "/") {
-		prefix = ""
+	return scheme + "://" + b.x.r.Host + prefix(b.x.r) + path
+}
+
+// prefix returns the path that clients write before the path of a request, "" for none.
+func prefix(r *http.Request) string {
+	path := strings.TrimSuffix(r.Header.Get(HeaderPrefix), "/")
+	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"\<>,?#`, c) }
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsFunc(path, odd) {
+		return ""
 	}
-	return scheme + "://" + b.x.r.Host + prefix + path
+	return path
 }

@@ -21,14 +21,14 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		headers []string
 		status  int
 	}{
-		"a client":                    {nil, 200},
-		"EventSource of an own page":  {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty"}, 200},
-		"fetch of a page that may":    {[]string{"Origin", "http://127.0.0.1", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "empty"}, 200},
-		"an image elsewhere":          {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
-		"an image of another port":    {[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "image"}, 403},
-		"no-cors fetch elsewhere":     {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
-		"a frame of an own page":      {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
-		"a browser that says nothing": {[]string{"Accept", "*/*"}, 406},
+		"a client":                   {nil, 200},
+		"EventSource of an own page": {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "empty"}, 200},
+		"fetch of a page that may":   {[]string{"Origin", "http://127.0.0.1", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "empty"}, 200},
+		"an image elsewhere":         {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "image"}, 403},
+		"an image of another port":   {[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "image"}, 403},
+		"no-cors fetch elsewhere":    {[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "empty"}, 403},
+		"a frame of an own page":     {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
+		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
 	} {
 		for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
 			bubble(t, func(t *testing.T, w *world) {

@@ -2,6 +2,7 @@ package front
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -24,7 +25,7 @@ func (s streamable) post() error {
 
 // read does the checks of a POST that come before its messages are known, and reads these.
 func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
-	if err := s.x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
+	if err := s.x.accept(); err != nil {
 		return nil, false, err
 	}
 	if err := s.x.contentType(); err != nil {
@@ -38,6 +39,9 @@ func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
 	s.x.method, s.x.id = subject(msgs)
 	s.x.msgs, s.x.batch = msgs, batch
 	s.x.r = s.x.called.reads(s.x.r, msgs)
+	if err == nil && msgs[0].Method == wire.MethodListen && !takesStreams(s.x) {
+		err = notAcceptable(wire.MediaJSON, wire.MediaSSE)
+	}
 	return msgs, batch, err
 }
 
@@ -92,6 +96,16 @@ func (s streamable) initialize(m wire.Message) error {
 	return s.respond(call, false, s.x.until(s.x.opts.Limit))
 }
 
+// window returns how long a response may take and still be plain JSON. If initialize fails
+// within it, the client gets no session id, so its window is longer. It ends with the
+// silence after which an event stream gets a comment.
+func (s streamable) window() time.Duration {
+	if slices.ContainsFunc(s.x.msgs, isInitialize) {
+		return max(s.x.opts.JSONWindow, s.x.opts.KeepAlive)
+	}
+	return s.x.opts.JSONWindow
+}
+
 // hold returns how long the response with a stream may be held. If the client polls and the
 // answer goes into the log, the response may end before the answer. The standalone stream
 // has no answer to wait for.
@@ -106,7 +120,10 @@ func (s streamable) hold(call *host.Call) time.Duration {
 // with an event stream. Until then an error can still have its own status. If respond
 // returns no error, the request has been accepted.
 func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
-	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.x.opts.JSONWindow), end))
+	if !takesStreams(s.x) {
+		return s.wait(call, batch)
+	}
+	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.window()), end))
 	if err != nil {
 		return err
 	}
@@ -119,6 +136,42 @@ func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 	out.prime(before(call, events))
 	s.follow(out, call, events, gap, end)
 	return nil
+}
+
+// wait answers a client that takes no event stream. It holds the response until all
+// responses have come. The client does not get the other messages of the server.
+func (s streamable) wait(call *host.Call, batch bool) error {
+	var responses []session.Event
+	accepted := false
+	for end := s.x.until(s.x.opts.Limit); !call.Done(); {
+		events, err := call.Next(s.x.ctx(), end)
+		switch {
+		case err != nil && accepted && s.x.ctx().Err() == nil:
+			return unanswered(err)
+		case err != nil:
+			return err
+		case len(events) == 0 && !call.Done():
+			return context.DeadlineExceeded
+		}
+		accepted = true
+		s.x.saw(events)
+		for _, e := range events {
+			if len(e.Raw) > 0 && isResponse(e.Raw) {
+				responses = append(responses, e)
+			}
+		}
+	}
+	if len(responses) == 0 {
+		return unanswered(session.Closed)
+	}
+	s.answer(responses, batch)
+	return nil
+}
+
+// unanswered returns the error for a request that was accepted and whose answer cannot be
+// had.
+func unanswered(cause error) error {
+	return session.Errorf(session.Unknown, "the answer could not be read; the request may have been executed").Because(cause)
 }
 
 // gather returns the events that come within the window. For a single request these are

@@ -21,6 +21,9 @@ func TestEveryRefusalIsAnErrorOfJSONRPC(t *testing.T) {
 	for _, r := range ladder() {
 		a := attempted("absent")
 		r.breaks(a)
+		if r.name == "initialize with a session" {
+			continue // this one is not alive
+		}
 		requests[r.name] = a.request()
 	}
 	for _, method := range []string{"GET", "DELETE"} {

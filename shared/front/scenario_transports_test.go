@@ -46,6 +46,8 @@ var ways = map[string]way{
 	"POST initialize: a session of Streamable HTTP": {"POST", "/pushy/mcp", nil, initialize, 200, `"id":0,"result"`, ""},
 	"POST initialize with the header of a version":  {"POST", "/pushy/mcp", []string{versionIs, "2024-11-05"}, initialize, 200, `"id":0,"result"`, ""},
 	"POST initialize with a session":                {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, initialize, 400, "must not name one", ""},
+	"POST initialize with one that is gone":         {"POST", "/pushy/mcp", []string{sessionIs, "absent"}, initialize, 200, `"id":0,"result"`, ""},
+	"POST initialize with one of HTTP+SSE":          {"POST", "/pushy/mcp", []string{sessionIs, "STREAM"}, initialize, 200, `"id":0,"result"`, ""},
 	"POST of a session":                             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-06-18"}, list, 200, listed, ""},
 	"POST of a session, no version":                 {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
 	"POST of a session, with a slash":               {"POST", "/pushy/mcp/", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
@@ -70,7 +72,7 @@ var ways = map[string]way{
 	"GET with neither: HTTP+SSE":                            {"GET", "/pushy/mcp", []string{"Accept", wire.MediaSSE}, "", 200, endpointIs, ""},
 	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "application/json"}, "", 406, "text/event-stream", ""},
 	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
-	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: message?sessionId=STREAM", ""},
+	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
 	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},
 	"GET to listen to a server that says nothing by itself": {"GET", "/known/mcp", []string{sessionIs, "KNOWN"}, "", 405, "no standalone stream", "POST, DELETE, OPTIONS"},
 
@@ -81,7 +83,7 @@ var ways = map[string]way{
 	"DELETE of the modern era":       {"DELETE", "/pushy/mcp", []string{versionIs, "2026-07-28"}, "", 405, "use POST", "POST, OPTIONS"},
 
 	"GET of an event stream":                      {"GET", "/pushy/sse", nil, "", 200, endpointIs, ""},
-	"GET of an event stream that was there":       {"GET", "/pushy/sse?sessionId=STREAM", nil, "", 200, "data: message?sessionId=STREAM", ""},
+	"GET of an event stream that was there":       {"GET", "/pushy/sse?sessionId=STREAM", nil, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
 	"GET of an event stream of an unknown one":    {"GET", "/pushy/sse?sessionId=absent", nil, "", 404, noSession, ""},
 	"GET of an event stream of another transport": {"GET", "/pushy/sse?sessionId=SESSION", nil, "", 404, noSession, ""},
 	"POST to an event stream, by who tries":       {"POST", "/pushy/sse", nil, initialize, 405, "use GET", "GET, OPTIONS"},

@@ -127,7 +127,7 @@ func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
 		c.accepted(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 		a := c.close()
 		first := a.events(t)[0]
-		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("message?sessionId=" + c.session), HasData: true}
+		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("/quiet/message?sessionId=" + c.session), HasData: true}
 		if diff := cmp.Diff(want, first); diff != "" {
 			t.Error(diff)
 		}
@@ -144,7 +144,7 @@ func TestSSEStreamOpensOnTheURLOfStreamableHTTPToo(t *testing.T) {
 		ended := w.start(request("GET", "/quiet/mcp/", "", "Accept", "text/event-stream").WithContext(ctx))
 		synctest.Wait()
 		hang()
-		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "../message?sessionId=") {
+		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "/quiet/message?sessionId=") {
 			t.Errorf("got %q %s", first.Name, first.Data)
 		}
 	})

@@ -1,11 +1,13 @@
 package front
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -38,12 +40,10 @@ func (s streamable) checkMessages(msgs []wire.Message, batch bool) (initialize b
 	initialize = slices.ContainsFunc(msgs, isInitialize)
 	version := s.x.r.Header.Get(wire.HeaderProtocolVersion)
 	switch {
-	case initialize && s.x.r.Header.Get(wire.HeaderSessionID) != "":
-		return false, session.Errorf(session.Invalid, "initialize opens a session and must not name one; send it without %s", wire.HeaderSessionID)
 	case initialize && batch:
 		return false, initializeInBatch()
 	case initialize:
-		return true, nil
+		return true, s.checkNoSession()
 	}
 	if err := s.checkVersion(); err != nil {
 		return false, err
@@ -54,11 +54,34 @@ func (s streamable) checkMessages(msgs []wire.Message, batch bool) (initialize b
 	return false, nil
 }
 
+// checkNoSession refuses an initialize with the id of a session of the caller. Some clients
+// keep the id of a session that is gone, so such an id does not count.
+func (s streamable) checkNoSession() error {
+	id := s.x.r.Header.Get(wire.HeaderSessionID)
+	if id == "" {
+		return nil
+	}
+	err := s.x.named(id)
+	if err == nil {
+		_, _, err = s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session)
+	}
+	switch s.x.session = ""; {
+	case errors.Is(err, session.NotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	return session.Errorf(session.Invalid, "initialize opens a session and must not name one; send it without %s", wire.HeaderSessionID)
+}
+
 // checkVersion checks the version header. A request without it counts as 2025-03-26.
 func (s streamable) checkVersion() error {
 	version := s.x.r.Header.Get(wire.HeaderProtocolVersion)
-	if version == "" || wire.Legacy(version) {
+	switch {
+	case version == "" || wire.Legacy(version):
 		return nil
+	case isNewer(version):
+		return unsupported(version, bridge.Versions())
 	}
 	return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
 		fmt.Sprintf("%s %q is not supported; send one of %s", wire.HeaderProtocolVersion, clip(version), strings.Join(wire.LegacyVersions(), ", ")))

@@ -28,30 +28,33 @@ import (
 //	size of the body                        413 -32600  body
 //	JSON                                    400 -32700  wire.ParseBody
 //	JSON-RPC                                400 -32600
-//	initialize with a session id            400 -32600  streamable.checkMessages
-//	initialize in a batch                   400 -32600
 //	modern era                              its own ladder, see serveModern
-//	unsupported version                     400 -32000
+//	initialize in a batch                   400 -32600  streamable.checkMessages
+//	initialize with the id of a session     400 -32600
+//	version that is not known               400 -32000, or -32022 if it is newer
 //	batch in a version without              400 -32600
 //	no session id                           400 -32000  streamable.sessionID
 //	messages at once, ids of requests       413 -32600  host.Host
 //	no such session                         404 -32001
 
-// accept checks that Accept has every one of the media types. A request without Accept
-// does not pass, because MCP wants the client to name both.
-func (x *exchange) accept(wanted ...string) error {
-	for _, media := range wanted {
-		if !accepts(x.r.Header.Values("Accept"), media) {
-			return notAcceptable(wanted...)
-		}
+// accept checks that the client of a POST takes JSON. MCP wants it to take event streams,
+// too, but a client that does not is served: it waits for its answer. A request without
+// Accept does not pass.
+func (x *exchange) accept() error {
+	if !accepts(x.r.Header.Values("Accept"), wire.MediaJSON) {
+		return notAcceptable(wire.MediaJSON, wire.MediaSSE)
 	}
 	return nil
 }
 
+// takesStreams reports whether the client of a POST takes event streams.
+func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
+
 // streams checks that a GET comes from a client that follows an event stream. A page of
 // another site can make its reader's browser send a GET without an Origin, as for an
-// image. Each would hold a function. Such a GET does not name an event stream in Accept,
-// and browsers say in a header which site it comes from.
+// image. Each would hold a function. Browsers say in headers what a GET is for, and which
+// site it comes from. A program may send no Accept, except at the address of Streamable HTTP
+// without a session: there it would open one of HTTP+SSE where it only looks.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -59,7 +62,9 @@ func (x *exchange) streams() error {
 	if h.Get("Origin") == "" && (foreign || dest != "" && dest != "empty") {
 		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "an event stream is for a client that follows it; open it with fetch or EventSource from a page that may call")
 	}
-	if !named(h.Values("Accept"), wire.MediaSSE) {
+	accept := h.Values("Accept")
+	looks := strings.HasSuffix(strings.TrimSuffix(x.r.URL.Path, "/"), "/mcp") && h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == ""
+	if looks && !named(accept, wire.MediaSSE) || len(accept) > 0 && !accepts(accept, wire.MediaSSE) {
 		return notAcceptable(wire.MediaSSE)
 	}
 	return nil
@@ -103,6 +108,7 @@ func (x *exchange) contentType() error {
 
 // body reads the body, within MaxBody. The HTTP server limits the time.
 func (x *exchange) body() ([]byte, error) {
+	x.read = true
 	most := x.opts.MaxBody
 	tooLarge := session.Errorf(session.TooLarge, "the body is larger than %d bytes; send less at once", most)
 	if x.r.ContentLength > most {
@@ -127,7 +133,7 @@ const maxRefused = 16 << 10
 // body that is long, or whose length the client does not say, is not worth reading for a
 // stranger.
 func nameRefused(x *exchange) {
-	if x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused {
+	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused {
 		return
 	}
 	if body, err := x.body(); err == nil {

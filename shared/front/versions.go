@@ -10,8 +10,8 @@ import (
 )
 
 // modernVersion reports whether a message is of the modern era, and returns the version
-// that the client asks for. A message is modern if it or the header names a modern
-// version, or if it is server/discover.
+// that the client asks for. A message is modern if it names a version that is not of the
+// legacy era, if the header names a modern version, or if it is server/discover.
 func modernVersion(m wire.Message, header string) (requested string, modern bool) {
 	named, _ := wire.String(wire.Lookup(m.Params, "_meta", wire.MetaProtocolVersion))
 	switch {
@@ -51,9 +51,11 @@ func initializeInBatch() error {
 	return session.Errorf(session.Invalid, "initialize must not be part of a batch; send it alone")
 }
 
-// isModern reports whether a version is of the modern era, or newer than all that we
-// know.
-func isModern(version string) bool {
+// isModern reports whether a version is of the modern era.
+func isModern(version string) bool { return version == wire.V20260728 }
+
+// isNewer reports whether a version is newer than the legacy era.
+func isNewer(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil && version > wire.V20251125
 }
