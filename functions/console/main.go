@@ -19,7 +19,7 @@ func main() {
 		if err != nil {
 			return nil, err
 		}
-		return webconsole.Function(webconsole.Handler(f.Function, schedule, os.Getenv(boot.EnvDashboard), logs())), nil
+		return webconsole.Function(webconsole.Handler(f.Function, schedule, os.Getenv(boot.EnvDashboard), logs()), f.Log), nil
 	})
 }
 

@@ -15,6 +15,6 @@ import (
 func main() {
 	boot.Serve(func(f *boot.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
 		h, err := authserver.Handler(f.Function)
-		return lambdafront.HTTP(h), err
+		return lambdafront.HTTP(h, f.Log), err
 	})
 }

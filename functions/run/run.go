@@ -39,7 +39,7 @@ func HTTP(servers native.Servers) {
 		if err != nil {
 			return nil, err
 		}
-		serve := lambdafront.HTTP(h.Handler)
+		serve := lambdafront.HTTP(h.Handler, f.Log)
 		return func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
 			if e.Alarm != nil {
 				return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)

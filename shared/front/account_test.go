@@ -2,6 +2,7 @@ package front_test
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"testing"
 
@@ -54,7 +55,7 @@ func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
 	event := events.APIGatewayProxyRequest{HTTPMethod: http.MethodPost, Path: "/quiet/mcp", Body: "{"}
 	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 	event.RequestContext.RequestID = "request-1"
-	res, err := lambdafront.HTTP(w.handler())(t.Context(), event)
+	res, err := lambdafront.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), event)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -39,28 +40,34 @@ func (x *exchange) preflight() {
 	h.Set("Allow", methods)
 	if h.Get("Access-Control-Allow-Origin") != "" {
 		h.Set("Access-Control-Allow-Methods", methods)
-		h.Set("Access-Control-Allow-Headers", strings.Join(append([]string{
-			"Content-Type", "Accept", "Authorization", wire.HeaderSessionID, wire.HeaderProtocolVersion,
-			wire.HeaderLastEventID, wire.HeaderMethod, wire.HeaderName,
-		}, paramHeaders(x.r.Header)...), ", "))
+		h.Set("Access-Control-Allow-Headers", allowedHeaders(x.r.Header, "Content-Type", "Accept", "Authorization", wire.HeaderSessionID,
+			wire.HeaderProtocolVersion, wire.HeaderLastEventID, wire.HeaderMethod, wire.HeaderName))
 		h.Set("Access-Control-Max-Age", "86400")
 	}
 	x.empty(http.StatusNoContent)
 }
 
-// paramHeaders returns the headers that a page asks for and that carry arguments of a
-// tool. Only the server knows their names, so the endpoint allows them as the page names
-// them.
-func paramHeaders(h http.Header) (names []string) {
+// allowedHeaders returns the headers that a page may send: names, and what it asks for. That
+// are headers with arguments of a tool, whose names only the server knows, and those that
+// libraries in the page add to every request. Headers that only a browser sets are left out.
+func allowedHeaders(h http.Header, names ...string) string {
+	const most, longest = 64, 128
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {
 		name = strings.TrimSpace(name)
-		odd := strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' })
-		if param, ok := strings.CutPrefix(strings.ToLower(name), "mcp-param-"); ok && param != "" && !odd && len(name) <= 128 {
+		odd := strings.ContainsFunc(name, func(c rune) bool {
+			return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}*`, c)
+		})
+		known := slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
+		if name != "" && !odd && !known && len(name) <= longest && len(names) < most && !forbiddenHeader.MatchString(name) {
 			names = append(names, name)
 		}
 	}
-	return names
+	return strings.Join(names, ", ")
 }
+
+// forbiddenHeader matches the headers of requests that a page cannot set (Fetch Standard,
+// "forbidden request-header").
+var forbiddenHeader = regexp.MustCompile(`(?i)^(accept-charset|accept-encoding|access-control-.*|connection|content-length|cookie2?|date|dnt|expect|host|keep-alive|origin|referer|set-cookie|te|trailer|transfer-encoding|upgrade|via|proxy-.*|sec-.*)$`)
 
 // hostNotServed refuses a Host that is not served. It names the setting that would serve it.
 func hostNotServed(host string) *problem {

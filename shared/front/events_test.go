@@ -3,6 +3,7 @@ package front_test
 import (
 	"bytes"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -84,7 +85,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := eventWorld(t)
 			w.limits.Hold = 10 * time.Millisecond
-			res, err := lambdafront.HTTP(w.handler())(t.Context(), readEvent(t, tt.name))
+			res, err := lambdafront.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), readEvent(t, tt.name))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -141,7 +141,7 @@ func (x *exchange) discovery() error {
 	h.Set("Access-Control-Allow-Origin", "*")
 	if x.r.Method == http.MethodOptions {
 		h.Set("Access-Control-Allow-Methods", methodsDiscovery)
-		h.Set("Access-Control-Allow-Headers", "Accept, "+wire.HeaderProtocolVersion)
+		h.Set("Access-Control-Allow-Headers", allowedHeaders(x.r.Header, "Accept", wire.HeaderProtocolVersion))
 		h.Set("Access-Control-Max-Age", "86400")
 		x.empty(http.StatusNoContent)
 		return nil

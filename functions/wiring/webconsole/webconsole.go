@@ -4,8 +4,8 @@ package webconsole
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
-	"strings"
 
 	"github.com/aws/aws-lambda-go/events"
 
@@ -55,19 +55,10 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 }
 
 // Function returns the function of a console behind a REST API.
-func Function(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-	serve := lambdafront.HTTP(h)
+func Function(h http.Handler, log *slog.Logger) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+	serve := lambdafront.HTTP(h, log)
 	return func(ctx context.Context, e events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-		return serve(console.Under(ctx, prefix(e)), e)
+		prefix, _ := lambdafront.Place(e)
+		return serve(console.Under(ctx, prefix), e)
 	}
-}
-
-// prefix returns the part of a visitor's path that the path of an event lacks. That is
-// the stage of the API, or nothing if the owner has a domain name of their own.
-func prefix(e events.APIGatewayProxyRequest) string {
-	whole, found := strings.CutSuffix(strings.TrimSuffix(e.RequestContext.Path, "/"), strings.TrimSuffix(e.Path, "/"))
-	if !found {
-		return ""
-	}
-	return whole
 }

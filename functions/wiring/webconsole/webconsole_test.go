@@ -133,7 +133,7 @@ func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) 
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return webconsole.Function(webconsole.Handler(f, nil, "https://dashboard.example", s.logs))
+	return webconsole.Function(webconsole.Handler(f, nil, "https://dashboard.example", s.logs), f.Log)
 }
 
 // do is a [consoletest.Do].

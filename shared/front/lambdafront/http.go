@@ -3,9 +3,12 @@ package lambdafront
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/aws/aws-lambda-go/events"
@@ -19,21 +22,23 @@ import (
 // HTTP returns the function behind a REST API with response streaming (integration
 // response transfer mode STREAM), which serves h.
 //
-// The path of the request is the part after the stage, with the base path of a custom
-// domain. The request's context is the invocation's, and ends early when the client stops
+// The path of the request is the part after the stage, or after the base path of a custom
+// domain; the header [front.HeaderPrefix] has that. The request's context is the invocation's, and ends early when the client stops
 // reading. The response begins at the first Flush, when h has written more than 32 KiB, or
 // when h returns, whichever comes first. Until then HTTP buffers what h writes. A response
 // without a body says so in Content-Length.
 //
 // HTTP answers a panic of h with 500, or aborts a response that has begun. HTTP does not
 // log the panic; [front.HTTP] does. HTTP answers an event that is not an HTTP request with
-// 400. The returned error is always nil.
-func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+// 400, and logs what sends such events, because h does not see it. The returned error is
+// always nil.
+func HTTP(h http.Handler, log *slog.Logger) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 		ctx, cancel := context.WithCancel(session.WithTrace(ctx, event.RequestContext.RequestID))
 		r, err := request(ctx, event)
 		if err != nil {
 			cancel()
+			log.Warn("request", "status", http.StatusBadRequest, "error", err.Error())
 			return unreadable(), nil
 		}
 		w := newResponse(cancel)
@@ -45,6 +50,11 @@ func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (
 // request makes the HTTP request of an event. It adds the parts that the proxy module
 // leaves out (see complete).
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
+	if event.HTTPMethod == "" {
+		return nil, errors.New("event is not one of a REST API: " + origin(event.RequestContext))
+	}
+	prefix, path := Place(event)
+	event.Path = path
 	// The module prints what it cannot read, so an unreadable event must not reach it.
 	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
 		return nil, fmt.Errorf("event is no http request: %w", err)
@@ -55,13 +65,46 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 		return nil, fmt.Errorf("body of the event cannot be decoded: %w", err)
 	}
 	complete(r, event.Headers, event.RequestContext.DomainName)
-	// At the domain of the API itself, clients write the stage before the path.
-	if r.Header.Del(front.HeaderPrefix); strings.HasPrefix(event.RequestContext.Path, "/") {
-		if prefix, ok := strings.CutSuffix(event.RequestContext.Path, event.Path); ok && prefix != "" {
-			r.Header.Set(front.HeaderPrefix, prefix)
-		}
+	if r.Header.Del(front.HeaderPrefix); prefix != "" {
+		r.Header.Set(front.HeaderPrefix, prefix)
 	}
 	return r.WithContext(ctx), nil
+}
+
+// origin says where an event without a method may come from. HTTP APIs and function URLs send
+// the payload format 2.0, which has the same context.
+func origin(c events.APIGatewayProxyRequestContext) string {
+	switch {
+	case strings.Contains(c.DomainName, ".lambda-url."):
+		return "a function URL sends it (payload 2.0); clients call the URL of the stack"
+	case c.DomainName != "":
+		return "an HTTP API sends it (payload 2.0); use the REST API of the stack"
+	default:
+		return "a schedule, a warmer or a test invokes this function, which needs none of them"
+	}
+}
+
+// Place returns the path of an event at the API, and the prefix that clients write before it:
+// the stage, at the domain of the API itself, or the base path of a custom domain. API Gateway
+// leaves a base path in the event's path. The resource and its parameter do not have it.
+func Place(e events.APIGatewayProxyRequest) (prefix, path string) {
+	path = "/" + strings.TrimPrefix(e.Path, "/")
+	proxy := e.PathParameters["proxy"]
+	routed := strings.TrimSuffix(strings.Replace(e.Resource, "{proxy+}", proxy, 1), "/")
+	if e.Resource != "" && strings.Contains(e.Resource, "{proxy+}") == (proxy != "") {
+		for _, written := range []string{routed, (&url.URL{Path: routed}).EscapedPath()} {
+			if base, ok := strings.CutSuffix(strings.TrimSuffix(path, "/"), written); ok && base != "" {
+				prefix, path = base, "/"+strings.TrimPrefix(path[len(base):], "/")
+				break
+			}
+		}
+	}
+	// At the domain of the API, only the context has the stage.
+	whole, ok := strings.CutSuffix(strings.TrimSuffix(e.RequestContext.Path, "/"), strings.TrimSuffix(path, "/"))
+	if ok && strings.HasPrefix(whole, "/") {
+		prefix = whole
+	}
+	return prefix, path
 }
 
 // complete adds the headers that only the single-value form of the event has. It sets Host

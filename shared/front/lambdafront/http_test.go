@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 // invoke runs one invocation of a handler.
 func invoke(t *testing.T, ctx context.Context, h http.HandlerFunc, event events.APIGatewayProxyRequest) *events.APIGatewayProxyStreamingResponse {
 	t.Helper()
-	res, err := lambdafront.HTTP(h)(ctx, event)
+	res, err := lambdafront.HTTP(h, slog.New(slog.DiscardHandler))(ctx, event)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +75,34 @@ func TestEventBecomesARequest(t *testing.T) {
 		{"query", base(func(e *events.APIGatewayProxyRequest) {
 			e.MultiValueQueryStringParameters = map[string][]string{"a b": {"1&2", "é"}}
 		}), want(func(s *seen) { s.Query = "a+b=1%262&a+b=%C3%A9" })},
+		{"base path of a custom domain", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/notes/mcp", map[string]string{"proxy": "notes/mcp"}
+		}), want(func(*seen) {})},
+		{"base path, which the context lacks", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/notes/mcp", map[string]string{"proxy": "notes/mcp"}
+			e.RequestContext.Path = ""
+		}), want(func(*seen) {})},
+		{"base path like a server, a slash at the end", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/prod/mcp/", map[string]string{"proxy": "prod/mcp"}
+			e.RequestContext.Path = "/prod/prod/mcp/"
+		}), want(func(s *seen) { s.Path = "/prod/mcp/" })},
+		{"base path, what has to be escaped", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.PathParameters = "/{proxy+}", "/prod/n%20s/mcp", map[string]string{"proxy": "n s/mcp"}
+			e.RequestContext.Path = "/prod/n%20s/mcp"
+		}), want(func(s *seen) { s.Path = "/n s/mcp" })},
+		{"base path, the root", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.RequestContext.Path = "/", "/prod", "/prod"
+		}), want(func(s *seen) { s.Path = "/" })},
+		{"base path, a path of its own", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.RequestContext.Path = "/token", "/prod/token", "/prod/token"
+		}), want(func(s *seen) { s.Path = "/token" })},
+		{"base path, the console", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.PathParameters = "/console/{proxy+}", "/prod/console/api/info", map[string]string{"proxy": "api/info"}
+			e.RequestContext.Path = "/prod/console/api/info"
+		}), want(func(s *seen) { s.Path = "/console/api/info" })},
+		{"stage, the root", base(func(e *events.APIGatewayProxyRequest) {
+			e.Resource, e.Path, e.RequestContext.Path = "/", "/", "/prod/"
+		}), want(func(s *seen) { s.Path = "/" })},
 		{"no body", base(func(e *events.APIGatewayProxyRequest) { e.HTTPMethod, e.Body = "get", "" }), want(func(s *seen) {
 			s.Method, s.Body, s.Length = "GET", "", 0
 		})},
@@ -103,6 +132,31 @@ func TestEventThatIsNoRequestIsAnswered(t *testing.T) {
 		body, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode != 400 || !json.Valid(body) {
 			t.Errorf("%s: got %d %s, %v", name, res.StatusCode, body, err)
+		}
+	}
+}
+
+// The operator who put another API before the function, or a warmer, finds it in the log.
+func TestEventOfAnotherKindIsLogged(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"version":"2.0","routeKey":"$default","rawPath":"/echo/mcp","requestContext":{"apiId":"a1","stage":"$default","domainName":"a1.execute-api.us-east-1.amazonaws.com","http":{"method":"POST","path":"/echo/mcp"}}}`: "an HTTP API",
+		`{"version":"2.0","routeKey":"$default","rawPath":"/echo/mcp","requestContext":{"apiId":"a1","domainName":"a1.lambda-url.us-east-1.on.aws","http":{"method":"POST","path":"/echo/mcp"}}}`:                            "a function URL",
+		`{"source":"serverless-plugin-warmup"}`:                                                      "a warmer",
+		`{"version":"0","id":"1","detail-type":"Scheduled Event","source":"aws.events","detail":{}}`: "a schedule",
+		`{}`: "a test",
+	} {
+		var event events.APIGatewayProxyRequest
+		if err := json.Unmarshal([]byte(raw), &event); err != nil {
+			t.Fatal(err)
+		}
+		var logged bytes.Buffer
+		never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Errorf("%s: the handler was called", raw) })
+		res, err := lambdafront.HTTP(never, slog.New(slog.NewJSONHandler(&logged, nil)))(t.Context(), event)
+		if err != nil || res.StatusCode != http.StatusBadRequest {
+			t.Fatalf("%s: got %+v, %v", raw, res, err)
+		}
+		if line := logged.String(); !strings.Contains(line, want) || strings.Count(line, "\n") != 1 {
+			t.Errorf("%s: logged %s, want %q", raw, line, want)
 		}
 	}
 }
@@ -230,7 +284,7 @@ func TestPanicOfTheHandler(t *testing.T) {
 }
 
 func TestInvocationsDoNotShareAnything(t *testing.T) {
-	serve := lambdafront.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	serve := lambdafront.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
 	for _, path := range []string{"/%zz", "/a", "/b"} {
 		res, err := serve(t.Context(), events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: path})
 		if err != nil {
