@@ -1,7 +1,10 @@
 package front_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -264,5 +267,90 @@ func TestSSEEndpointIsAnAbsolutePath(t *testing.T) {
 				t.Errorf("%s, prefix %q: got %q %s", tt.path, tt.prefix, first.Name, first.Data)
 			}
 		})
+	}
+}
+
+func zipped(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := io.WriteString(z, text); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// HTTP libraries pack bodies, some write a byte order mark, and some JSON encoders null for an
+// absent member.
+func TestBodiesOfManyFormsAreRead(t *testing.T) {
+	const list = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	const most = 1000
+	for name, tt := range map[string]struct {
+		body, coding string
+		status       int
+	}{
+		"plain":                       {list, "", 404},
+		"identity":                    {list, "identity", 404},
+		"gzip":                        {zipped(t, list), "gzip", 404},
+		"x-gzip":                      {zipped(t, list), "X-GZIP", 404},
+		"gzip in two parts":           {zipped(t, list[:10]) + zipped(t, list[10:]), "gzip", 404},
+		"gzip of much":                {zipped(t, list+strings.Repeat(" ", 1<<20)), "gzip", 413},
+		"gzip of as much as there is": {zipped(t, list+strings.Repeat(" ", most-len(list))), "gzip", 404},
+		"gzip of one byte more":       {zipped(t, list+strings.Repeat(" ", most-len(list)+1)), "gzip", 413},
+		"gzip that is none":           {list, "gzip", 400},
+		"gzip that breaks off":        {zipped(t, list)[:20], "gzip", 400},
+		"deflate":                     {list, "deflate", 415},
+		"br":                          {list, "br", 415},
+		"gzip twice":                  {zipped(t, zipped(t, list)), "gzip, gzip", 415},
+		"a mark":                      {"\ufeff" + list, "", 404},
+		"a mark, packed":              {zipped(t, "\ufeff"+list), "gzip", 404},
+		"two marks":                   {"\ufeff\ufeff" + list, "", 400},
+		"params null":                 {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
+		"params a word":               {strings.Replace(list, `"id":7`, `"id":7,"params":true`, 1), "", 400},
+	} {
+		for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
+			w := newWorld(t)
+			w.opts.MaxBody = most
+			w.opts.Names = func() []string { return []string{"quiet"} }
+			w.opts.Groups = func(name string) (front.Group, bool) { return front.Group{}, name == "" }
+			a := w.do(request("POST", path, tt.body, sessionIs, "absent", "Content-Encoding", tt.coding))
+			if a.status != tt.status || tt.status == 404 && !strings.Contains(a.body, `"id":7,`) || (tt.status == 415) != (a.header.Get("Accept-Encoding") == "gzip") {
+				t.Errorf("%s, %s: got %d %s, want %d", name, path, a.status, a.body, tt.status)
+			}
+		}
+	}
+}
+
+// Rust's json! writes null for params that a message does not have.
+func TestMessagesWithoutParamsMaySayNull(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		for _, path := range []string{"/s0/mcp", "/mcp"} {
+			id := w.do(request("POST", path, initialize)).header.Get(sessionIs)
+			for _, body := range []string{
+				`{"jsonrpc":"2.0","method":"notifications/initialized","params":null}`,
+				`{"jsonrpc":"2.0","id":1,"method":"ping","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params": null }`,
+			} {
+				if a := w.do(request("POST", path, body, sessionIs, id)); a.status > 202 || strings.Contains(a.body, `"error"`) {
+					t.Errorf("%s, %s: got %d %s", path, body, a.status, a.body)
+				}
+			}
+		}
+	})
+}
+
+// Scanners look for a card of the servers. There is none: who may call nothing learns no name.
+func TestScannersAreToldWhereServersAre(t *testing.T) {
+	for _, path := range []string{"/.well-known/mcp", "/.well-known/mcp/", "/.well-known/mcp.json", "/.well-known/mcp/server-card.json", "/.well-known/mcp-registry"} {
+		for _, signIn := range []bool{false, true} {
+			w := newWorld(t)
+			if signIn {
+				w.opts.SignIn = struct{ front.SignIn }{}
+			}
+			a := w.do(request("GET", path, "", "Accept", "*/*", "Authorization", "Bearer nobody"))
+			_, message := a.rpcError(t)
+			if known := !strings.HasSuffix(path, "registry"); a.status != http.StatusNotFound || strings.Contains(message, "no card of its servers; they are at /<server>/mcp") != known || strings.Contains(a.body, "no server") {
+				t.Errorf("%s, sign-in %v: got %d %s", path, signIn, a.status, a.body)
+			}
+		}
 	}
 }

@@ -40,6 +40,9 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 	if name, resource, ok := groupOf(x.r.URL.Path); ok && name != "" && resource != "ticket" { // oneOf has not found it
 		return "", nil, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no group "+clip(name)+"; check the name behind /g/")
 	}
+	if asksForCard(x.r.URL.Path) {
+		return "", nil, noCard()
+	}
 	server, resource, ok := split(x.r.URL.Path)
 	allowed := ""
 	switch {
@@ -64,6 +67,17 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 		return "", nil, notAllowed(allowed, "this method is not served here; use "+strings.TrimSuffix(allowed, ", OPTIONS"))
 	}
 	return server, serve, nil
+}
+
+// asksForCard reports whether a path is one at which scanners look for what a host serves:
+// /.well-known/mcp, mcp.json and mcp/server-card.json below /.well-known/.
+func asksForCard(path string) bool {
+	rest, ok := strings.CutPrefix(path, wellKnown+"mcp")
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '/')
+}
+
+func noCard() *problem {
+	return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "this host has no card of its servers; they are at /<server>/mcp, for those who know a name")
 }
 
 // split splits "/<server>/<resource>", with or without a slash at its end.

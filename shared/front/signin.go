@@ -147,6 +147,9 @@ func (x *exchange) discovery() error {
 		return nil
 	}
 	nothing := refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; the metadata of a server is at "+resourceMetadata+"/<server>/mcp")
+	if asksForCard(x.r.URL.Path) {
+		nothing = noCard()
+	}
 	path, ours := strings.CutPrefix(x.r.URL.Path, resourceMetadata)
 	server, resource, ok := split(path)
 	if name, of, grouped := groupOf(path); ours && grouped && (of == "mcp" || of == "sse") && x.opts.Groups != nil {

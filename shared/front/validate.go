@@ -1,6 +1,8 @@
 package front
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"io"
 	"mime"
@@ -106,7 +108,8 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// body reads the body, within MaxBody. The HTTP server limits the time.
+// body reads the body, within MaxBody, also as it is unpacked. The HTTP server limits the
+// time. A byte order mark is no part of it.
 func (x *exchange) body() ([]byte, error) {
 	x.read = true
 	most := x.opts.MaxBody
@@ -114,14 +117,32 @@ func (x *exchange) body() ([]byte, error) {
 	if x.r.ContentLength > most {
 		return nil, tooLarge
 	}
-	body, err := io.ReadAll(io.LimitReader(x.r.Body, most+1))
+	in := io.Reader(x.r.Body)
+	switch coding := strings.ToLower(strings.Join(x.r.Header.Values("Content-Encoding"), ",")); coding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		unpacked, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, brokenOff(err)
+		}
+		in = unpacked
+	default:
+		x.w.Header().Set("Accept-Encoding", "gzip")
+		return nil, refusal(http.StatusUnsupportedMediaType, session.Invalid, wire.CodeServer,
+			"the Content-Encoding "+clip(coding)+" is not read here; send the body with gzip or without one")
+	}
+	body, err := io.ReadAll(io.LimitReader(in, most+1))
 	switch {
 	case err != nil:
-		return nil, session.Errorf(session.Invalid, "the body broke off; send the request again").Because(err)
+		return nil, brokenOff(err)
 	case int64(len(body)) > most:
 		return nil, tooLarge
 	}
-	return body, nil
+	return bytes.TrimPrefix(body, []byte("\ufeff")), nil
+}
+
+func brokenOff(cause error) error {
+	return session.Errorf(session.Invalid, "the body broke off, or is not what its Content-Encoding says; send the request again").Because(cause)
 }
 
 // maxRefused is the size of a body up to which the endpoint reads it only to name the

@@ -55,6 +55,9 @@ type Enterprise struct {
 // check them, because it does not know whether there is a broker. The error names the
 // wrong setting and its possible values.
 func (s Settings) CheckBroker() error {
+	if err := s.checkRoot(); err != nil {
+		return err
+	}
 	secrets := map[string]string{"client_secret": s.ClientSecret}
 	for id, c := range s.Clients {
 		secrets["secret of client "+id] = c.Secret

@@ -97,6 +97,9 @@ const revokedFor = 30 * time.Second
 // NewIssued makes an Issued. It makes no request. The error names the wrong setting.
 func NewIssued(c IssuedConfig) (*Issued, error) {
 	s, err := c.Settings.Complete(c.Servers)
+	if err == nil {
+		err = s.checkRoot()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -22,9 +22,9 @@ import (
 type Settings struct {
 	Brokered
 
-	// PublicURL is the URL at which clients reach the endpoint: https://HOST without a
-	// path, or http on loopback. The resource of a server is this URL and the server's
-	// path.
+	// PublicURL is the URL at which clients reach the endpoint: https://HOST, or http on
+	// loopback. It has a path if clients write one before the paths of servers. The resource
+	// of a server is this URL and the server's path.
 	PublicURL string `json:"-"`
 	// Groups are the addresses at which several servers are served, with the servers at each:
 	// "/mcp", "/g/dev/mcp".
@@ -156,8 +156,8 @@ func (s Settings) checkURLs() error {
 		return errors.New("access: the URL that clients call is not set; tokens are for one such as https://mcp.example.com")
 	case err != nil:
 		return fmt.Errorf("access: the public URL: %w", err)
-	case public.Path != "" && public.Path != "/" || public.RawQuery != "":
-		return fmt.Errorf("access: the public URL %q has a path or a query; give this endpoint a host of its own", s.PublicURL)
+	case public.RawQuery != "":
+		return fmt.Errorf("access: the public URL %q has a query; leave it out", s.PublicURL)
 	case s.Issuer == "":
 		return errors.New("access: no issuer is set; name the identity provider as its metadata does, such as https://login.example.com/tenant")
 	}
@@ -175,6 +175,15 @@ func (s Settings) checkURLs() error {
 	}
 	if s.Introspection != nil && (s.Introspection.ClientID == "") != (s.Secret == "") {
 		return errors.New("access: introspection needs both a client_id and its secret, or neither")
+	}
+	return nil
+}
+
+// checkRoot refuses a public URL with a path. Only an endpoint that issues no tokens may have
+// one: clients look for the metadata of an issuer at the root of its host.
+func (s Settings) checkRoot() error {
+	if u, err := url.Parse(s.PublicURL); err == nil && strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("access: the public URL %q has a path; give an endpoint that issues tokens a host of its own", s.PublicURL)
 	}
 	return nil
 }

@@ -25,23 +25,23 @@ func open(section, public string) error {
 func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 	const issuer = `"issuer":"https://a.example"`
 	for section, says := range map[string]string{
-		`{}`:                                              "no issuer",
-		`{"issuer":"a.example"}`:                          "want https://HOST",
-		`{"issuer":"http://a.example"}`:                   "is not https",
-		`{"issuer":"https://u:p@a.example"}`:              "a user or a fragment",
-		`{"isuer":"https://a.example"}`:                   "isuer",
-		`[]`:                                              "access",
-		`{` + issuer + `}{}`:                              "after the JSON object",
-		`{` + issuer + `,"jwks_uri":"http://x"}`:          "jwks_uri",
-		`{` + issuer + `,"algorithms":["none"]}`:          "is not supported",
-		`{` + issuer + `,"algorithms":["RS256","HS256"]}`: "is not supported",
-		`{` + issuer + `,"scope":"a\"b"}`:                 "scope",
-		`{` + issuer + `,"principal":"email"}`:            "of one person to another later",
-		`{` + issuer + `,"name":"a b"}`:                   "name",
-		`{` + issuer + `,"name":"a:b"}`:                   "name",
-		`{` + issuer + `,"tenant":"../x"}`:                "tenant",
-		`{` + issuer + `,"tenant_claim":"org"}`:           "tenant_claim needs tenants",
-		`{` + issuer + `,"tenants":{"a":"b"}}`:            "tenant_claim needs tenants",
+		`{}`:                                     "no issuer",
+		`{"issuer":"a.example"}`:                 "want https://HOST",
+		`{"issuer":"http://a.example"}`:          "is not https",
+		`{"issuer":"https://u:p@a.example"}`:     "a user or a fragment",
+		`{"isuer":"https://a.example"}`:          "isuer",
+		`[]`:                                     "access",
+		`{` + issuer + `}{}`:                     "after the JSON object",
+		`{` + issuer + `,"jwks_uri":"http://x"}`: "jwks_uri",
+		`{` + issuer + `,"algorithms":["none"]}`: "is not supported",
+		`{` + issuer + `,"algorithms":["RS256","HS256"]}`:                                                                 "is not supported",
+		`{` + issuer + `,"scope":"a\"b"}`:                                                                                 "scope",
+		`{` + issuer + `,"principal":"email"}`:                                                                            "of one person to another later",
+		`{` + issuer + `,"name":"a b"}`:                                                                                   "name",
+		`{` + issuer + `,"name":"a:b"}`:                                                                                   "name",
+		`{` + issuer + `,"tenant":"../x"}`:                                                                                "tenant",
+		`{` + issuer + `,"tenant_claim":"org"}`:                                                                           "tenant_claim needs tenants",
+		`{` + issuer + `,"tenants":{"a":"b"}}`:                                                                            "tenant_claim needs tenants",
 		`{` + issuer + `,"tenant":"a","tenant_claim":"org","tenants":{"a":"b"}}`:                                          "both set",
 		`{` + issuer + `,"tenant_claim":"org","tenants":{"a":"b c"}}`:                                                     "tenant",
 		`{` + issuer + `,"allow":{"three":{"everyone":true}}}`:                                                            "the servers are one, two",
@@ -78,7 +78,7 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		}
 	}
 	for public, says := range map[string]string{
-		"": "is not set", "mcp.example.com": "want https", "http://mcp.example.com": "not https", "https://a.example/v1": "a path", "https://a.example/?x": "a query",
+		"": "is not set", "mcp.example.com": "want https", "http://mcp.example.com": "not https", "https://a.example/?x": "a query",
 	} {
 		if err := open(`{`+issuer+`}`, public); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("public URL %q: %v", public, err)
@@ -93,6 +93,31 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		for _, public := range []string{publicURL, publicURL + "/", "http://localhost:8787", "http://127.0.0.1:8787"} {
 			if err := open(section, public); err != nil {
 				t.Errorf("%s at %s: %v", section, public, err)
+			}
+		}
+	}
+}
+
+// Clients look for the metadata of an issuer at the root of its host, so an endpoint that
+// issues tokens has no path. One that takes those of another issuer may have one.
+func TestPublicURLWithAPathIsForTokensOfAnotherIssuer(t *testing.T) {
+	const issuer = `{"issuer":"https://a.example"}`
+	for public, rooted := range map[string]bool{"https://mcp.example": true, "https://mcp.example/": true, "https://mcp.example/base": false, "https://mcp.example/a/b/": false} {
+		if err := open(issuer, public); err != nil {
+			t.Errorf("%s: %v", public, err)
+		}
+		s, err := oauth.ReadSettings([]byte(issuer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.PublicURL = public
+		if s, err = s.Complete([]string{"one"}); err != nil {
+			t.Fatal(err)
+		}
+		_, issues := oauth.NewIssued(oauth.IssuedConfig{Settings: s, Servers: []string{"one"}})
+		for name, err := range map[string]error{"issued": issues, "broker": s.CheckBroker()} {
+			if refused := err != nil && strings.Contains(err.Error(), "has a path"); refused == rooted {
+				t.Errorf("%s, %s: %v", public, name, err)
 			}
 		}
 	}

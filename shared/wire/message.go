@@ -35,7 +35,7 @@ type Message struct {
 	ID json.RawMessage
 	// Method is the decoded method name, "" on a response.
 	Method string
-	// Params is a JSON object or array, nil when absent.
+	// Params is a JSON object or array, nil when absent or null.
 	Params json.RawMessage
 	// Result and Error: a response has one of the two, and the other is nil. Result is
 	// any JSON value, Error is a JSON object.
@@ -220,6 +220,9 @@ func (t *parts) message() (Message, error) {
 // call reads a request or a notification.
 func (t *parts) call() (Message, error) {
 	method, ok := String(t.method)
+	if len(t.params) > 0 && t.params[0] == 'n' {
+		t.params = nil // some encoders write null for an absent member
+	}
 	switch {
 	case !ok:
 		return Message{}, invalid(`member "method" must be a string, this is %s`, typeOf(t.method))

@@ -134,7 +134,8 @@ func TestParseRefusesWhatIsNotAMessage(t *testing.T) {
 		{"method and error", `{"jsonrpc":"2.0","id":1,"method":"m","error":{}}`},
 		{"error as string", `{"jsonrpc":"2.0","id":1,"error":"no"}`},
 		{"params as string", `{"jsonrpc":"2.0","id":1,"method":"m","params":"x"}`},
-		{"null params", `{"jsonrpc":"2.0","id":1,"method":"m","params":null}`},
+		{"params as a boolean", `{"jsonrpc":"2.0","id":1,"method":"m","params":false}`},
+		{"null params twice", `{"jsonrpc":"2.0","id":1,"method":"m","params":null,"params":null}`},
 		{"notification with an id", `{"jsonrpc":"2.0","id":1,"method":"notifications/cancelled","params":{"requestId":2}}`},
 		{"id twice", `{"jsonrpc":"2.0","id":1,"method":"m","id":2}`},
 		{"method twice, once escaped", `{"jsonrpc":"2.0","method":"a","meth\u006fd":"b"}`},
@@ -215,6 +216,8 @@ func TestLineIsWrittenFromTheParts(t *testing.T) {
 	for _, tt := range []struct{ raw, want string }{
 		{"{\"x\":1,\"params\":{\"a\":\n \"b\\n\"}, \"m\\u0065thod\":\"m\\u0061\",\"id\":1.0,\"jsonrpc\":\"2.0\"}", `{"jsonrpc":"2.0","id":1.0,"method":"ma","params":{"a":"b\n"}}`},
 		{`{"jsonrpc":"2.0","method":"m","x":1}`, `{"jsonrpc":"2.0","method":"m"}`},
+		{`{"jsonrpc":"2.0","method":"m","params": null }`, `{"jsonrpc":"2.0","method":"m"}`},
+		{`{"jsonrpc":"2.0","id":1,"method":"m","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"m"}`},
 		{`{"result": null,"jsonrpc":"2.0","id":"a","i_d":2,"params":{}}`, `{"jsonrpc":"2.0","id":"a","result":null}`},
 		{`{"error":{"code":1.0},"jsonrpc":"2.0","id":null}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1.0}}`},
 	} {

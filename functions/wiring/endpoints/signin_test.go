@@ -411,6 +411,32 @@ func TestMetadataOfAServerIsWhereClientsLookForIt(t *testing.T) {
 	}
 }
 
+// Below a base path of a custom domain, all that the endpoint prints leads back below it.
+func TestSignInBelowABasePath(t *testing.T) {
+	s := newSite(t)
+	s.url += "/prod-mcp"
+	s.warm = http.StripPrefix("/prod-mcp", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler().ServeHTTP(w, r) }))
+	for _, address := range []string{"/who/mcp", "/who/sse", "/mcp", "/g/dev/mcp"} {
+		method := map[bool]string{true: "POST", false: "GET"}[strings.HasSuffix(address, "/mcp")]
+		refused := s.do(method, address, initialize)
+		at := s.url + "/.well-known/oauth-protected-resource" + address
+		if refused.status != 401 || !strings.Contains(refused.header.Get("WWW-Authenticate"), `resource_metadata="`+at+`"`) {
+			t.Errorf("%s: %+v", address, refused)
+		}
+		var metadata struct{ Resource string }
+		if a := s.do("GET", strings.TrimPrefix(at, s.url), ""); json.Unmarshal([]byte(a.body), &metadata) != nil || metadata.Resource != s.url+address {
+			t.Errorf("%s: the metadata are %+v", address, a)
+		}
+	}
+	if a := s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who"))); a.status != 200 {
+		t.Errorf("a token for the resource: %+v", a)
+	}
+	other := map[string]any{"aud": strings.TrimSuffix(s.url, "/prod-mcp") + "/who/mcp"}
+	if a := s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who", other))); a.status != 401 {
+		t.Errorf("a token for another base path: %+v", a)
+	}
+}
+
 // Rows A-3, A-4 and, for this mode, A-5.
 func TestThereIsNoOtherMetadata(t *testing.T) {
 	s := newSite(t)
