@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -158,6 +159,70 @@ func TestOlderClientThatComesBackIsHeldUntilTheAnswer(t *testing.T) {
 			a := c.get(firstMessage(t, <-done))
 			if datas := a.datas(t); a.status != http.StatusOK || len(datas) != 1 || !strings.Contains(datas[0], `"result"`) {
 				t.Errorf("version %q: got %s", version, a.body)
+			}
+		})
+	}
+}
+
+// What Dormouse itself adds to an answer is of the client's version or older: no member, no
+// code and no header of 2026-07-28 comes to a client with a session, and a session id comes
+// with the answer to initialize only.
+func TestNothingOfANewerVersionIsAddedToAnAnswer(t *testing.T) {
+	newer := []string{`"resultType"`, `"ttlMs"`, `"cacheScope"`, `io.modelcontextprotocol/`, `"requestState"`, `-32020`, `-32021`, `-32022`}
+	list := `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+	requests := map[string]string{
+		"a list":           `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+		"an empty list":    `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`,
+		"a call":           callOf("s0__echo"),
+		"a call, own":      callOf("echo"),
+		"no such tool":     callOf("s0"),
+		"no such resource": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"dormouse://absent/x"}}`,
+		"no such method":   `{"jsonrpc":"2.0","id":1,"method":"absent/method"}`,
+		"a ping":           `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		"a notification":   `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
+		"no JSON-RPC":      `{"id":1,"method":"ping"}`,
+	}
+	for _, version := range append(olderVersions, wire.V20251125) {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":`+list+`}`)
+			check := func(name string, a *answer, opens bool) {
+				t.Helper()
+				for _, word := range newer {
+					if strings.Contains(a.body, word) {
+						t.Errorf("version %q, %s: %s is newer than the client: %s", version, name, word, a.body)
+					}
+				}
+				for _, header := range []string{wire.HeaderMethod, wire.HeaderName, wire.HeaderProtocolVersion} {
+					if a.header.Get(header) != "" {
+						t.Errorf("version %q, %s: header %s", version, name, header)
+					}
+				}
+				if got := a.header.Get(sessionIs); (got != "") != opens {
+					t.Errorf("version %q, %s: session id %q", version, name, got)
+				}
+			}
+			for _, path := range []string{"/mcp", "/s0/mcp"} {
+				body := initialize
+				if version != "" {
+					body = strings.Replace(initialize, wire.V20251125, version, 1)
+				}
+				first := w.do(request("POST", path, body))
+				check(path+": initialize", first, true)
+				c := &client{w: w, path: path, session: first.header.Get(sessionIs), version: version}
+				c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				for name, body := range requests {
+					check(path+": "+name, c.post(body), false)
+				}
+				w.opts.Admit = func(context.Context, host.Caller) (func(), error) {
+					return nil, &session.Limited{Kind: "calls", After: time.Second}
+				}
+				check(path+": a limit", c.post(callOf("echo")), false)
+				check(path+": a limit, no call", c.post(requests["a list"]), false)
+				w.opts.Admit = nil
+				c.session = "absent"
+				check(path+": no session", c.post(requests["a call"]), false)
+				c.version = "1999-01-01"
+				check(path+": no version", c.post(requests["a call"]), false)
 			}
 		})
 	}
