@@ -118,7 +118,7 @@ func (s *site) stream(server, token string) (say func(body string), next func() 
 		s.t.Fatal("the stream ended", lines.Err())
 		return ""
 	}
-	to := "/" + server + "/" + next()
+	to := next()
 	say = func(body string) { s.do("POST", to, body, bearer(token)) }
 	say(strings.Replace(initialize, "2025-11-25", "2024-11-05", 1))
 	next()
