@@ -374,6 +374,7 @@ type run struct {
 	address  session.Address
 	clients  session.Clients // nil: nothing is pushed
 	turn     sync.Locker     // held while a batch is written; nil: batches of a session may be written at once
+	raw      string          // the messages
 }
 
 func (b *backend) tool(name string, f func(run)) {
@@ -395,7 +396,7 @@ func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (
 		return nil, err
 	}
 	owed := tender{b.tend}
-	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients, nil}
+	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients, nil, string(d.Raw)}
 	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
 		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
 		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)

@@ -143,13 +143,10 @@ func TestSkillsOfAGroup(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			w.backend.mu.Lock()
-			second := strings.Contains(w.backend.got[len(w.backend.got)-1], `"cursor":"2"`)
-			w.backend.mu.Unlock()
 			switch {
 			case s.Server == "s1":
 				r.fail(`{"code":-32603,"message":"it has exited"}`)
-			case second:
+			case strings.Contains(r.raw, `"cursor":"2"`):
 				r.end(`{"skills":[{"uri":"skill://b/SKILL.md","frontmatter":{"name":"b"},"resources":"dynamic"}]}`)
 			default:
 				r.end(`{"skills":[{"uri":"skill://a/SKILL.md","frontmatter":{"name":"a"},"resources":[{"uri":"skill://a/SKILL.md","size":1}]}],"nextCursor":"2"}`)

@@ -29,8 +29,11 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 		return
 	}
 	if m, err := Parse(line); err == nil {
-		if bytes.IndexByte(line, '\r') >= 0 {
+		switch {
+		case bytes.IndexByte(line, '\r') >= 0:
 			m, err = Parse(Compact(line)) // a CR would end the line for some readers
+		case m.Kind != Response && m.Params == nil && Lookup(line, "params") != nil:
+			m, err = m.renewed() // without "params": null
 		}
 		each(m, line, err)
 		return
