@@ -16,7 +16,7 @@ import (
 // modern era (Python 10 s). No client must fall back to initialize, and each server must
 // be started once.
 func TestColdStartDoesNotShowOnDiscover(t *testing.T) {
-	eras := programtest.Build(t, filepath.Join("clients", "eras"), ".", "./eras")
+	eras := prepareEras(t)
 	starts := t.TempDir()
 	clients, servers := map[string]client{}, map[string]any{}
 	for name, c := range map[string]string{"ts-auto": "ts auto", "py-auto": "py auto", "go-default": "go"} {

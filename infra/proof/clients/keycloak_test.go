@@ -35,7 +35,6 @@ const (
 	keycloakSHA256  = "dd9834c023460be856f731423d86228c23b5d002194a2064642bec0cc6573eaa"
 	// keycloakLimit bounds Keycloak's first start, which builds a part of it.
 	keycloakLimit = 6 * time.Minute
-	javaHelp      = "Maven and a JDK of 17 or newer are needed"
 )
 
 // Row A-51 with Keycloak, and the exchange of tokens (RFC 8693). Users sign in at

@@ -343,12 +343,6 @@ func writeTable(t *testing.T, table string) {
 	programtest.Write(t, path, []byte(before+tableBegin+table+tableEnd+after))
 }
 
-// prepareEras builds the server that can be of any era.
-func prepareEras(t *testing.T) string {
-	t.Helper()
-	return programtest.Build(t, filepath.Join("clients", "eras"), ".", "./eras")
-}
-
 // prepareRust builds the Rust client, which takes minutes the first time.
 func prepareRust(t *testing.T) string {
 	t.Helper()

@@ -4,6 +4,7 @@ package clients
 
 import (
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,4 +70,68 @@ func nodeModules(t *testing.T, name string) string {
 	t.Helper()
 	node := programtest.Tool(t, "node", programtest.NodeHelp)
 	return programtest.NodeModules(t, filepath.Join("clients", name), name, programtest.Run(t, ".", programtest.NodeHelp, 0, node, "--version"))
+}
+
+const javaHelp = "Maven and a JDK of 17 or newer are needed"
+
+// prepareJavaRelease fetches a release of the Java SDK with what it needs, and compiles the
+// program for it.
+func prepareJavaRelease(t *testing.T, version string) []string {
+	t.Helper()
+	from := filepath.Join("releases", "java")
+	key := slices.Concat(programtest.Read(t, filepath.Join(from, "pom.xml")), programtest.Read(t, filepath.Join(from, "Client.java")))
+	dir := programtest.Installed(t, filepath.Join("clients", "java-"+version), key, func(dir string) {
+		lib := filepath.Join(dir, "lib")
+		programtest.Run(t, from, "is Maven Central within reach?", 0, programtest.Tool(t, "mvn", javaHelp), "-B", "-q", "-Dsdk.version="+version,
+			"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+lib)
+		programtest.Run(t, from, "does the program fit the release?", 0, programtest.Tool(t, "javac", javaHelp), "-d", dir, "-cp", filepath.Join(lib, "*"), "Client.java")
+	})
+	path := strings.Join([]string{dir, filepath.Join(dir, "lib", "*")}, string(filepath.ListSeparator))
+	return []string{programtest.Tool(t, "java", javaHelp), "-XX:TieredStopAtLevel=1", "-cp", path, "Client"}
+}
+
+// prepareTypeScriptRelease installs a release of the TypeScript SDK. The newest ones are
+// those of ts and ts2.
+func prepareTypeScriptRelease(t *testing.T, version string) []string {
+	t.Helper()
+	name, ok := map[string]string{"1.32.2": "ts", "2.4.0": "ts2"}[version]
+	if !ok {
+		name = filepath.Join("releases", "ts", version)
+	}
+	dir := nodeModules(t, name)
+	program := filepath.Join(dir, "release.mjs")
+	programtest.Copy(t, filepath.Join("releases", "ts", "client.mjs"), program)
+	return []string{programtest.Tool(t, "node", programtest.NodeHelp), program}
+}
+
+// preparePythonRelease installs a release of the Python SDK. The newest ones are those of
+// py.
+func preparePythonRelease(t *testing.T, version string) []string {
+	t.Helper()
+	from, requirements := "py", "requirements-"+version+".txt"
+	if version != "1.30.0" && version != "2.3.0" {
+		from = filepath.Join("releases", "py")
+	}
+	python := programtest.Python(t, filepath.Join("clients", requirements), filepath.Join(from, requirements))
+	return []string{python, filepath.Join("releases", "py", "client.py")}
+}
+
+// prepareGoRelease builds the program with a release of the Go SDK. Its go.mod has the
+// newest one.
+func prepareGoRelease(t *testing.T, version string) []string {
+	t.Helper()
+	mod := version + ".mod"
+	if version == "1.8.0" {
+		mod = "go.mod"
+	}
+	binary := filepath.Join(programtest.Root(t), ".tools", "clients", "go-"+version)
+	programtest.Run(t, filepath.Join("releases", "go"), "does the program fit the release?", 0, programtest.Tool(t, "go", programtest.GoHelp),
+		"build", "-modfile="+mod, "-o", binary, ".")
+	return []string{binary}
+}
+
+// prepareEras builds the server that can be of any era.
+func prepareEras(t *testing.T) string {
+	t.Helper()
+	return programtest.Build(t, filepath.Join("clients", "eras"), ".", "./eras")
 }

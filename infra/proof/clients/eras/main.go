@@ -1,6 +1,7 @@
 // Command eras is a stdio server of any era. It has the tools, prompts and resources of
 // server-everything that the checks of the clients need. To ask a client, a tool answers
 // that it needs input. In the legacy era go-sdk turns that into a request to the client.
+// The tool push has the server tell of a change of its tools once the call is over.
 //
 //	eras dual      speaks all versions of the protocol; the first message decides
 //	eras modern    2026-07-28 only: refuses initialize
@@ -70,6 +71,7 @@ func addTools(server *mcp.Server) {
 		"trigger-sampling-request":       {`{"prompt":{"type":"string"},"maxTokens":{"type":"number"}}`, sample},
 		"trigger-elicitation-request":    {`{}`, elicit},
 		"get-roots-list":                 {`{}`, roots},
+		"push":                           {`{}`, push(server)},
 		"toggle-simulated-logging": {`{}`, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return toggle(ctx, req, &logs)
 		}},
@@ -212,6 +214,21 @@ func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mc
 		return nil, err
 	}
 	return says("Started simulated logging")
+}
+
+// pushDelay is how long after the answer of the tool push the tools change. By then the
+// answer has left, and the server is still awake.
+const pushDelay = 300 * time.Millisecond
+
+// push returns a tool that adds a tool to the server some time after its answer. So no
+// request of the client is under way when the server tells of it.
+func push(server *mcp.Server) handler {
+	return func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		time.AfterFunc(pushDelay, func() {
+			server.AddTool(&mcp.Tool{Name: "pushed", InputSchema: json.RawMessage(`{"type":"object"}`)}, echo)
+		})
+		return says("soon")
+	}
 }
 
 func addPrompts(server *mcp.Server) {
