@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 
 import anyio
 from mcp import ClientSession
@@ -121,10 +121,10 @@ async def main() -> None:
     while step := (await anyio.to_thread.run_sync(sys.stdin.readline)).strip():
         begin = time.monotonic()
         errors = []
-        # No time limit around these two: they enter and leave what the others happen in.
-        seconds = None if step in ("connect", "close") else LIMIT
+        # These two enter and leave what the others happen in, so they must not be within a limit.
+        limit = nullcontext() if step in ("connect", "close") else anyio.fail_after(LIMIT)
         try:
-            with anyio.fail_after(seconds):
+            with limit:
                 await getattr(program, step)()
         except Exception as error:
             errors.append(repr(error))
