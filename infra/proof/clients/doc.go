@@ -51,5 +51,17 @@
 // command line and mcp-remote, in front of the Go client. Each cell begins with a cold
 // start. cold_test.go has a start that takes longer than clients wait for server/discover.
 //
+// # The releases
+//
+// Users keep old releases of the SDKs for long. The programs in releases are for every
+// release of their SDK since 2025. A program gets --url and --transport, reads steps from
+// its stdin, one a line, and answers each with an outcome like those above. The steps are
+// connect, list, call, slow (a call of 3 s), push (the server tells of a change of its
+// tools, outside of a request), and close. What the SDK logs as a warning or an error
+// fails the step. The server is slow to start, and sleeps before one of the calls.
+//
+// `make test-clients` runs the releases that once did not work with Dormouse, and `make
+// matrix` all of them (releases_test.go). The latter writes a table of docs/clients.md.
+//
 // The package does not test the wire format; shared/front does.
 package clients

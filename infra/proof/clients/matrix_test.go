@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
@@ -31,9 +30,6 @@ const (
 	pageVariable    = "DORMOUSE_MATRIX_PAGE"    // if it is set, the test writes the table into docs/clients.md
 	columnsVariable = "DORMOUSE_MATRIX_COLUMNS" // titles of the columns to run, with commas; the table keeps the others
 )
-
-// buildLimit bounds the build of the Rust client.
-const buildLimit = 15 * time.Minute
 
 // column is a hosted server. entries returns its entries in the servers file, by name: one
 // for each row.
@@ -194,7 +190,7 @@ func TestMatrix(t *testing.T) {
 	table := matrixTable(rows, passed, string(programtest.Read(t, clientsPage(t))))
 	t.Logf("\n%s", table)
 	if os.Getenv(pageVariable) != "" && !t.Failed() {
-		writeTable(t, table)
+		writeTable(t, tableBegin, tableEnd, table)
 	}
 }
 
@@ -331,28 +327,20 @@ func clientsPage(t *testing.T) string {
 	return filepath.Join(programtest.Root(t), "docs", "clients.md")
 }
 
-// writeTable puts the table between its markers.
-func writeTable(t *testing.T, table string) {
+// writeTable puts a table between its markers.
+func writeTable(t *testing.T, begin, end, table string) {
 	t.Helper()
 	path := clientsPage(t)
-	before, rest, ok := strings.Cut(string(programtest.Read(t, path)), tableBegin)
-	_, after, closed := strings.Cut(rest, tableEnd)
+	before, rest, ok := strings.Cut(string(programtest.Read(t, path)), begin)
+	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		t.Fatalf("%s has no place for the table: %q and %q", path, tableBegin, tableEnd)
+		t.Fatalf("%s has no place for the table: %q and %q", path, begin, end)
 	}
-	programtest.Write(t, path, []byte(before+tableBegin+table+tableEnd+after))
+	programtest.Write(t, path, []byte(before+begin+table+end+after))
 }
 
 // prepareRust builds the Rust client, which takes minutes the first time.
 func prepareRust(t *testing.T) string {
 	t.Helper()
-	target := filepath.Join(programtest.Root(t), ".tools", "clients", "rust")
-	ctx, cancel := context.WithTimeout(t.Context(), buildLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, programtest.Tool(t, "cargo", "cargo is needed for the Rust client: https://rustup.rs"), "build", "--locked", "--quiet")
-	cmd.Dir, cmd.Env = "rust", append(os.Environ(), "CARGO_TARGET_DIR="+target)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, out)
-	}
-	return filepath.Join(target, "debug", "rmcp-client")
+	return buildRust(t, "rust", "rust", "rmcp-client")
 }

@@ -3,11 +3,15 @@
 package clients
 
 import (
+	"context"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
@@ -86,8 +90,33 @@ func prepareJavaRelease(t *testing.T, version string) []string {
 			"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+lib)
 		programtest.Run(t, from, "does the program fit the release?", 0, programtest.Tool(t, "javac", javaHelp), "-d", dir, "-cp", filepath.Join(lib, "*"), "Client.java")
 	})
-	path := strings.Join([]string{dir, filepath.Join(dir, "lib", "*")}, string(filepath.ListSeparator))
-	return []string{programtest.Tool(t, "java", javaHelp), "-XX:TieredStopAtLevel=1", "-cp", path, "Client"}
+	return runJava(t, "Client", dir, filepath.Join(dir, "lib", "*"))
+}
+
+// runJava returns the command of a short program.
+func runJava(t *testing.T, class string, path ...string) []string {
+	t.Helper()
+	return []string{programtest.Tool(t, "java", javaHelp), "-XX:TieredStopAtLevel=1", "-cp", strings.Join(path, string(filepath.ListSeparator)), class}
+}
+
+// prepareKotlinRelease fetches a release of the Kotlin SDK, and compiles the program for
+// it with the versions of Ktor and Kotlin of that time.
+func prepareKotlinRelease(t *testing.T, version string) []string {
+	t.Helper()
+	with := map[string]struct{ ktor, kotlin string }{"0.8.1": {"3.2.3", "2.2.21"}, "0.14.0": {"3.4.3", "2.3.21"}, "0.16.0": {"3.5.2", "2.4.21"}}[version]
+	from := filepath.Join("releases", "kotlin")
+	source := filepath.Join("src", "Client.kt")
+	key := slices.Concat(programtest.Read(t, filepath.Join(from, "pom.xml")), programtest.Read(t, filepath.Join(from, source)))
+	dir := programtest.Installed(t, filepath.Join("clients", "kotlin-"+version), key, func(dir string) {
+		programtest.Empty(t, filepath.Join(dir, "src"))
+		for _, name := range []string{"pom.xml", source} {
+			programtest.Copy(t, filepath.Join(from, name), filepath.Join(dir, name))
+		}
+		programtest.Run(t, dir, "is Maven Central within reach?", 0, programtest.Tool(t, "mvn", javaHelp), "-B", "-q",
+			"-Dsdk.version="+version, "-Dktor.version="+with.ktor, "-Dkotlin.version="+with.kotlin,
+			"compile", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory=lib")
+	})
+	return runJava(t, "ClientKt", filepath.Join(dir, "target", "classes"), filepath.Join(dir, "lib", "*"))
 }
 
 // prepareTypeScriptRelease installs a release of the TypeScript SDK. The newest ones are
@@ -128,6 +157,30 @@ func prepareGoRelease(t *testing.T, version string) []string {
 	programtest.Run(t, filepath.Join("releases", "go"), "does the program fit the release?", 0, programtest.Tool(t, "go", programtest.GoHelp),
 		"build", "-modfile="+mod, "-o", binary, ".")
 	return []string{binary}
+}
+
+// prepareRustRelease builds the program with a release of the Rust SDK, which takes
+// minutes the first time.
+func prepareRustRelease(t *testing.T, version string) []string {
+	t.Helper()
+	return []string{buildRust(t, filepath.Join("releases", "rust", version), "rust-"+version, "rmcp-release")}
+}
+
+// buildLimit bounds the build of a Rust client.
+const buildLimit = 15 * time.Minute
+
+// buildRust builds a program in Rust, from a folder, below .tools/clients.
+func buildRust(t *testing.T, from, name, program string) string {
+	t.Helper()
+	target := filepath.Join(programtest.Root(t), ".tools", "clients", name)
+	ctx, cancel := context.WithTimeout(t.Context(), buildLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, programtest.Tool(t, "cargo", "cargo is needed for the Rust client: https://rustup.rs"), "build", "--locked", "--quiet")
+	cmd.Dir, cmd.Env = from, append(os.Environ(), "CARGO_TARGET_DIR="+target)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return filepath.Join(target, "debug", program)
 }
 
 // prepareEras builds the server that can be of any era.

@@ -1,4 +1,4 @@
-"""The official Python SDK, of any release, as a program that takes steps; ../doc.md has them.
+"""The official Python SDK, of any release, as a program that takes steps; ../../doc.go has them.
 
     python client.py --url http://127.0.0.1:8080/echo/mcp --transport http
     python client.py --url http://127.0.0.1:8080/echo/sse --transport sse

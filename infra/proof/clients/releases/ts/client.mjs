@@ -1,5 +1,5 @@
 // The official TypeScript SDK, of any release of both generations, as a program that takes steps;
-// ../doc.md has them.
+// ../../doc.go has them.
 //
 //   node client.mjs --url http://127.0.0.1:8080/echo/mcp --transport http
 //   node client.mjs --url http://127.0.0.1:8080/echo/sse --transport sse
