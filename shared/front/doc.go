@@ -40,6 +40,9 @@
 //     event has one, and no other client gets one.
 //   - P7 No stream is closed before its first event has been flushed.
 //
+// An event with a message has the name "message", and a priming event has none. Some clients
+// drop a message without a name, and some fail at an event of another name.
+//
 // Clients of 2025-11-25 poll (SEP-1699). Clients of older versions fail at an event that has
 // no message, or at a retry. The endpoint holds their responses until the answer. If one of
 // them is cut off before its first event, it has no id to come back with.

@@ -74,7 +74,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 		{
 			"http-get-resume", 200,
 			map[string]string{"Content-Type": wire.MediaSSE},
-			[]string{"id: 1.", "\ndata: \n\nid: 2/" + string(eventStream) + "\ndata: ", `"id":1,"result"`},
+			[]string{"id: 1.", "\ndata: \n\nid: 2/" + string(eventStream) + "\nevent: message\ndata: ", `"id":1,"result"`},
 		},
 		{"http-delete", 204, nil, nil},
 		{"http-options", 204, map[string]string{

@@ -360,7 +360,7 @@ func TestKeepAlive(t *testing.T) {
 		a := c.call("slow")
 		var at []time.Duration
 		for _, f := range a.flush {
-			if f.text == ": keep-alive\n\n" {
+			if f.text == ": keep-alive\n" {
 				at = append(at, f.at)
 			}
 		}

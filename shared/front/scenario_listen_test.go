@@ -56,7 +56,7 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 		all := first.datas(t)
 		for i, c := range crowd[1:] {
 			a := c.end()
-			if !strings.Contains(a.body, ": keep-alive\n\n") {
+			if !strings.Contains(a.body, ": keep-alive\n") {
 				t.Errorf("shadow %d got no comment: %s", i+1, a.body)
 			}
 			all = append(all, a.datas(t)...)

@@ -52,13 +52,14 @@ func (s *stream) fill() {
 	}
 }
 
-// events adds events of a call.
+// events adds events of a call. They have the name "message", because Java clients drop an
+// event of the standalone stream without one.
 func (s *stream) events(call *host.Call, events []session.Event) {
 	for _, e := range events {
 		if len(e.Raw) == 0 {
 			continue // it marks the end of the stream, which streamable.follow handles
 		}
-		s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)})
+		s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)})
 	}
 }
 

@@ -58,11 +58,10 @@ func AppendSSE(dst []byte, e SSE) []byte {
 	return append(dst, '\n')
 }
 
-// AppendComment appends ": text" and a blank line. This is the form of a keep-alive,
-// which clients read and forget. It leaves out CR, LF and NUL in text.
-func AppendComment(dst []byte, text string) []byte {
-	return append(appendField(dst, ": ", text), '\n')
-}
+// AppendComment appends the line ": text". This is the form of a keep-alive, which clients
+// read and forget. No blank line follows it: some Python clients take a blank line for an
+// event, if an earlier event had an id. AppendComment leaves out CR, LF and NUL in text.
+func AppendComment(dst []byte, text string) []byte { return appendField(dst, ": ", text) }
 
 func appendField(dst []byte, prefix, value string) []byte {
 	dst = append(dst, prefix...)

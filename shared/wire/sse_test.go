@@ -40,7 +40,7 @@ func TestAppendSSE(t *testing.T) {
 
 func TestAppendComment(t *testing.T) {
 	got := wire.AppendComment(wire.AppendComment(nil, "keep-alive"), "a\nb")
-	if want := ": keep-alive\n\n: ab\n\n"; string(got) != want {
+	if want := ": keep-alive\n: ab\n"; string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
