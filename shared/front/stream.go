@@ -66,7 +66,7 @@ func (s *stream) events(call *host.Call, events []session.Event) {
 // gap adds a message about lost events (I4). It has no id, so the event before it stays
 // the cursor.
 func (s *stream) gap() {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Data: wire.NewNotification(wire.NotifyMessage,
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", Data: wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})
 }
 

@@ -59,16 +59,16 @@ func releases() []release {
 		{"Java", "2.1.0", "2026-10", streamable, false, true, prepareJavaRelease},
 		{"Java", "2.1.0", "2026-10", sse, false, false, prepareJavaRelease},
 		{"Java", "2.1.0", "2026-10", sseBelow, false, false, prepareJavaRelease},
-		{"TypeScript", "1.10.2", "2025-04", streamable, true, false, prepareTypeScriptRelease},
+		{"TypeScript", "1.10.2", "2025-04", streamable, true, true, prepareTypeScriptRelease},
 		{"TypeScript", "1.10.2", "2025-04", sse, false, false, prepareTypeScriptRelease},
 		{"TypeScript", "1.23.0", "2025-11", streamable, false, false, prepareTypeScriptRelease},
 		{"TypeScript", "1.29.0", "2026-03", streamable, false, false, prepareTypeScriptRelease},
 		{"TypeScript", "1.32.2", "2026-10", streamable, false, false, prepareTypeScriptRelease},
 		{"TypeScript", "2.4.0", "2026-10", streamable, false, false, prepareTypeScriptRelease},
-		{"Python", "1.9.4", "2025-06", streamable, true, false, preparePythonRelease},
+		{"Python", "1.9.4", "2025-06", streamable, true, true, preparePythonRelease},
 		{"Python", "1.9.4", "2025-06", sse, false, false, preparePythonRelease},
-		{"Python", "1.12.4", "2025-08", streamable, false, false, preparePythonRelease},
-		{"Python", "1.22.0", "2025-11", streamable, false, false, preparePythonRelease},
+		{"Python", "1.12.4", "2025-08", streamable, false, true, preparePythonRelease},
+		{"Python", "1.22.0", "2025-11", streamable, false, true, preparePythonRelease},
 		{"Python", "1.28.1", "2026-06", streamable, false, false, preparePythonRelease},
 		{"Python", "1.30.0", "2026-09", streamable, false, false, preparePythonRelease},
 		{"Python", "2.3.0", "2026-10", streamable, false, false, preparePythonRelease},
@@ -77,12 +77,10 @@ func releases() []release {
 		{"Go", "1.2.0", "2025-12", sse, false, false, prepareGoRelease},
 		{"Go", "1.6.1", "2026-05", streamable, false, false, prepareGoRelease},
 		{"Go", "1.8.0", "2026-09", streamable, false, false, prepareGoRelease},
-		{"Kotlin", "0.8.1", "2025-12", streamable, false, false, prepareKotlinRelease},
+		{"Kotlin", "0.8.1", "2025-12", streamable, false, true, prepareKotlinRelease},
 		{"Kotlin", "0.14.0", "2026-06", streamable, false, false, prepareKotlinRelease},
 		{"Kotlin", "0.16.0", "2026-11", streamable, false, false, prepareKotlinRelease},
-		{"Rust", "0.12.0", "2025-12", streamable, false, false, prepareRustRelease},
 		{"Rust", "1.8.0", "2026-06", streamable, false, false, prepareRustRelease},
-		{"Rust", "3.9.0", "2026 H2", streamable, false, false, prepareRustRelease},
 	}
 }
 
@@ -110,8 +108,15 @@ const lateAfter = 30 * time.Second
 // Dormouse answers those that start it with an event stream.
 func releaseChecks() []releaseCheck {
 	return []releaseCheck{
-		{"cold start", "connect"}, {"list", "list"}, {"call", "call"}, {"call of 3 s", "slow"}, {"push", "push"},
-		{wakes, "call"}, {"push to the woken", "push"}, {latePush, "push"}, {"close", "close"},
+		{"cold start", "connect"},
+		{"list", "list"},
+		{"call", "call"},
+		{"call of 3 s", "slow"},
+		{"push", "push"},
+		{wakes, "call"},
+		{"push to the woken", "push"},
+		{latePush, "push"},
+		{"close", "close"},
 	}
 }
 
