@@ -95,6 +95,9 @@ private fun version(): String =
     Regex("kotlin-sdk-client-jvm-(.*)\\.jar").find(Client::class.java.protectionDomain.codeSource.location.path)!!.groupValues[1]
 
 fun main(args: Array<String>): Unit = runBlocking {
+    // The SDK's logging library prints a line to stdout when it begins.
+    val out = System.out
+    System.setOut(System.err)
     val root = Logger.getLogger("")
     root.handlers.forEach(root::removeHandler)
     root.addHandler(Warnings)
@@ -115,7 +118,7 @@ fun main(args: Array<String>): Unit = runBlocking {
             put("ms", (System.nanoTime() - begin) / 1_000_000)
             if (errors.isNotEmpty()) put("error", errors.joinToString("; "))
         }
-        println(line)
+        out.println(line)
     }
     exitProcess(0)
 }
