@@ -80,6 +80,7 @@ func releases() []release {
 		{"Kotlin", "0.8.1", "2025-12", streamable, false, true, prepareKotlinRelease},
 		{"Kotlin", "0.14.0", "2026-06", streamable, false, false, prepareKotlinRelease},
 		{"Kotlin", "0.16.0", "2026-11", streamable, false, false, prepareKotlinRelease},
+		{"Rust", "0.12.0", "2025-12", streamable, false, true, prepareRustRelease},
 		{"Rust", "1.8.0", "2026-06", streamable, false, false, prepareRustRelease},
 	}
 }
