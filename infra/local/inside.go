@@ -1,12 +1,14 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +85,12 @@ func (m *machine) startInside(context.Context) error {
 	}
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
 	settings.Broker = m.public.access() == AccessOAuth
+	if m.cfg.Limits != LimitsAWS {
+		settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
+		if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
+			settings.Limits.Since = time.Now()
+		}
+	}
 	in.settings.Store(settings)
 	if in.store, err = OpenStore(m.store, m.environ.get, settings.Limits, func(err error) { storeDamaged(m, err) }); err != nil {
 		return err

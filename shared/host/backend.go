@@ -117,6 +117,7 @@ type Limits struct {
 	EventAge    time.Duration // how long events and answers are kept; at most and by default session.EventAge
 	AcceptBy    time.Duration // the time after which a function stops waiting for a sign of life; 25 s
 	Hold        time.Duration // how long a GET on the standalone stream, or a poll, is held open; 25 s
+	Since       time.Time     // leases from before this time are free: their holders have ended; zero: not known
 	Pace        time.Duration // the shortest retry that a client gets; all others are multiples; 1 s
 	Standby     int           // how many GETs of one session may wait for the lease of its primary; 32
 }

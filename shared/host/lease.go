@@ -51,9 +51,10 @@ func (l *listener) owns(s session.Session) bool {
 const longestHold = 20 * time.Minute
 
 // free returns the time from which any listener may take the lease. It ignores a lease
-// that lasts longer than any valid one: a function with a wrong clock has written it.
+// that lasts longer than any valid one: a function with a wrong clock has written it. It also
+// ignores one whose holder has ended without a word (see [Limits].Since).
 func free(s session.Session, limits Limits, now time.Time) time.Time {
-	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) {
+	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
 	}
 	return s.Primary.Until.Add(graceRetries * limits.Pace)

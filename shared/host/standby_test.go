@@ -330,3 +330,22 @@ func same(t *testing.T, what string, got, want any) {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
+
+// The program that held a listener's place was killed, and said nothing. The one that was
+// started after it gives the place to the next listener, however long the other one could
+// have held it.
+func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		killed := host.New(store, nobody{}, host.Limits{Hold: 24 * time.Hour})
+		open(t, killed, id, "")
+		time.Sleep(time.Second)
+		anew := host.New(store, nobody{}, host.Limits{Hold: 24 * time.Hour, Since: time.Now()})
+		call, err := anew.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "what the next one gets at once", next(t, call, 0), "123")
+		same(t, "what another one gets: a place of this run is kept", next(t, open(t, anew, id, ""), time.Minute), "")
+	})
+}
