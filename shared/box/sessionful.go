@@ -20,7 +20,12 @@ type sessionful struct {
 func (s *sessionful) hello(id int64) string {
 	number := strconv.AppendInt(nil, id, 10)
 	params := s.p.audience.initParams()
-	s.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
+	// A version without initialize cannot be agreed on by it. Servers that know such a version
+	// would take its offer for the version itself, and send what a client of 2025-11-25 refuses.
+	offered, _ := wire.String(wire.Lookup(params, "protocolVersion"))
+	if s.version = wire.Negotiate(offered); s.version != offered {
+		params, _ = wire.Replace(params, wire.AppendString(nil, s.version), "protocolVersion")
+	}
 	// The client's progress token could be the number of another request, so the box
 	// sends its own token.
 	params, _ = wire.Replace(params, number, "_meta", wire.MetaProgressToken)

@@ -18,11 +18,12 @@ const skillsChecks = 45
 func TestSkillsScenariosPass(t *testing.T) {
 	suite, command := installSuite(t), skillsServer(t)
 	urls := startDormouse(t, map[string]server{"stdio": {Command: command[0], Args: command[1:]}})
+	urls["group"] = plainGroup("stdio", urls["stdio"])
 	far := startSkills(t, command)
 	urls["remote"] = startRemotes(t, map[string]string{"remote": far})["remote"]
 	urls["directly"] = far
 	var rows []row
-	for _, name := range []string{"directly", "stdio", "remote"} {
+	for _, name := range []string{"directly", "stdio", "group", "remote"} {
 		t.Run(name, func(t *testing.T) {
 			rows = append(rows, row{name + ", skills-" + revision2026, runSkills(t, suite, name, urls[name])})
 		})
