@@ -2,9 +2,11 @@ package front
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -35,10 +37,10 @@ func (e extended) ofKind(kind string) {
 }
 
 // notified passes on a notification of an extension. It drops the others, which mean nothing
-// in the modern era. It also drops one for a group, because nothing says which server it is
-// for.
+// in the modern era. At a group each server that is in use gets it, because nothing says which
+// one it is for.
 func (e extended) notified(msg wire.Message) error {
-	if wire.OfExtension(msg.Method) && !e.ofGroup() {
+	if wire.OfExtension(msg.Method) {
 		if err := checkHeaders(e.x.r.Header, msg); err != nil {
 			return err
 		}
@@ -47,8 +49,15 @@ func (e extended) notified(msg wire.Message) error {
 		}
 		of := bridge.Request{Message: msg, Capabilities: wire.Lookup(msg.Params, "_meta", wire.MetaClientCapabilities)}
 		e.ofKind(of.Kind())
-		if err := e.x.opts.Host.Notify(e.x.ctx(), e.x.caller, msg); err != nil {
-			return err
+		to := []host.Caller{e.x.caller}
+		if e.ofGroup() {
+			to = slices.Clone(e.x.one.members)
+		}
+		for _, c := range to {
+			c.Transport = session.Modern
+			if err := e.x.opts.Host.Notify(e.x.ctx(), c, msg); err != nil {
+				return err
+			}
 		}
 	}
 	e.x.empty(http.StatusAccepted)
