@@ -81,9 +81,10 @@ LEFT_OUT := shared/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/sta
 test-short: need-go
 	@$(call each,go test -short -timeout 5m -skip '$(EMULATED_TESTS)' $$(go list ./... | grep -vE '/($(subst $(space),|,$(EMULATED_PACKAGES)))$$'))
 
-# RACE=yes runs the unit and end-to-end tests with the race detector, as .ci/run does. It
-# needs a C compiler, and makes the unit tests take twice as long. A program with the race
-# detector sleeps for a second before it exits, unless it is told not to.
+# RACE=yes runs the unit tests with the race detector, as .ci/run does. It needs a C compiler,
+# and makes them take twice as long. End-to-end tests run programs, which are built without
+# it. A program with the race detector sleeps for a second before it exits, unless it is told
+# not to.
 RACE ?=
 TEST := $(if $(RACE),GORACE=atexit_sleep_ms=0 go test -race,go test)
 
@@ -93,9 +94,10 @@ test-unit: need-race ## Run the unit tests (few simulated worlds)
 	@$(call each,$(TEST) -p 4 -timeout 20m ./...)
 
 # Never with the race detector, which makes them ten times as long.
+TEST_WORLDS ?= 100
 .PHONY: test-worlds
 test-worlds:
-	@$(MAKE) worlds WORLDS=100
+	@$(MAKE) worlds WORLDS=$(TEST_WORLDS)
 
 WORLDS ?= 1000
 .PHONY: worlds
@@ -109,11 +111,11 @@ worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every 
 FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E       ?= ^TestE2E
 .PHONY: test-e2e
-test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
+test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' $(TEST) -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
 # The programs of the releases in infra/stack/releases.txt are built once, into .tools.
 .PHONY: test-upgrade
