@@ -113,7 +113,7 @@ func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	case suspends && !resumable && c.due.IsZero():
 		// The first event of the request's stream may be on its way, on another connection.
 		c.parked, c.due = append(c.parked, e), time.Now().Add(gather)
-	case suspends && !resumable && time.Now().Before(c.due):
+	case suspends && !resumable && len(c.parked) < maxQuestions && time.Now().Before(c.due):
 		c.parked = append(c.parked, e)
 	case suspends && !c.r.Legacy && !resumable && !c.s.Here:
 		c.refuse(ctx, m)

@@ -29,7 +29,7 @@ type askedQuestion struct {
 
 // These are the pauses of one request at a legacy server.
 const (
-	gather     = 100 * time.Millisecond // for more questions after one
+	gather     = 100 * time.Millisecond // for more questions after the first
 	resumeWait = time.Second            // before a stream is resumed, if the server does not say
 	maxWait    = time.Minute
 	// If the server does not say when to resume, a stream is resumed at most resumeTries times
@@ -37,6 +37,10 @@ const (
 	resumeTries = 8
 	quietFirst  = 2 * time.Second
 )
+
+// maxQuestions is how many questions a server may have open in one round, as a stdio server
+// may. What it asks beyond them is read in the next round.
+const maxQuestions = 1024
 
 // legacy sends the request to a server of the legacy era.
 func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {
@@ -203,6 +207,7 @@ type following struct {
 	seat   *seat // nil: the standalone stream is not heard
 	index  session.Index
 	asked  []askedQuestion
+	until  time.Time     // when the client gets the questions; zero: it is asked nothing
 	told   int           // how many questions the client got while the request went on
 	parked []wire.SSE    // questions that came apart, before the first event of talk
 	due    time.Time     // when they need not wait any more; zero: none has waited
@@ -219,8 +224,11 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	for {
 		wait, cancel := ctx, context.CancelFunc(func() {})
 		c.unpark(ctx)
-		if c.turn.Asks() {
-			wait, cancel = context.WithTimeout(ctx, gather)
+		if c.gathers() {
+			if c.turn.Questions() >= maxQuestions || !time.Now().Before(c.until) {
+				return c.asks(ctx)
+			}
+			wait, cancel = context.WithDeadline(ctx, c.until)
 		} else if len(c.parked) > 0 {
 			wait, cancel = context.WithDeadline(ctx, c.due)
 		} else if c.quiet > 0 {
@@ -280,6 +288,22 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			return m.Result, errorOf(m), nil
 		}
 	}
+}
+
+// gathers reports whether the client must be asked. The time for more questions begins with
+// the first one, and nothing prolongs it: a server may ask without end.
+func (c *following) gathers() bool {
+	switch {
+	case !c.turn.Asks():
+		c.until = time.Time{}
+		if c.turn.Questions() == 0 {
+			c.asked = nil // the server has taken them back
+		}
+		return false
+	case c.until.IsZero():
+		c.until = time.Now().Add(gather)
+	}
+	return true
 }
 
 // take takes one message of the server. reply is the end of the request.
