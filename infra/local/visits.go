@@ -8,25 +8,29 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of one address at the pages where people sign in and clients register.
+// Limits of one address, and of this machine, at the pages where people sign in and clients
+// register.
 const (
-	visitsPerSecond = 10
-	visitsBurst     = 100
+	visitsPerSecond     = 10
+	visitsBurst         = 100
+	visitsPerSecondHere = 500
+	visitsBurstHere     = 1000
 )
 
 // visits bounds how often an address may ask for the pages where people sign in. The
 // callers of these pages are not authenticated yet, so limits by principal do not apply.
 // On AWS the throttles of the API do this.
 //
-// Requests from loopback have no limit: they come from this machine, or from a proxy that
-// forwards the requests of all clients.
+// Requests from loopback share a higher limit. They come from this machine, or from a proxy
+// that forwards the requests of all clients.
 type visits struct {
+	here *rate.Limiter
 	seed maphash.Seed
 	of   [1024]*rate.Limiter // by the hash of an address: memory is bounded, and two may share one
 }
 
 func newVisits() *visits {
-	v := &visits{seed: maphash.MakeSeed()}
+	v := &visits{here: rate.NewLimiter(visitsPerSecondHere, visitsBurstHere), seed: maphash.MakeSeed()}
 	for i := range v.of {
 		v.of[i] = rate.NewLimiter(visitsPerSecond, visitsBurst)
 	}
@@ -37,8 +41,7 @@ func newVisits() *visits {
 // §5.2), and passes the others on.
 func (v *visits) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || from.Addr().Unmap().IsLoopback() || v.limiter(from.Addr()).Allow() {
+		if v.limiter(r.RemoteAddr).Allow() {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -51,10 +54,15 @@ func (v *visits) limit(next http.Handler) http.Handler {
 	})
 }
 
-// limiter returns the limiter of an address. All addresses of an IPv6 network of 64 bits
-// share one, because one machine can have them all.
-func (v *visits) limiter(a netip.Addr) *rate.Limiter {
-	a = a.Unmap().WithZone("")
+// limiter returns the limiter of a caller. All addresses of an IPv6 network of 64 bits
+// share one, because one machine can have them all. A caller without an address is on this
+// machine.
+func (v *visits) limiter(caller string) *rate.Limiter {
+	from, err := netip.ParseAddrPort(caller)
+	a := from.Addr().Unmap().WithZone("")
+	if err != nil || a.IsLoopback() {
+		return v.here
+	}
 	if a.Is6() {
 		network, _ := a.Prefix(64)
 		a = network.Addr()

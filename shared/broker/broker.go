@@ -7,7 +7,8 @@
 //
 // A grant is stored when a client redeems its code: one conditional write, under an ID
 // that is in the code. Registrations, requests and codes are sealed and carried by the
-// client or the browser, so that strangers can store nothing. Consents are in a cookie.
+// client or the browser, so that strangers can store nothing. Consents are in a cookie. The
+// document of a client is stored when one of its users has signed in.
 //
 // # Why the server is ours
 //
@@ -83,7 +84,7 @@ type Config struct {
 }
 
 // Broker is an http.Handler for the paths of [Broker.Serves]. It keeps nothing between
-// requests that another instance would miss. It is safe for concurrent use.
+// requests that another instance would miss, and forgets documents of clients when it ends. It is safe for concurrent use.
 type Broker struct {
 	seals
 	targets
@@ -144,7 +145,7 @@ func New(c Config) (*Broker, error) {
 		seals: sealers, targets: targets{settings: s}, store: c.Store, keys: c.Keys, login: c.Login, signedIn: c.SignedIn, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		clients: clients{
 			seals: sealers, secrets: append([][]byte{c.Secret}, c.Others...),
-			documents: documents{store: c.Store, web: cmp.Or(c.Documents, newPublicClient()), hosts: s.ClientHosts},
+			documents: newDocuments(c.Store, cmp.Or(c.Documents, newPublicClient()), s.ClientHosts),
 		},
 		grants:   grants{seals: sealers, rows: c.Store},
 		browsers: browsers{seals: sealers, plain: strings.HasPrefix(s.PublicURL, "http://")},

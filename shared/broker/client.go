@@ -56,7 +56,7 @@ type clients struct {
 	seals
 	list      map[string]oauth.Client // of the settings, and the console
 	secrets   [][]byte                // for secrets of registered clients; the first is the current one
-	documents documents
+	documents *documents
 }
 
 // unknownClient is the answer for every id that is not known, wrong or too old.

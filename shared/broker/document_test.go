@@ -28,10 +28,12 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body)), Request: r}, err
 }
 
-// documented returns a site, and the web where it looks for documents.
+// documented returns a warm site, and the web where it looks for documents.
 func documented(t *testing.T, open storetest.Open) (*site, *web) {
 	w := &web{}
-	return newSite(t, open, func(c *broker.Config) { c.Documents = &http.Client{Transport: w} }), w
+	s := newSite(t, open, func(c *broker.Config) { c.Documents = &http.Client{Transport: w} })
+	s.warm = true
+	return s, w
 }
 
 func doc(id string, changes map[string]any) string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,22 +31,44 @@ const (
 	documentName = "oauth client "
 )
 
+// Limits of what strangers can have fetched and remembered, who may name any URL.
+const (
+	maxRemembered   = 1000 // documents, and reasons why there is none
+	maxFetches      = 16   // at a time
+	maxFetchesAHost = 2
+)
+
 // documents reads client ID metadata documents: JSON about a client at the URL that is
-// its id. It keeps them in the store.
+// its id. It remembers them for a while, and keeps those in the store that users have
+// signed in for.
 type documents struct {
 	store session.Values
 	web   *http.Client
 	hosts []string
+
+	mu      sync.Mutex
+	known   map[string]kept // by id
+	running map[string]int  // fetches, by host
+	fetches int             // all of running
+	ended   chan struct{}   // closed when a fetch ends
 }
 
-// kept is a document in the store.
+func newDocuments(store session.Values, web *http.Client, hosts []string) *documents {
+	return &documents{store: store, web: web, hosts: hosts, known: map[string]kept{}, running: map[string]int{}, ended: make(chan struct{})}
+}
+
+// kept is what is known about a document.
 type kept struct {
 	Document *document `json:"d,omitempty"` // nil: there was none that is good
 	Reason   string    `json:"r,omitempty"` // why not
+
+	until  time.Time
+	rev    int64 // of its row in the store
+	stored bool
 }
 
 // client returns the client whose id is a URL.
-func (d documents) client(ctx context.Context, id string) (client, error) {
+func (d *documents) client(ctx context.Context, id string) (client, error) {
 	u, err := checkDocumentURL(id)
 	if err != nil {
 		return client{}, bad("invalid_client", err.Error())
@@ -52,7 +76,7 @@ func (d documents) client(ctx context.Context, id string) (client, error) {
 	if d.hosts != nil && !slices.Contains(d.hosts, u.Hostname()) {
 		return client{}, bad("invalid_client", "the operator of this server does not allow clients of this host; ask the operator to add it to client_hosts")
 	}
-	k, err := d.read(ctx, id)
+	k, err := d.read(ctx, id, strings.ToLower(u.Hostname()))
 	if err != nil {
 		return client{}, err
 	}
@@ -81,36 +105,120 @@ func checkDocumentURL(id string) (*url.URL, error) {
 	return u, nil
 }
 
-// read returns the document from the store, or fetches it.
-func (d documents) read(ctx context.Context, id string) (kept, error) {
-	key := session.ValueKey{Scope: session.ValueOfServer, Name: documentName + idText(sum(id))}
-	v, err := d.store.LoadValue(ctx, key)
+// read returns what is remembered of a document, or is in the store. Otherwise it fetches
+// the document, when it is its turn.
+func (d *documents) read(ctx context.Context, id, host string) (kept, error) {
+	if k, ok := d.remembered(id); ok {
+		return k, nil
+	}
+	v, err := d.store.LoadValue(ctx, documentKey(id))
 	if err != nil {
 		return kept{}, err
 	}
-	var k kept
+	k := kept{until: v.Expires, stored: true}
 	if v.Rev != 0 && json.Unmarshal(v.Data, &k) == nil {
+		d.remember(id, k)
 		return k, nil
 	}
-	doc, life, err := d.fetch(ctx, id)
-	if err == nil {
-		k.Document = &doc
-	} else {
-		k.Reason, life = "the client's document cannot be used: "+err.Error(), missingFor
-	}
-	v.Key, v.Expires = key, time.Now().Add(life)
-	if v.Data, err = json.Marshal(k); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+	defer cancel()
+	if err := d.begin(ctx, host); err != nil {
 		return kept{}, err
 	}
-	_, err = d.store.SaveValue(ctx, v)
-	return k, storeError(err, session.Conflict) // after a Conflict another instance has fetched it
+	defer d.end(host)
+	if k, ok := d.remembered(id); ok {
+		return k, nil // another request has fetched it
+	}
+	doc, life, err := d.fetch(ctx, id)
+	k = kept{Document: &doc, rev: v.Rev}
+	if err != nil {
+		k, life = kept{Reason: "the client's document cannot be used: " + err.Error()}, missingFor
+	}
+	k.until = time.Now().Add(life)
+	d.remember(id, k)
+	return k, nil
+}
+
+func documentKey(id string) session.ValueKey {
+	return session.ValueKey{Scope: session.ValueOfServer, Name: documentName + idText(sum(id))}
+}
+
+func (d *documents) remembered(id string) (kept, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	k, ok := d.known[id]
+	return k, ok && time.Now().Before(k.until)
+}
+
+func (d *documents) remember(id string, k kept) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.known) >= maxRemembered {
+		maps.DeleteFunc(d.known, func(_ string, k kept) bool { return !time.Now().Before(k.until) })
+	}
+	for other := range d.known {
+		if len(d.known) < maxRemembered {
+			break
+		}
+		delete(d.known, other) // any of them: it can be read again
+	}
+	d.known[id] = k
+}
+
+// keep stores a document for which a user has signed in, so that no instance has to fetch
+// it soon.
+func (d *documents) keep(ctx context.Context, id string) error {
+	k, ok := d.remembered(id)
+	if !ok || k.stored || k.Document == nil {
+		return nil
+	}
+	data, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	if _, err := d.store.SaveValue(ctx, session.Value{Key: documentKey(id), Rev: k.rev, Data: data, Expires: k.until}); err != nil {
+		return storeError(err, session.Conflict) // after a Conflict another instance has kept it
+	}
+	k.stored = true
+	d.remember(id, k)
+	return nil
+}
+
+// begin waits until a document of a host may be fetched. Each begin needs an end.
+func (d *documents) begin(ctx context.Context, host string) error {
+	for {
+		d.mu.Lock()
+		may, ended := d.fetches < maxFetches && d.running[host] < maxFetchesAHost, d.ended
+		if may {
+			d.fetches++
+			d.running[host]++
+		}
+		d.mu.Unlock()
+		if may {
+			return nil
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (d *documents) end(host string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fetches--
+	if d.running[host]--; d.running[host] == 0 {
+		delete(d.running, host)
+	}
+	close(d.ended)
+	d.ended = make(chan struct{})
 }
 
 // fetch gets a document. Its errors are shown to users, so they say nothing of what the
 // host has answered.
-func (d documents) fetch(ctx context.Context, id string) (document, time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
-	defer cancel()
+func (d *documents) fetch(ctx context.Context, id string) (document, time.Duration, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, id, nil)
 	if err != nil {
 		return document{}, 0, errors.New("its URL cannot be read")

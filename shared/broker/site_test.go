@@ -37,8 +37,10 @@ const at = "http://127.0.0.1:8787"
 const callback = "http://127.0.0.1:5000/cb"
 
 // site is an endpoint with a broker. A new broker serves each request, as in a function
-// that has just started.
+// that has just started, unless the site is warm.
 type site struct {
+	warm   bool
+	made   *broker.Broker // of a warm site
 	t      *testing.T
 	store  *sessiontest.Counting
 	config broker.Config
@@ -70,9 +72,15 @@ func newSite(t *testing.T, open storetest.Open, change func(*broker.Config)) *si
 
 func (s *site) broker() *broker.Broker {
 	s.t.Helper()
+	if s.made != nil {
+		return s.made
+	}
 	b, err := broker.New(s.config)
 	if err != nil {
 		s.t.Fatal(err)
+	}
+	if s.warm {
+		s.made = b
 	}
 	return b
 }

@@ -48,6 +48,11 @@ func (b *Broker) token(w http.ResponseWriter, r *http.Request) error {
 		_ = http.NewResponseController(w).Flush()
 		b.keep(r.Context(), begun)
 	}
+	if kind := f.Get("grant_type"); kind == grantCode || kind == grantRefresh {
+		if err := b.documents.keep(r.Context(), f.Get("client_id")); err != nil {
+			b.log.WarnContext(r.Context(), "a client's document was not kept; it is fetched again", "error", err)
+		}
+	}
 	return nil
 }
 
