@@ -102,7 +102,7 @@ func openVariables(servers string) (*variables, error) {
 		return nil, err
 	}
 	v := &variables{path: filepath.Join(catalog.FolderOf(path), ".env")}
-	if v.before, err = readText(v.path); err != nil {
+	if v.before, err = readText(v.path, catalog.MaxFile); err != nil {
 		return nil, err
 	}
 	v.Env = serversfile.NewEnv(v.before, os.LookupEnv)

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
@@ -52,7 +52,7 @@ type ownerCost struct {
 func (c *billCommand) Run(t *terminal) error {
 	prices := meter.Published()
 	if c.Prices != "" {
-		text, err := os.ReadFile(c.Prices)
+		text, err := readFile(c.Prices, catalog.MaxFile)
 		if err != nil {
 			return err
 		}

@@ -235,7 +235,7 @@ func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []
 	if path == "" {
 		path = t.machine().Path(client.File)
 	}
-	before, err := readText(path)
+	before, err := readText(path, maxClientFile)
 	if err != nil {
 		return err
 	}

@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 // serversFile is the flag of commands that change the servers file.
@@ -31,7 +34,7 @@ func (f serversFile) open() (e *edited, err error) {
 	if e.path, err = filepath.Abs(f.Servers); err != nil {
 		return nil, err
 	}
-	if e.before, err = readText(e.path); err != nil {
+	if e.before, err = readText(e.path, catalog.MaxFile); err != nil {
 		return nil, err
 	}
 	if e.File, err = serversfile.Parse(e.before, f.Servers); err != nil {
@@ -60,11 +63,29 @@ func (e *edited) save() error {
 // name returns the name of the servers file for messages.
 func (e *edited) name() string { return filepath.Base(e.path) }
 
-// readText reads a file; one that is not there is empty.
-func readText(path string) ([]byte, error) {
-	text, err := os.ReadFile(path)
+// maxClientFile is the largest file of a client that is read, in bytes. Claude Code keeps
+// much more than servers in its file.
+const maxClientFile = 64 << 20
+
+// readText reads a file of at most some bytes; one that is not there is empty.
+func readText(path string, most int64) ([]byte, error) {
+	text, err := readFile(path, most)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	return text, err
+}
+
+// readFile reads a file that others may have made. It reads no further than most bytes.
+func readFile(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d MiB", path, most>>20)
 	}
 	return text, err
 }

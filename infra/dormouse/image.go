@@ -66,7 +66,7 @@ type bakedServer struct {
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	text, err := os.ReadFile(c.Servers)
+	text, err := readFile(c.Servers, catalog.MaxFile)
 	if err != nil {
 		return err
 	}

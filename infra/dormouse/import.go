@@ -183,14 +183,19 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 
 // sourceOf reads a client's file.
 func sourceOf(path string) (serversfile.Source, error) {
-	text, err := os.ReadFile(path)
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return serversfile.Source{}, err
 	}
-	if path, err = filepath.Abs(path); err != nil {
+	most, claude := int64(catalog.MaxFile), filepath.Base(path) == ".claude.json"
+	if claude {
+		most = maxClientFile
+	}
+	text, err := readFile(path, most)
+	if err != nil {
 		return serversfile.Source{}, err
 	}
-	if filepath.Base(path) == ".claude.json" {
+	if claude {
 		if text, err = ofClaude(text); err != nil {
 			return serversfile.Source{}, err
 		}

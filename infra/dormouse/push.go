@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 type pushCommand struct {
@@ -20,7 +20,7 @@ type pushCommand struct {
 func (c *pushCommand) Run(t *terminal) error {
 	push := api.Push{Name: filepath.Base(c.File), Withdraw: c.Withdraw}
 	if !c.Withdraw {
-		text, err := os.ReadFile(c.File)
+		text, err := readFile(c.File, catalog.MaxFile)
 		if err != nil {
 			return err
 		}
