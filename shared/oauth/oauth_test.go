@@ -541,3 +541,15 @@ func TestTokenIsInNoErrorAndNoLogLine(t *testing.T) {
 		}
 	})
 }
+
+// A server may trim or fold names, so the scopes of a tool are needed for names like its own.
+func TestScopesOfAToolAreNeededForNamesLikeIt(t *testing.T) {
+	r := newIssuer().server(t, func(s *oauth.Settings) {
+		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*", "Purge"}}}
+	})
+	for tool, want := range map[string]bool{"read": true, "write_a": false, " write_a": false, "Write-a": false, "purge": false, "purge\x00": false, "purges": true} {
+		if err := r.Permit(session.Identity{Scoped: true, Scopes: []string{"mcp"}}, "one", []string{tool}); (err == nil) != want {
+			t.Errorf("%q: %v", tool, err)
+		}
+	}
+}

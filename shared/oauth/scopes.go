@@ -73,7 +73,9 @@ func (s Settings) kept(has, wanted []string) (all []string) {
 
 // among reports whether one of the patterns covers a tool.
 func among(patterns []string, tool string) bool {
+	tool = session.FoldTool(tool)
 	return slices.ContainsFunc(patterns, func(p string) bool {
+		p = session.FoldTool(p)
 		begin, all := strings.CutSuffix(p, "*")
 		return p == tool || all && strings.HasPrefix(tool, begin)
 	})

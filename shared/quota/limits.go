@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // off is written in place of a limit to remove the limit.
@@ -230,7 +232,7 @@ func checkName(name string) error {
 
 // fits reports whether a name with "*" and "?" names a tool.
 func fits(pattern, tool string) bool {
-	plain := func(text string) string { return strings.ReplaceAll(text, "/", "\x1f") } // "*" stands for it, too
+	plain := func(text string) string { return strings.ReplaceAll(session.FoldTool(text), "/", "\x1f") } // "*" stands for it, too
 	ok, err := path.Match(plain(pattern), plain(tool))
 	return err == nil && ok
 }
@@ -238,7 +240,7 @@ func fits(pattern, tool string) bool {
 // nearest returns the longest name in a map that fits a tool.
 func nearest[V any](of map[string]V, tool string) (name string, found bool) {
 	for pattern := range of {
-		longer := len(pattern) > len(name) || len(pattern) == len(name) && pattern < name
+		longer := len(pattern) > len(name) || len(pattern) == len(name) && (pattern == tool || name != tool && pattern < name)
 		if fits(pattern, tool) && (!found || longer) {
 			name, found = pattern, true
 		}

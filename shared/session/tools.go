@@ -1,12 +1,18 @@
 package session
 
-import "strings"
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
 // ToolFilter says which tools of a server a caller may see and call. An entry is the name of a
 // tool, or a pattern in which each "*" stands for any text. For each tool the longest entry
 // counts, without its "*", and a whole name before a pattern. Of two entries of the same
 // length, the one in Deny counts. A tool that no entry fits is allowed, so the zero value
-// allows all tools. A filter may also replace the descriptions of tools.
+// allows all tools. The same must hold for the name as FoldTool gives it, unless Allow has
+// exactly this name. A filter may also replace the descriptions of tools.
 type ToolFilter struct {
 	Allow []string `json:"a,omitempty"`
 	Deny  []string `json:"d,omitempty"`
@@ -25,16 +31,46 @@ func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 && f.And == nil && l
 
 // Allows reports whether the caller may see and call a tool.
 func (f ToolFilter) Allows(tool string) bool {
-	denied := nearest(f.Deny, tool)
-	return (denied < 0 || denied < nearest(f.Allow, tool)) && (f.And == nil || f.And.Allows(tool))
+	may := f.allows(tool, same) && (slices.Contains(f.Allow, tool) || f.allows(FoldTool(tool), FoldTool))
+	return may && (f.And == nil || f.And.Allows(tool))
+}
+
+// allows compares a name with the entries in the form that form gives them.
+func (f ToolFilter) allows(tool string, form func(string) string) bool {
+	denied := nearest(f.Deny, tool, form)
+	return denied < 0 || denied < nearest(f.Allow, tool, form)
+}
+
+func same(name string) string { return name }
+
+// FoldTool returns the name that a lenient server may take a name for. Case, "-" and "_",
+// and fullwidth letters make no difference, and spaces and invisible characters are left
+// out. Rules for tools hold for such names, too.
+func FoldTool(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError || r == ' ' || !unicode.IsPrint(r):
+			return -1
+		case '！' <= r && r <= '～':
+			r -= '！' - '!'
+		}
+		if r == '-' {
+			return '_'
+		}
+		least := r
+		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+			least = min(least, next)
+		}
+		return least
+	}, name)
 }
 
 // nearest returns a number that grows with the length of the longest entry that fits a
 // tool, -1 for none.
-func nearest(entries []string, tool string) (length int) {
+func nearest(entries []string, tool string, form func(string) string) (length int) {
 	length = -1
 	for _, entry := range entries {
-		switch {
+		switch entry = form(entry); {
 		case entry == tool:
 			return len(tool) + 1
 		case fits(entry, tool):

@@ -10,7 +10,7 @@ func TestTheLongestEntryOfAToolFilterCounts(t *testing.T) {
 	f := session.ToolFilter{Allow: []string{"write_note*", "write_", "rea*"}, Deny: []string{"write_*", "write_notebook", "read", "x*"}}
 	for tool, want := range map[string]bool{
 		"write_file": false, "write_note": true, "write_notes": true, "write_notebook": false, "write_": true,
-		"read": false, "read_file": true, "x": false, "other": true, "": true, "Write_file": true,
+		"read": false, "read_file": true, "x": false, "other": true, "": true, "Write_file": false,
 	} {
 		if f.Allows(tool) != want {
 			t.Errorf("%q is allowed: %t", tool, !want)
@@ -35,5 +35,23 @@ func TestAStarInAToolFilterStandsForAnyText(t *testing.T) {
 	}
 	if (session.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all") {
 		t.Error("of two entries that are as long, the one that allows counts")
+	}
+}
+
+// Servers may trim or fold names, so a name like a refused one is refused. An entry with
+// exactly this name allows it.
+func TestAToolFilterRefusesNamesLikeARefusedOne(t *testing.T) {
+	f := session.ToolFilter{Deny: []string{"sh", "Delete-*"}, Allow: []string{"SH", "Delete-mine", "read_*"}, And: &session.ToolFilter{Deny: []string{"read_key"}}}
+	for tool, want := range map[string]bool{
+		"sh": false, " sh": false, "sh\x00": false, "sh\n": false, "Sh": false, "ſh": false, "ｓh": false, "s\u200bh": false, "s\u00a0h": false, "\xffsh": false,
+		"SH": true, "SH ": false, "shell": true, "s_h": true, "délete_x": true,
+		"delete_x": false, "DELETE-x": false, "Delete-mine": true, "delete_mine": true, "read_Key": false, "read_x": true, "": true,
+	} {
+		if f.Allows(tool) != want {
+			t.Errorf("%q is allowed: %t", tool, !want)
+		}
+	}
+	if only := (session.ToolFilter{Deny: []string{"*"}, Allow: []string{"get_*"}}); only.Allows("Get_x") || !only.Allows("get_X") {
+		t.Error("a filter that allows single tools allows others")
 	}
 }
