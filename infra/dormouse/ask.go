@@ -38,7 +38,7 @@ func askOn(in, out *os.File) asker {
 				_, _ = io.WriteString(out, "\n") // the Enter was not shown either
 			}()
 		}
-		if _, err := io.WriteString(out, question); err != nil {
+		if _, err := io.WriteString(onTerminal(out), question); err != nil {
 			return "", err
 		}
 		return readLine(in)

@@ -191,14 +191,14 @@ func (a account) printOwners(say func(string, ...any), most int) {
 			say("%d more\n", len(a.Owners)-i)
 			break
 		}
-		name := cmp.Or(o.Name, "–")
+		cells := []any{cmp.Or(o.Name, "–")}
 		switch a.By {
 		case "session":
-			name = short(name) + "\t" + cmp.Or(o.Server, "–") + "\t" + cmp.Or(o.Tenant, "–")
+			cells = []any{short(cmp.Or(o.Name, "–")), cmp.Or(o.Server, "–"), cmp.Or(o.Tenant, "–")}
 		case "tool":
-			name += "\t" + cmp.Or(o.Server, "–")
+			cells = append(cells, cmp.Or(o.Server, "–"))
 		}
-		u := o.Units
-		say("%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.6f\t%.6f\n", name, u.Invocations, u.Messages, u.ReadUnits, u.WriteUnits, o.Boxes, o.USD)
+		names, u := strings.Repeat("%s\t", len(cells)), o.Units
+		say(names+"%.0f\t%.0f\t%.0f\t%.0f\t%.6f\t%.6f\n", append(cells, u.Invocations, u.Messages, u.ReadUnits, u.WriteUnits, o.Boxes, o.USD)...)
 	}
 }

@@ -349,6 +349,7 @@ func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) s
 // brackets.
 func printResult(out io.Writer, r *mcp.CallToolResult) error {
 	var errs []error
+	out = colored(out)
 	say := func(format string, args ...any) {
 		_, err := fmt.Fprintf(out, format, args...)
 		errs = append(errs, err)

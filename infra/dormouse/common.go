@@ -81,9 +81,15 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 }
 
 // table prints lines whose columns are separated by tabs. print calls say for each line.
+// A text among the arguments stays within its cell.
 func table(out io.Writer, print func(say func(format string, args ...any))) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	print(func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }) // Flush returns the error
+	print(func(format string, args ...any) {
+		for i := range args {
+			args[i] = inCell(args[i])
+		}
+		_, _ = fmt.Fprintf(w, format, args...) // Flush returns the error
+	})
 	return w.Flush()
 }
 

@@ -97,7 +97,7 @@ func (c *logsCommand) query() url.Values {
 // print prints output until its end. If the user names a server or a session, it prints a
 // title before the output of each process. Otherwise each line begins with its server.
 func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
-	last := ""
+	last, out := "", colored(t.out)
 	for {
 		var o api.Output
 		if err := from.Decode(&o); err != nil {
@@ -106,17 +106,17 @@ func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err err
 		said = true
 		switch {
 		case c.JSON:
-			err = json.NewEncoder(t.out).Encode(o)
+			err = printJSON(t.out, o, "")
 		case c.Of == "":
 			for line := range strings.Lines(o.Text) {
-				_, err = fmt.Fprintf(t.out, "%s  %s", o.Server, line)
+				_, err = fmt.Fprintf(out, "%s  %s", o.Server, line)
 			}
 		default:
 			if name := o.Process + o.Began.String(); name != last {
 				last = name
 				o.Text = fmt.Sprintf("==> %s, %s\n", o.Server, whose(o.Process)) + o.Text
 			}
-			_, err = io.WriteString(t.out, o.Text)
+			_, err = io.WriteString(out, o.Text)
 		}
 		if err != nil {
 			return said, err

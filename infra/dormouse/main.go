@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,9 +80,19 @@ type terminal struct {
 
 // printJSON prints one value over several lines.
 func (t *terminal) printJSON(v any) error {
-	enc := json.NewEncoder(t.out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	return printJSON(t.out, v, "  ")
+}
+
+// printJSON prints one value, over several lines if indent is not "".
+func printJSON(out io.Writer, v any, indent string) error {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := out.Write(escaped(text.Bytes()))
+	return err
 }
 
 type runnerCommand struct{}
@@ -97,7 +108,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		timerslack.Take(os.Args, os.Environ())
 	}
-	os.Exit(execute(os.Args[1:], &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: prepare}))
+	os.Exit(execute(os.Args[1:], &terminal{in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: prepare}))
 }
 
 // exited ends a parse early, after help or the version was printed.
@@ -120,7 +131,7 @@ func execute(args []string, t *terminal) (code int) {
 	}
 	var c commands
 	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."),
-		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t), kong.ValueFormatter(helpOf))
+		kong.Writers(raw(t.out), raw(t.err)), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t), kong.ValueFormatter(helpOf))
 	k, err := parser.Parse(args)
 	var wrong *kong.ParseError
 	switch {

@@ -80,7 +80,7 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 	}
 	return c.show(t, r, func() error {
 		if c.Watch {
-			_, _ = io.WriteString(t.out, clearScreen)
+			_, _ = io.WriteString(raw(t.out), clearScreen)
 		}
 		return r.print(t.out, t.now(), c.All, c.All || c.Server != "" || c.Principal != "")
 	})

@@ -44,6 +44,8 @@ func (s screen) Close() {
 // terminal.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
+	out = raw(out) // the display itself cleans what others wrote
+	o.Out = out
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return o

@@ -90,10 +90,7 @@ func sessionOf(s session.Session, last time.Time) Session {
 	}
 }
 
-func clientOf(s session.Session) string {
-	name, _ := wire.String(wire.Lookup(s.Init, "clientInfo", "name"))
-	return name
-}
+func clientOf(s session.Session) string { return wire.ClientName(s.Init) }
 
 // session returns the session in the path: its id, or the beginning of it if no other
 // session's id begins so.

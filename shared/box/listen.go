@@ -199,6 +199,9 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 	}
 }
 
+// maxMethod is the longest method in the note about a dropped message, in bytes.
+const maxMethod = 64
+
 // noise counts what is no message, and has the log note why it is none, unless the log has
 // the line itself.
 func (l *listener) noise(raw []byte, why string, kept bool) {
@@ -210,7 +213,7 @@ func (l *listener) noise(raw []byte, why string, kept bool) {
 	}
 	what := "a message"
 	if method, ok := wire.String(wire.Lookup(raw, "method")); ok {
-		what = p.box.hide.Text(method[:min(len(method), maxClientName)])
+		what = p.box.hide.Text(method[:min(len(method), maxMethod)])
 	}
 	l.note = fmt.Sprintf("stdout: %s of %d bytes was dropped: %s", what, len(raw), p.box.hide.Text(why))
 }

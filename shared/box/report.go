@@ -39,13 +39,9 @@ func (p *process) report(state ProcessState, f *fault) {
 // session that speaks for the process, and the name that the session's client gives
 // itself.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
-	client, _ := wire.String(wire.Lookup(p.audience.speaker.init, "clientInfo", "name"))
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
-		"client", p.box.hide.Text(client[:min(len(client), maxClientName)]), "pid", st.PID, "state", string(st.State))
+		"client", p.box.hide.Text(wire.ClientName(p.audience.speaker.init)), "pid", st.PID, "state", string(st.State))
 }
-
-// maxClientName is the longest name of a client in the log, in bytes.
-const maxClientName = 64
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	st := ProcessStatus{Process: p.audience.id, Session: p.audience.speaker.id, Ticket: p.audience.speaker.ticket, State: state, NoiseLines: p.output.wrote.lines}

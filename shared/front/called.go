@@ -46,7 +46,7 @@ func (c *called) asks(msgs []wire.Message) {
 	}
 	switch msgs[i].Method {
 	case wire.MethodInitialize:
-		c.client, _ = wire.String(wire.Lookup(msgs[i].Params, "clientInfo", "name"))
+		c.client = wire.ClientName(msgs[i].Params)
 	case wire.MethodToolsCall:
 		c.tool, _ = wire.String(wire.Lookup(msgs[i].Params, "name"))
 	}
@@ -118,7 +118,7 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 		attrs = append(attrs, slog.String("principal", principal))
 	}
 	if c.client != "" {
-		attrs = append(attrs, slog.String("client", clip(c.client)))
+		attrs = append(attrs, slog.String("client", c.client))
 	}
 	if c.parent != "" {
 		attrs = append(attrs, slog.String("traceparent", c.parent))

@@ -41,10 +41,7 @@ func (h *core) readyCall(raws ...[]byte) *Call { return &Call{host: h, ready: ra
 
 // Client returns the name that the client gave itself in initialize, "" if it gave none or
 // the session is not known.
-func (c *Call) Client() string {
-	name, _ := wire.String(wire.Lookup(c.init, "clientInfo", "name"))
-	return name
-}
+func (c *Call) Client() string { return wire.ClientName(c.init) }
 
 // Done reports whether nothing more will come: Next has returned the last event, the
 // session has ended, or another listener has taken this one's place.

@@ -69,8 +69,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 // announce logs for whom a server gets work that may start a process. The log line of the
 // request comes only after its end.
 func (k *Backend) announce(ctx context.Context, d host.Delivery) {
-	client, _ := wire.String(wire.Lookup(d.Client.Init, "clientInfo", "name"))
-	k.Log.InfoContext(ctx, "work", "server", d.Server, "session_id", d.Session, "tenant", d.Client.Tenant, "principal", d.Client.Principal, "client", frame.Clip(client), "trace", d.Trace)
+	k.Log.InfoContext(ctx, "work", "server", d.Server, "session_id", d.Session, "tenant", d.Client.Tenant, "principal", d.Client.Principal, "client", wire.ClientName(d.Client.Init), "trace", d.Trace)
 }
 
 // postOnce posts a frame that may be lost. It logs a failure and does not try again.

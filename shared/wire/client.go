@@ -1,0 +1,27 @@
+package wire
+
+import (
+	"strings"
+	"unicode"
+)
+
+// maxClientName is how much of a client's name is told, in characters.
+const maxClientName = 64
+
+// ClientName returns the name that a client gives itself in the params of initialize, for
+// logs and people: on one line, short, and without characters that control a terminal. It
+// returns "" if the client gives none.
+func ClientName(initialize []byte) string {
+	name, _ := String(Lookup(initialize, "clientInfo", "name"))
+	name = name[:min(len(name), 4*maxClientName)]
+	name = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, name))
+	if runes := []rune(name); len(runes) > maxClientName {
+		return string(runes[:maxClientName-1]) + "…"
+	}
+	return name
+}
