@@ -83,7 +83,7 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
 	}
 	// These commands are about this machine alone.
-	here := []string{"run", "add", "import", "remove", "enable", "disable", "check", "image", "version", "completion"}
+	here := []string{"run", "add", "import", "remove", "enable", "disable", "backup", "restore", "check", "image", "version", "completion"}
 
 	for _, r := range rows {
 		out, code := operateWith(t, "value", []string{"DORMOUSE_SECRET=" + strings.Repeat("ab", 32)}, slices.Concat(strings.Fields(r.command), strings.Fields(r.line), r.where)...)

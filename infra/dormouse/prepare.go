@@ -193,6 +193,7 @@ func clientKinds() []clientKind {
 		{wire.V20251125, roots},
 		{wire.V20251125, all},
 		{wire.V20251125, `{"roots":{},"elicitation":{}}`},
+		{wire.V20251125, `{"elicitation":{}}`},
 		{wire.V20250618, `{}`},
 		{wire.V20250618, roots},
 		{wire.V20250618, `{"elicitation":{}}`},

@@ -16,6 +16,7 @@ func elsewhere() map[string]string {
 	return map[string]string{
 		"DORMOUSE_CHECK":       "one machine",
 		"DORMOUSE_LOCAL":       "one machine",
+		"DORMOUSE_LOCAL_ONLY":  "one machine",
 		"DORMOUSE_LOCAL_SINCE": "one machine",
 		"DORMOUSE_SHOW_OUTPUT": "one machine; the log lines of a stack must not repeat what servers answer",
 		"DORMOUSE_ORIGINS":     "one machine; deployed, pages of the endpoint's own address may call",
