@@ -85,6 +85,7 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 	good := strings.TrimSuffix(strings.TrimSpace(read(t, m.servers)), "}\n}")
 	write(t, m.servers, good+`,
     "weather": {"command": "x", "env": {"T": "${DORMOUSE_E2E_NOT_SET}"}, "colour": "blue"},
+    "confirms": {"command": "x", "x-dormouse": {"confirm": ["slow"]}},
     "off": {"command": "x", "disabled": true}
   },
   "editor": 1
@@ -114,7 +115,10 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 		"wrong server": {"did you mean one?", map[string]string{
 			"answer": answer("onee"), "logs": printed("logs", "onee"), "call": printed("call", "onee", "x"), "tools": printed("tools", "onee"), "stop": printed("stop", "onee"), "doctor": printed("doctor", "onee", "--servers", m.servers),
 		}},
-		"disabled":        {"it is disabled in the servers file", map[string]string{"answer": answer("off"), "list": printed("list"), "logs": printed("logs", "off"), "call": printed("call", "off", "x")}},
+		"disabled": {"it is disabled in the servers file", map[string]string{"answer": answer("off"), "list": printed("list"), "logs": printed("logs", "off"), "call": printed("call", "off", "x")}},
+		"unknown key of ours": {`unknown key "confirm" under x-dormouse: there are`, map[string]string{
+			"answer": strings.ReplaceAll(answer("confirms"), `\"`, `"`), "terminal": m.log.tail(1000), "logs": printed("logs", "confirms"), "call": printed("call", "confirms", "x"), "list": strings.Join(strings.Fields(printed("list")), " "),
+		}},
 		"unknown key":     {"colour", map[string]string{"terminal": m.log.tail(1000), "list": printed("list")}},
 		"never ran (one)": {"one has no output: it has not run lately", map[string]string{"logs": printed("logs", "one")}},
 	} {

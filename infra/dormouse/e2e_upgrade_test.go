@@ -403,3 +403,36 @@ func (l *living) end() {
 	}
 	l.waits.finish()
 }
+
+// A program that is older than a file's restrictions does not serve the servers without
+// them. The releases in forgetful do: docs/releases.md says what to take out before.
+func TestUpgradeBackServesNothingWithoutItsRestriction(t *testing.T) {
+	t.Parallel()
+	forgetful := []string{"05fcfd26900083d808e4215b5c205a77f3b250cc", "f64a20f785ceb2352e084813344a361932699cda"}
+	file := filepath.Join(t.TempDir(), "servers.json")
+	write(t, file, `{"mcpServers": {
+		"plain":    {"command": "true"},
+		"offline":  {"command": "true", "x-dormouse": {"box": {"network": "off"}}},
+		"denies":   {"command": "true", "x-dormouse": {"tools": {"deny": ["*delete*"]}}},
+		"confirms": {"command": "true", "x-dormouse": {"of_a_later_release": ["delete"]}},
+		"confined": {"command": "true", "x-dormouse": {"box": {"of_a_later_release": ["example.com"]}}}
+	}}`)
+	hosted := func(program string) string {
+		out, _ := exec.CommandContext(t.Context(), program, "check", file).Output() //nolint:gosec // of our own file; a mistake is an error
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return lines[len(lines)-1]
+	}
+	const ours, forgets = "can be hosted: plain, offline, denies", "can be hosted: plain, offline, denies, confirms, confined"
+	if got := hosted(filepath.Join(absolute(t, programs), "dormouse")); got != ours {
+		t.Errorf("this release: %s, want %s", got, ours)
+	}
+	for _, commit := range releases(t) {
+		want := ours
+		if slices.Contains(forgetful, commit) {
+			want = forgets
+		}
+		if got := hosted(filepath.Join(build(t, commit), "dormouse")); got != want {
+			t.Errorf("release %s: %s, want %s", commit[:7], got, want)
+		}
+	}
+}

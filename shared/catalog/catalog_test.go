@@ -176,8 +176,7 @@ func TestWarningsNameThePlace(t *testing.T) {
 	  "mcpServers": {"x": {
 	    "command": "sh", "args": ["-c", "echo ${x%y} $HOME $$ ${"],
 	    "é": 1, "Command": "b",
-	    "idle_seconds": 5,
-	    "x-dormouse": {"sleep": 5}
+	    "idle_seconds": 5
 	  }}
 	}`
 	c, warnings, err := catalog.Parse([]byte(file), "a/servers.json", nil)
@@ -192,7 +191,6 @@ func TestWarningsNameThePlace(t *testing.T) {
 		`a/servers.json:2:4: 3 keys of other clients are ignored: "preferences", "é" of server "x", "Command" of server "x"`,
 		`a/servers.json:4:38: server "x": args[1]: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}`,
 		`a/servers.json:6:6: server "x": key "idle_seconds" is ignored here: move it under x-dormouse`,
-		`a/servers.json:7:21: server "x": unknown key "sleep" under x-dormouse is ignored`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

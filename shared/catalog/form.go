@@ -139,22 +139,21 @@ func (r *reader) readInputs(n node) {
 
 // unknown handles an unknown key of n; what names n. If a similar known key is missing
 // from n, the author probably meant that key. unknown then returns that key, and the
-// server is not started without it. Under tools any unknown key is a mistake: the author
-// would miss a guard. Any other unknown key has no effect.
+// server is not started without it. Below x-dormouse any unknown key is a mistake: it may
+// be a guard that only a later release has. Other unknown keys are those of other clients,
+// and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := nearest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)
-	server, section, ours := strings.Cut(what, ": ")
+	of, section, _ := strings.Cut(what, ": ")
 	switch {
 	case near != "" && !there:
 		r.fail(m.at, "%sunknown key %q: did you mean %q?", prefix(what), m.name, near)
 		return near
-	case section == "tools":
-		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(server), m.name, section, Instead(m.name, known))
-	case ours:
-		r.warn(m.at, "%sunknown key %q under %s is ignored", prefix(server), m.name, section)
+	case strings.HasPrefix(section, "x-dormouse"):
+		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(of), m.name, section, Instead(m.name, known))
 	default:
-		of := fmt.Sprintf("%q", m.name)
+		of = fmt.Sprintf("%q", m.name)
 		if what != "" {
 			of += " of " + what
 		}

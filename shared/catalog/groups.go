@@ -78,7 +78,7 @@ func (r *reader) group(n node, what string) (g Group) {
 		case "tools":
 			g.Search = r.either(m, what, "all", "search")
 		default:
-			r.unknown(m, what, n, []string{"servers", "separator", "names", "tools"})
+			r.unknown(m, "the file: "+what, n, []string{"servers", "separator", "names", "tools"})
 		}
 	})
 	return g
@@ -149,7 +149,7 @@ func (r *serverReader) tools(m member) {
 		case "descriptions":
 			r.server.Tools.Descriptions = r.descriptions(m, what+".descriptions")
 		default:
-			r.unknown(m, what, section, []string{"allow", "deny", "descriptions"})
+			r.unknown(m, r.what+": x-dormouse.tools", section, []string{"allow", "deny", "descriptions"})
 		}
 	})
 }

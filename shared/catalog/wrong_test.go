@@ -69,8 +69,12 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
 		{"mistyped key", server(`"comand": "npx"`), `f:2:7: server "x": unknown key "comand": did you mean "command"?`},
 		{"mistyped key of ours", server(`"command": "npx", "x-dormouse": {"idleSeconds": 5}`), `f:2:40: server "x": x-dormouse: unknown key "idleSeconds": did you mean "idle_seconds"?`},
-		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under tools: did you mean deny?`},
-		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under tools: there are allow, deny, descriptions`},
+		{"unknown key of ours", server(`"command": "npx", "x-dormouse": {"confirm": ["slow"]}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, limits, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key without a value", server(`"command": "npx", "x-dormouse": {"confirm": null}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, limits, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key of remote", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"pin": "x"}}`), `f:2:67: server "x": unknown key "pin" under x-dormouse.remote: there are private`},
+		{"unknown key of a native server", server(`"x-dormouse": {"native": "clock", "confirm": []}`), `f:2:41: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, limits, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under x-dormouse.tools: did you mean deny?`},
+		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under x-dormouse.tools: there are allow, deny, descriptions`},
 		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
 		{"cwd a number", server(`"command": "npx", "cwd": 1`), `f:2:32: server "x": cwd must be a string, not a number`},
 		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},
@@ -79,7 +83,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"url without a scheme", server(`"url": "example.com/mcp"`), place(7+7) + `url must be a URL that begins with https:// or http://`},
 		{"two URLs", server(`"url": "https://example.com/mcp", "serverUrl": "https://example.com/mcp"`), place(41) + `serverUrl is a second URL: leave one of them`},
 		{"url and command", server(`"url": "https://example.com/mcp", "command": "a"`), place(41) + `command is for a server that is started: leave it out beside the url`},
-		{"url and box", server(`"url": "https://example.com/mcp", "x-dormouse": {"box": {"offline": true}}`), place(56) + `box is for a server in a box: leave it out beside the url`},
+		{"url and box", server(`"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}`), place(56) + `box is for a server in a box: leave it out beside the url`},
 		{"url and stdio", server(`"url": "https://example.com/mcp", "type": "stdio"`), place(41) + `type "stdio" and a URL: leave one of them out`},
 		{"name of a header", server(`"url": "https://example.com/mcp", "headers": {"A B": "c"}`), place(53) + `headers: "A B" cannot be the name of a header`},
 		{"value of a header", server(`"url": "https://example.com/mcp", "headers": {"A": "c\nd"}`), place(58) + `header A: a line break cannot be in the value of a header`},
@@ -261,5 +265,34 @@ func TestFileTooLargeIsRefused(t *testing.T) {
 	_, _, err := catalog.Load(path, nil)
 	if err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
 		t.Error(err)
+	}
+}
+
+// A later release may restrict servers by keys that this one does not know. It does not serve
+// them without the restriction.
+func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
+	for name, test := range map[string]struct{ file, want string }{
+		"of the file":    {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits`},
+		"of a bare file": {`{"x": {"command": "a"}, "x-dormouse": {"approvals": {}}}`, `f:1:40: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits`},
+		"of a group":     {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are servers, separator, names, tools`},
+		"of a box":       {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
+	} {
+		c, _, err := catalog.Parse([]byte(test.file), "f", nil)
+		if test.want == "" {
+			const want = `server "x" is not served: unknown key "egress" under x-dormouse.box: `
+			if err != nil || len(c.Names()) > 0 || len(c.Rejected()) != 1 || !strings.HasPrefix(c.Rejected()[0].String(), want) {
+				t.Errorf("%s: %v %v", name, c.Rejected(), err)
+			}
+		} else if err == nil || err.Error() != test.want {
+			t.Errorf("%s: got\n%v\nwant\n%s", name, err, test.want)
+		}
+	}
+}
+
+// The files of other clients have many keys of their own.
+func TestUnknownKeysOfOtherClientsHaveNoEffect(t *testing.T) {
+	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {"x-dormouse": {"command": "a", "approvals": []}, "x": {"command": "a", "x-other": {}}}, "x-other": 1}`), "f", nil)
+	if err != nil || len(c.Names()) != 2 || len(warnings) != 1 {
+		t.Error(c, warnings, err)
 	}
 }
