@@ -1,10 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
 // dormouse run does not start if it cannot read the settings of a third party, so check
@@ -13,8 +20,107 @@ func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
 		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}}`)
-	want := []remark{{Text: "x-dormouse.connect: github: client_secret has a variable that is not set; set it, or put it into .env beside the file"}}
+	want := []remark{{File: filepath.Join(s.data, "servers.json"), Line: 1, Column: 68, Text: "x-dormouse.connect: github: client_secret has a variable that is not set; set it, or put it into .env beside the file"}}
 	if diff := cmp.Diff(want, check(filepath.Join(s.data, "servers.json"), nil).Mistakes); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// What check says of a file is what run does with it, whoever may call: it starts or not,
+// and serves the same servers.
+func TestCheckSaysWhatRunDoes(t *testing.T) {
+	const good = `"good": {"command": "true"}`
+	files := map[string]string{
+		"right":                 `{"mcpServers": {` + good + `, "off": {"command": "true", "disabled": true}}}`,
+		"none":                  `{"mcpServers": {}}`,
+		"empty":                 ``,
+		"no JSON":               `{"mcpServers": {`,
+		"missing variable":      `{"mcpServers": {` + good + `, "a": {"command": "true", "env": {"K": "${DORMOUSE_TEST_NOT_SET}"}}}}`,
+		"unknown key of ours":   `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"confirm": []}}}}`,
+		"unknown key of tools":  `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"tools": {"hide": []}}}}}`,
+		"unknown key of file":   `{"mcpServers": {` + good + `}, "x-dormouse": {"approvals": {}}}`,
+		"unknown key of group":  `{"mcpServers": {` + good + `}, "x-dormouse": {"groups": {"dev": {"users": []}}}}`,
+		"group of nobody":       `{"mcpServers": {` + good + `}, "x-dormouse": {"groups": {"dev": {"servers": ["nobody"]}}}}`,
+		"limits of a server":    `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"hour": 5}}}}}`,
+		"rate of a server":      `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"tools": {"x": "often"}}}}}}`,
+		"limits of the file":    `{"mcpServers": {` + good + `}, "x-dormouse": {"limits": {"hour": 5}}}`,
+		"limits, no object":     `{"mcpServers": {` + good + `}, "x-dormouse": {"limits": []}}`,
+		"access, unknown key":   `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "allows": {}}}}`,
+		"access, type":          `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": ["https://login.example.com"]}}}`,
+		"access, issuer":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "login"}}}`,
+		"access, algorithm":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "algorithms": ["none"]}}}`,
+		"access, server":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "scopes": {"nobody": {"x": ["*"]}}}}}`,
+		"access, role":          `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "roles": {"boss": {"everyone": true}}}}}`,
+		"access and limits":     `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"hour": 5}}}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"everyone": true}, "good": {"everyone": true}}}}}`,
+		"access, rule":          `{"mcpServers": {` + good + `, "a": {"command": "true"}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"someone": true}, "*": {"everyone": true}}}}}`,
+		"access, development":   `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"tenant": "team"}}}`,
+		"connect":               `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorize": "https://example.com/a"}}}}`,
+		"connect, unknown key":  `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorise": "https://example.com/a"}}}}`,
+		"connect, no object":    `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": []}}`,
+		"reserved name":         `{"mcpServers": {` + good + `, "ping": {"command": "true"}}}`,
+		"box and url":           `{"mcpServers": {` + good + `, "a": {"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}}}}`,
+		"of another client":     `{"servers": {` + good + `, "a": {"command": "${input:nobody}"}}}`,
+		"keys of other clients": `{"mcpServers": {"good": {"command": "true", "gallery": true, "colour": 1}}, "editor": 1}`,
+	}
+	forms := filepath.Join("..", "..", "shared", "catalog", "testdata", "forms")
+	if err := filepath.WalkDir(forms, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() != "golden" {
+			text, err := os.ReadFile(path) //nolint:gosec // our own file
+			files[path] = string(text)
+			return err
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "servers"+filepath.Ext(name))
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, _, _ := readServers(file, nil)
+			var want []string
+			if c != nil {
+				for _, server := range c.Names() {
+					if s, _ := c.Server(server); !s.Disabled {
+						want = append(want, server)
+					}
+				}
+			}
+			for _, access := range []string{local.AccessOpen, local.AccessOAuth} {
+				served, err := servedBy(t, local.Config{Servers: file, Access: access})
+				if (err == nil) != (c != nil) {
+					t.Errorf("access %s: check reads the file: %t; run: %v", access, c != nil, err)
+				}
+				if diff := cmp.Diff(want, served); err == nil && diff != "" {
+					t.Errorf("access %s: %s", access, diff)
+				}
+			}
+		})
+	}
+}
+
+// servedBy runs a machine until it is ready, and returns the servers that it serves.
+func servedBy(t *testing.T, cfg local.Config) (names []string, err error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var ready bytes.Buffer
+	cfg.Listen, cfg.PublicURL, cfg.Data = "127.0.0.1:0", "http://127.0.0.1:9", t.TempDir()
+	cfg.Runner, cfg.JSON, cfg.Log, cfg.Environ = []string{"/does/not/exist"}, &ready, &bytes.Buffer{}, os.Environ()
+	cfg.Functions, cfg.Stopping = local.FunctionsInside, nil
+	cfg.Ready = func(string) { stop() }
+	err = local.Run(ctx, cfg)
+	for line := range strings.Lines(ready.String()) {
+		var e struct{ Kind, Name string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == "ready" {
+			names = append(names, e.Name)
+		}
+	}
+	return names, err
 }

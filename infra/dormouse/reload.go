@@ -10,9 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
 // hangups returns a channel that gets SIGHUP from people and service managers. The system
@@ -165,6 +165,9 @@ func check(file string, envFiles []string) checked {
 // the catalog is nil if they are of the file.
 func readServers(file string, envFiles []string) (c *catalog.Catalog, warnings []catalog.Warning, mistakes []error) {
 	c, warnings, err := catalog.LoadHere(file, os.LookupEnv, envFiles...)
+	if err == nil {
+		err = wiring.CheckSections(c, os.Getenv)
+	}
 	switch joined, ok := err.(interface{ Unwrap() []error }); {
 	case ok:
 		return nil, warnings, joined.Unwrap()
@@ -175,9 +178,6 @@ func readServers(file string, envFiles []string) (c *catalog.Catalog, warnings [
 		for _, e := range rejected.Errors {
 			mistakes = append(mistakes, e)
 		}
-	}
-	if _, err := upstream.ReadProviders(c.Connect(), nil); err != nil {
-		mistakes = append(mistakes, err)
 	}
 	return c, warnings, mistakes
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -25,6 +26,9 @@ type serversFile struct {
 // load reads the files. It records a warning only the first time that it occurs.
 func (f *serversFile) load() (*catalog.Catalog, error) {
 	servers, warnings, err := catalog.LoadHere(f.Servers, f.environ.lookup, f.EnvFiles...)
+	if err == nil {
+		err = wiring.CheckSections(servers, f.environ.get)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ type Catalog struct {
 	limits   []byte
 	of       map[string][]byte // limits of servers, by name
 	groups   map[string]Group
+	file     *reader // that has read it, with the places; nil for an accepted copy
 }
 
 // Files returns the paths of all files that [LoadHere] has read, or would have read if
@@ -197,11 +198,12 @@ func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning
 		getenv = func(string) (string, bool) { return "", false }
 	}
 	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv}
-	c := &Catalog{servers: map[string]Server{}}
+	c := &Catalog{servers: map[string]Server{}, file: r}
 	root, problem := r.source.parse()
 	if problem != nil {
 		r.problems = append(r.problems, *problem)
 	} else {
+		r.root, r.byName = root, map[string]node{}
 		r.catalog(root, c)
 		r.sayIgnored()
 		c.files = r.envFiles

@@ -17,9 +17,11 @@ type reader struct {
 	inputs   map[string]input // of VS Code, by id
 	problems []remark
 	warnings []remark
-	ignored  []remark // keys that have no effect
-	envFiles []string // of servers
-	access   node     // x-dormouse.access, with its variables
+	ignored  []remark        // keys that have no effect
+	envFiles []string        // of servers
+	access   node            // x-dormouse.access, with its variables
+	root     node            // the whole file
+	byName   map[string]node // servers by name
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -216,6 +218,7 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 		}
 	}
 	r.rule(m.name)
+	r.byName[m.name] = m.value
 	s := serverReader{reader: r, what: what, key: m, roots: roots}
 	c.names = append(c.names, m.name)
 	c.servers[m.name] = s.read()

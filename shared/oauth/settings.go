@@ -102,7 +102,11 @@ func ReadSettings(section []byte) (Settings, error) {
 	var s Settings
 	d := json.NewDecoder(bytes.NewReader(section))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
+	err := d.Decode(&s)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return Settings{}, fmt.Errorf("access: %s cannot be a %s", wrong.Field, wrong.Value)
+	}
+	if err != nil {
 		return Settings{}, fmt.Errorf("access: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

@@ -1,0 +1,154 @@
+package wiring
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/quota"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
+)
+
+// CheckSections checks what package catalog does not read: the sections limits, access and
+// connect of a servers file, as a machine with these variables reads them. It rejects a
+// server whose limits are wrong. The error joins the mistakes of the file, as that of
+// [catalog.Parse] does.
+func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
+	var env Settings
+	if err := env.Read(getenv); err != nil {
+		return err
+	}
+	file, servers := c.Limits()
+	for _, server := range slices.Sorted(maps.Keys(servers)) {
+		var wrong []*catalog.Error
+		read := func(section []byte) error {
+			_, _, err := quota.Read(quota.Sections{Servers: map[string][]byte{server: section}})
+			return err
+		}
+		for _, m := range mistakes(servers[server], read, read) {
+			why := strings.Replace(m.why, fmt.Sprintf("limits of server %q", server), "limits", 1)
+			wrong = append(wrong, c.Mistake(server, "limits", m.key, "x-dormouse."+why))
+		}
+		if wrong != nil {
+			c.Reject(server, wrong...)
+		}
+	}
+	limits := func(section []byte) error {
+		_, _, err := quota.Read(quota.Sections{File: section})
+		return err
+	}
+	third := func(section []byte) error {
+		_, err := upstream.ReadProviders(section, env.ConnectSecrets)
+		return unknownKey(err, reflect.TypeFor[upstream.Provider]())
+	}
+	var wrong []error
+	add := func(name string, found []mistake) {
+		for _, m := range found {
+			wrong = append(wrong, c.Mistake("", name, m.key, "x-dormouse."+strings.TrimPrefix(m.why, "x-dormouse.")))
+		}
+	}
+	add("limits", mistakes(file, limits, limits))
+	add("access", mistakes(c.Access(), readAccess, func(section []byte) error { return checkAccess(c, section) }))
+	add("connect", mistakes(c.Connect(), third, third))
+	return errors.Join(wrong...)
+}
+
+func readAccess(section []byte) error {
+	_, err := oauth.ReadSettings(section)
+	return unknownKey(err, reflect.TypeFor[oauth.Settings]())
+}
+
+// checkAccess reads the section access, and checks it as a machine does that takes tokens.
+// What the machine itself gives has a valid value here. A section with a variable that is
+// not set may be one that is not in use, so only its keys are checked.
+func checkAccess(c *catalog.Catalog, section []byte) error {
+	s, err := oauth.ReadSettings(section)
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(section), "${") {
+		return nil
+	}
+	const valid = "https://example.com"
+	s.PublicURL, s.Issuer, s.Groups = valid, cmp.Or(s.Issuer, valid), addresses(c)
+	if s.Introspection != nil && s.Introspection.ClientID != "" {
+		s.Secret = "set"
+	}
+	_, err = s.Complete(c.Names())
+	return err
+}
+
+// unknownKey words the error of package json for a key that a section does not have.
+func unknownKey(err error, of reflect.Type) error {
+	if err == nil {
+		return nil
+	}
+	unknown := regexp.MustCompile(`json: unknown field "(.*)"$`).FindStringSubmatchIndex(err.Error())
+	if unknown == nil {
+		return err
+	}
+	var known []string
+	for field := range of.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			known = append(known, name)
+		}
+	}
+	text := err.Error()
+	name := text[unknown[2]:unknown[3]]
+	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, catalog.Instead(name, known))
+}
+
+// mistake is one of a section, in the value of a key; "" if it is of no single one.
+type mistake struct{ key, why string }
+
+// mistakes reads a section, nil for none. If it is wrong, mistakes reads with alone each
+// member by itself, and so finds all that are wrong. If none is, it looks for the member
+// without which the section is right.
+func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
+	if section == nil {
+		return nil
+	}
+	err := read(section)
+	if err == nil {
+		return nil
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(section, &members) != nil {
+		return []mistake{{"", err.Error()}}
+	}
+	keys := slices.Sorted(maps.Keys(members))
+	for _, key := range keys {
+		if err := alone(encode(map[string]json.RawMessage{key: members[key]})); err != nil {
+			all = append(all, mistake{key, err.Error()})
+		}
+	}
+	if all != nil {
+		return all
+	}
+	i := slices.IndexFunc(keys, func(key string) bool {
+		without := maps.Clone(members)
+		delete(without, key)
+		return read(encode(without)) == nil
+	})
+	if i < 0 {
+		return []mistake{{"", err.Error()}}
+	}
+	return []mistake{{keys[i], err.Error()}}
+}
+
+func encode(members map[string]json.RawMessage) []byte {
+	text, err := json.Marshal(members)
+	if err != nil {
+		panic("wiring: " + err.Error()) // all members were read as JSON
+	}
+	return text
+}

@@ -1,0 +1,80 @@
+package wiring_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// A mistake in a section that other packages read has its place. One of a server rejects
+// that server alone.
+func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
+	for name, test := range map[string]struct {
+		file   string
+		served string
+		wrong  []string
+	}{
+		"right": {`{"mcpServers": {"a": {"command": "a", "x-dormouse": {"limits": {"day": 5}}}},
+			"x-dormouse": {"limits": {"principal": "60/m"}, "access": {"issuer": "https://login.example.com", "allow": {"*": {"groups": ["a"]}}}}}`, "a", nil},
+		"limits of a server": {`{"mcpServers": {
+			"good": {"command": "a"},
+			"a": {"command": "a", "x-dormouse": {"limits": {"hour": 5, "day": 5}}},
+			"b": {"command": "a", "x-dormouse": {"limits": {"concurrent": -1, "boxes": 2}}},
+			"c": {"command": "${NOT_SET}", "x-dormouse": {"limits": {"hour": 5}}}}}`, "good", []string{
+			`server "a" is not served: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb (f:3:52)`,
+			`server "b" is not served: x-dormouse.limits: boxes, principal_month_usd, principal_month_gb: put these under x-dormouse of the file (f:4:70, and 1 more)`,
+			`server "c" is not served: command: NOT_SET is not set: set it, or write ${NOT_SET:-default} (f:5:21)`,
+		}},
+		"limits of the file": {`{"mcpServers": {"a": {"command": "a"}},
+			"x-dormouse": {"limits": {"hour": 5, "concurrent": -1}}}`, "", []string{
+			`f:2:41: x-dormouse.limits: concurrent is -1; want a number above 0, or null for no limit`,
+			`f:2:30: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb`,
+		}},
+		"keys of access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
+			"issuer": 5,
+			"tenant_claim": "org",
+			"allows": {}}}}`, "", []string{
+			`f:4:4: x-dormouse.access: unknown key "allows": did you mean allow?`,
+			`f:2:4: x-dormouse.access: issuer cannot be a number`,
+		}},
+		"values of access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
+			"issuer": "https://login.example.com",
+			"tenant_claim": "org"}}}`, "", []string{
+			`f:3:4: x-dormouse.access: tenant_claim needs tenants, and tenants needs tenant_claim: name the claim, and the tenant for each of its values`,
+		}},
+		"access with a variable": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {"issuer": "${NOT_SET}", "tenant_claim": "org"}}}`, "a", nil},
+		"access of a server without limits": {`{"mcpServers": {"a": {"command": "a"}, "b": {"command": "b", "x-dormouse": {"limits": {"hour": 5}}}},
+			"x-dormouse": {"access": {"issuer": "https://login.example.com", "allow": {"a": {"groups": ["a"]}, "b": {"groups": ["a"]}}}}}`, "a", []string{
+			`server "b" is not served: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb (f:1:88)`,
+		}},
+		"connect": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"connect": {
+			"github": {"authorize": "https://example.com/a"},
+			"gitlab": {"authorise": "https://example.com/a"}}}}`, "", []string{
+			`f:2:4: x-dormouse.connect: github: authorize and token go together; set both, or neither for an API key`,
+			`f:3:4: x-dormouse.connect: unknown key "authorise": did you mean authorize?`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _, err := catalog.Parse([]byte(test.file), "f", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wrong []string
+			if err := wiring.CheckSections(c, func(string) string { return "" }); err != nil {
+				wrong = strings.Split(err.Error(), "\n")
+			} else if got := strings.Join(c.Names(), " "); got != test.served {
+				t.Errorf("serves %q, want %q", got, test.served)
+			}
+			for _, r := range c.Rejected() {
+				wrong = append(wrong, r.String())
+			}
+			if diff := cmp.Diff(test.wrong, wrong); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
