@@ -399,6 +399,8 @@ func (d *doctor) secret() finding {
 	_, _, err := datafolder.Control(d.folder())
 	path := filepath.Join(d.folder(), datafolder.SecretFile)
 	switch info, problem := os.Stat(path); {
+	case datafolder.SecretLost(d.folder()):
+		return bad(check, path+" is gone; if dormouse run makes a new one, "+datafolder.LostWithSecret, "restore the file from a backup, before dormouse run starts")
 	case errors.Is(err, os.ErrNotExist):
 		return good(check, "none yet; dormouse run makes it")
 	case err != nil:

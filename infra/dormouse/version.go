@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -19,6 +20,7 @@ type build struct {
 	Time     string   `json:"time,omitempty"`     // of the commit, RFC 3339
 	Go       string   `json:"go"`
 	Platform string   `json:"platform"`          // OS/ARCHITECTURE
+	Store    int      `json:"store"`             // version of the SQLite file
 	Protocol []string `json:"protocol_versions"` // versions of MCP that clients may speak, the newest first
 }
 
@@ -33,7 +35,7 @@ func builtAs() build {
 
 func buildOf(info *debug.BuildInfo) build {
 	b := build{
-		Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
 	}
 	if v := info.Main.Version; v != "" && v != "(devel)" {
@@ -71,6 +73,6 @@ func (c *versionCommand) Run(t *terminal) error {
 	if c.JSON {
 		return t.printJSON(b)
 	}
-	_, err := fmt.Fprintf(t.out, "%s\nprotocol versions %s\n", b.line(), strings.Join(b.Protocol, ", "))
+	_, err := fmt.Fprintf(t.out, "%s\nprotocol versions %s\nstore %d\n", b.line(), strings.Join(b.Protocol, ", "), b.Store)
 	return err
 }

@@ -96,6 +96,9 @@ func (m *machine) openFolder(ctx context.Context) (err error) {
 		return err
 	}
 	m.openLog()
+	if m.folder.Replaced {
+		trouble(m, "the file "+datafolder.SecretFile+" of the data folder was gone, and is new: "+datafolder.LostWithSecret, "to have them again, stop, and restore the file from a backup")
+	}
 	if m.store, err = StoreName(m.cfg.Store, m.folder.Path); err != nil {
 		return err
 	}

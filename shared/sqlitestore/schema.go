@@ -16,6 +16,9 @@ const (
 	schemaVersion = 9
 )
 
+// Version is the version of the files that this program writes.
+const Version = schemaVersion
+
 // schema creates the current tables. Times are Unix microseconds. Records that are read
 // whole are JSON. Bytes that a client or a server wrote are a blob of their own, in the
 // last column. So SQLite reads the other columns without them.

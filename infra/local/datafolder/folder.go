@@ -21,6 +21,8 @@ import (
 type Folder struct {
 	Path   string // absolute
 	Secret []byte // a random value of this folder, 32 bytes or more; it seals tickets
+	// Replaced reports that the secret is new, though an earlier run has used the folder.
+	Replaced bool
 
 	sockets string // folder of the unix sockets, "" before it was made
 	lock    *os.File
@@ -36,6 +38,7 @@ func Open(path string) (f *Folder, err error) {
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
 		return f, f.unusable(err)
 	}
+	f.Replaced = SecretLost(f.Path)
 	f.lock, err = lockFile(f.File("lock"))
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return f, fmt.Errorf("%s is in use by another dormouse run%s; stop that one or name another folder with --data", f.Path, holder(f.File("lock")))
@@ -133,6 +136,9 @@ func holder(path string) string {
 // SecretFile is the name of the file with the secret, in hexadecimal.
 const SecretFile = "secret"
 
+// LostWithSecret says what a new secret costs in a folder that was in use.
+const LostWithSecret = "registrations of clients, refresh tokens and the accounts of users at third parties are lost"
+
 // Secret returns the secret of the folder at path. It makes folder and secret the first
 // time.
 func Secret(path string) ([]byte, error) {
@@ -140,6 +146,13 @@ func Secret(path string) ([]byte, error) {
 		return nil, err
 	}
 	return ownSecret(filepath.Join(path, SecretFile))
+}
+
+// SecretLost reports whether the folder at path has no secret, though a run has used it.
+func SecretLost(path string) bool {
+	_, used := os.Stat(filepath.Join(path, "lock"))
+	_, err := os.Stat(filepath.Join(path, SecretFile))
+	return used == nil && errors.Is(err, fs.ErrNotExist)
 }
 
 // ownSecret reads the secret, or creates it the first time.
@@ -160,7 +173,7 @@ func readSecret(path string) ([]byte, error) {
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) < 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal; delete it, and a new one is made", path)
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal: restore it from a backup; without one, delete it, and %s", path, LostWithSecret)
 	}
 	return secret, nil
 }

@@ -49,7 +49,7 @@ func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(path, "secret"), []byte("abcd"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "delete it, and a new one is made") {
+	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "restore it from a backup; without one, delete it, and registrations") {
 		t.Error(err)
 	} else {
 		f.Close()
