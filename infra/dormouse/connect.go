@@ -25,7 +25,8 @@ type connectCommand struct {
 	One    bool     `help:"Connect one address that has the tools of all servers, /mcp, as the server \"dormouse\"."`
 	List   bool     `help:"List the clients, with the file of each."`
 	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
-	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write, if it is not in the usual place."`
+	Remove bool     `help:"Take out of the client's own file what --write has written for this endpoint, and print the changes. The old file is kept as FILE.bak."`
+	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write and --remove, if it is not in the usual place."`
 	Key    string   `placeholder:"KEY" help:"API key that the client sends. It is printed, or written into the client's file."`
 	URL    string   `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com. With it you must name the servers, or take --one."`
 	Data   string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
@@ -42,6 +43,10 @@ func (c *connectCommand) Validate() error {
 		return errors.New("say which client: dormouse connect CLIENT, or dormouse connect --list")
 	case c.One && len(c.Server) > 0:
 		return errors.New("--one connects all servers at once; leave out their names")
+	case c.Remove && (c.Write || c.One || c.Key != ""):
+		return errors.New("--remove goes with the names of servers, --url and --file only")
+	case c.Remove:
+		return nil
 	case c.URL != "" && len(c.Server) == 0 && !c.One:
 		return errors.New("name the servers of that endpoint: dormouse connect CLIENT SERVER --url URL, or --one for all of them")
 	}
@@ -60,6 +65,9 @@ func (c *connectCommand) Run(t *terminal) error {
 			names = append(names, other.Name)
 		}
 		return unknown("client", c.Client, names)
+	}
+	if c.Remove {
+		return c.remove(t, client)
 	}
 	servers, access, err := c.servers(t)
 	if err != nil {
@@ -221,7 +229,7 @@ func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []
 	return nil
 }
 
-// written is the JSON output of --write.
+// written is the JSON output of --write and --remove.
 type written struct {
 	File    string   `json:"file"`
 	Backup  string   `json:"backup,omitempty"` // what was there before
@@ -231,6 +239,41 @@ type written struct {
 
 // write merges the servers into the client's file.
 func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
+	return c.change(t, client, "has them already", func(before []byte) (after []byte, names []string, err error) {
+		for _, s := range servers {
+			names = append(names, s.Name)
+		}
+		after, err = client.Merge(before, servers)
+		return after, names, err
+	})
+}
+
+// remove takes out of the client's file what write has put there for this endpoint. The
+// machine need not be up, and its servers may be gone.
+func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
+	base := address(c.URL)
+	if base == "" {
+		err := use(context.Background(), target{Data: c.Data}, patience, func(ctx context.Context, to *client) error {
+			info, err := to.info(ctx)
+			base = info.URL
+			return err
+		})
+		if isNotUp(err) {
+			base, err = usualURL, nil
+			_, _ = fmt.Fprintf(t.err, "dormouse run is not up; %s is its usual address, and --url names another\n", usualURL)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.change(t, of, "has nothing of "+base, func(before []byte) (after []byte, names []string, err error) {
+		return of.Remove(before, base, c.Server)
+	})
+}
+
+// change changes the client's file, keeps the earlier one and prints the difference. same
+// says what holds if nothing has changed.
+func (c *connectCommand) change(t *terminal, client clientfile.Client, same string, edit func(before []byte) (after []byte, names []string, err error)) error {
 	path := c.File
 	if path == "" {
 		path = t.machine().Path(client.File)
@@ -239,14 +282,11 @@ func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []
 	if err != nil {
 		return err
 	}
-	after, err := client.Merge(before, servers)
+	after, names, err := edit(before)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	done := written{File: path, Changed: !bytes.Equal(before, after)}
-	for _, s := range servers {
-		done.Servers = append(done.Servers, s.Name)
-	}
+	done := written{File: path, Servers: names, Changed: !bytes.Equal(before, after)}
 	if done.Changed {
 		mode := fs.FileMode(0o644)
 		if c.Key != "" {
@@ -266,7 +306,7 @@ func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []
 		return t.printJSON(done)
 	}
 	if !done.Changed {
-		_, err := fmt.Fprintf(t.out, "%s has them already\n", path)
+		_, err := fmt.Fprintf(t.out, "%s %s\n", path, same)
 		return err
 	}
 	for line := range strings.Lines(lineDiff(string(before), string(after))) {

@@ -295,3 +295,33 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 		t.Error(code, printed)
 	}
 }
+
+// connect --remove takes out what connect --write has written, and keeps the earlier file.
+func TestConnectRemovesWhatItHasWritten(t *testing.T) {
+	d := newDesk(t, `-- servers.json --
+{"mcpServers": {"notes": {"command": "npx", "args": ["x"]}}}
+-- mine.json --
+{"mcpServers": {"own": {"command": "own"}, "notes": {"url": "http://127.0.0.1:8787/notes/mcp"}, "one": {"url": "http://127.0.0.1:8787/mcp"}, "other": {"url": "https://mcp.example.com/notes/mcp"}}}
+`)
+	printed, code := d.run("connect cursor --remove --file mine.json")
+	if code != 0 || !strings.Contains(printed, `- {"mcpServers"`) || !strings.Contains(printed, "mine.json is written; the earlier file is mine.json.bak") {
+		t.Error(code, printed)
+	}
+	const left = `{"mcpServers":{"own":{"command":"own"},"other":{"url":"https://mcp.example.com/notes/mcp"}}}`
+	if got, _ := d.run("cat mine.json"); !strings.Contains(strings.Join(strings.Fields(got), ""), left) {
+		t.Error(got)
+	}
+	if got, _ := d.run("cat mine.json.bak"); !strings.Contains(got, `"one"`) {
+		t.Error(got)
+	}
+	for line, want := range map[string]string{
+		"connect cursor --remove --file mine.json":                               "mine.json has nothing of http://127.0.0.1:8787",
+		"connect cursor --remove --file absent.json":                             "absent.json has nothing of http://127.0.0.1:8787",
+		"connect cursor other --remove --url https://elsewhere --file mine.json": "has nothing of https://elsewhere",
+		"connect cursor --remove --write --file mine.json":                       "--remove goes with the names of servers, --url and --file only",
+	} {
+		if got, _ := d.run(line); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", line, got)
+		}
+	}
+}

@@ -183,3 +183,44 @@ func TestPlacesOfFiles(t *testing.T) {
 		}
 	}
 }
+
+// Remove takes out what Merge has written, and nothing else, from each client's file.
+func TestRemoveTakesOutWhatMergeHasWritten(t *testing.T) {
+	const base = "http://127.0.0.1:8787"
+	for _, c := range clientfile.Clients() {
+		t.Run(c.Name, func(t *testing.T) {
+			before := theirs(t, c.Name)
+			fresh := []clientfile.Server{{Name: "new.one", URL: base + "/new.one/mcp", Key: "dm_aaaaaaaa_b"}, {Name: "dormouse", URL: base + "/mcp"}}
+			with, err := c.Merge(before, fresh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			without, removed, err := c.Remove(with, base+"/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"dormouse", "new.one"}, removed); diff != "" {
+				t.Error(diff)
+			}
+			if c.Name == "kiro" { // Merge gives a file of one line more
+				before, without = []byte(strings.Join(strings.Fields(string(before)), "")), []byte(strings.Join(strings.Fields(string(without)), ""))
+			}
+			if diff := cmp.Diff(string(before), string(without)); diff != "" {
+				t.Errorf("all else is not as it was: %s", diff)
+			}
+			for of, wanted := range map[string][]string{"http://127.0.0.1:9998": nil, base: {"other"}} {
+				if same, removed, err := c.Remove(with, of, wanted); err != nil || removed != nil || string(same) != string(with) {
+					t.Errorf("of %s, %v: %v, %v", of, wanted, removed, err)
+				}
+			}
+			if one, removed, err := c.Remove(with, base, []string{"dormouse"}); err != nil || len(removed) != 1 || !strings.Contains(string(one), "8787/new.one/mcp") {
+				t.Errorf("one: %v, %v", removed, err)
+			}
+			for _, nothing := range []string{"", "\n"} {
+				if out, removed, err := c.Remove([]byte(nothing), base, nil); err != nil || removed != nil || string(out) != nothing {
+					t.Errorf("an empty file: %q, %v, %v", out, removed, err)
+				}
+			}
+		})
+	}
+}
