@@ -24,20 +24,20 @@ import (
 // operating has the commands that show a machine or a stack and act on it; see package
 // api.
 type operating struct {
-	List     listCommand     `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
-	Tools    toolsCommand    `cmd:"" help:"Show the tools of a server with their arguments."`
-	Call     callCommand     `cmd:"" help:"Call a tool and print its result."`
-	Calls    callsCommand    `cmd:"" help:"Show which tools were called, by whom, and what failed."`
-	PS       psCommand       `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
-	Sessions sessionsCommand `cmd:"" help:"Show the sessions and their principals."`
-	Logs     logsCommand     `cmd:"" help:"Print what servers wrote to stderr."`
-	Stop     stopCommand     `cmd:"" help:"Stop the processes of a server or session. The sessions stay, and their next message starts a process."`
-	End      endCommand      `cmd:"" help:"End a session for good."`
-	Keys     keysCommand     `cmd:"" help:"Make, show, replace and revoke API keys."`
-	Open     openCommand     `cmd:"" help:"Print a link to the console, a page in the browser that shows and does what these commands do. With a desktop the browser opens."`
-	Bill     billCommand     `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
-	Reload   reloadCommand   `cmd:"" help:"Make dormouse run read its servers file at once."`
-	Push     pushCommand     `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`
+	List     listCommand   `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
+	Tools    toolsCommand  `cmd:"" help:"Show the tools of a server with their arguments."`
+	Call     callCommand   `cmd:"" help:"Call a tool and print its result."`
+	Calls    callsCommand  `cmd:"" help:"Show which tools were called, by whom, and what failed."`
+	PS       psCommand     `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
+	Sessions sessionsGroup `cmd:"" help:"Show the sessions and their principals, or hand one over."`
+	Logs     logsCommand   `cmd:"" help:"Print what servers wrote to stderr."`
+	Stop     stopCommand   `cmd:"" help:"Stop the processes of a server or session. The sessions stay, and their next message starts a process."`
+	End      endCommand    `cmd:"" help:"End a session for good."`
+	Keys     keysCommand   `cmd:"" help:"Make, show, replace and revoke API keys."`
+	Open     openCommand   `cmd:"" help:"Print a link to the console, a page in the browser that shows and does what these commands do. With a desktop the browser opens."`
+	Bill     billCommand   `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
+	Reload   reloadCommand `cmd:"" help:"Make dormouse run read its servers file at once."`
+	Push     pushCommand   `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`
 }
 
 type commands struct {

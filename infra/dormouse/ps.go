@@ -229,6 +229,11 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+type sessionsGroup struct {
+	List sessionsCommand `cmd:"" default:"withargs" help:"Show the sessions and their principals."`
+	Give giveCommand     `cmd:"" help:"Hand a session with its workspace over to another principal of its tenant. Its process is stopped."`
+}
+
 type sessionsCommand struct {
 	Server    string `placeholder:"NAME" help:"Show only sessions of this server."`
 	Principal string `placeholder:"WHO" help:"Show only sessions of this principal."`

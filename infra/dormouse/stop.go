@@ -66,6 +66,27 @@ func (c *stopCommand) stop(ctx context.Context, to *client) (told api.Stopped, e
 	return told, err
 }
 
+type giveCommand struct {
+	Session   string `arg:"" help:"The beginning of the session's id, which sessions prints."`
+	Principal string `arg:"" help:"Who gets it, as in the output of dormouse keys list."`
+	target
+	printing
+}
+
+// Run hands a session over.
+func (c *giveCommand) Run(t *terminal) error {
+	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		var given api.Session
+		if err := to.call(ctx, http.MethodPost, "sessions/"+strings.TrimSpace(c.Session)+"/give", api.Give{Principal: c.Principal}, &given); err != nil {
+			return err
+		}
+		return c.show(t, given, func() error {
+			_, err := fmt.Fprintf(t.out, "%s of %s is now of %s\n", short(given.ID), given.Server, given.Principal)
+			return err
+		})
+	})
+}
+
 type endCommand struct {
 	Session string `arg:"" help:"The beginning of the session's id, which sessions prints."`
 	target

@@ -105,6 +105,9 @@ type Options struct {
 type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id session.ID) error
+	// Give hands a session over to another principal of its tenant, and returns all that it
+	// has given with it; see host.Host.Give.
+	Give func(ctx context.Context, id session.ID, principal string) ([]session.Session, error)
 	// Halt stops processes of a box; see relayhost.Backend.Halt.
 	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
@@ -172,6 +175,7 @@ func (h *handler) routes() []route {
 		{"POST", "reload", auth.ToAct, (*exchange).reload},
 		{"GET", "sessions", auth.ToSee, (*exchange).sessions},
 		{"POST", "sessions/{session}/stop", auth.ToAct, (*exchange).stopSession},
+		{"POST", "sessions/{session}/give", auth.ToAct, (*exchange).giveSession},
 		{"DELETE", "sessions/{session}", auth.ToAct, (*exchange).endSession},
 		{"GET", "logs", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
 		{"GET", "keys", auth.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},

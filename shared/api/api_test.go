@@ -62,6 +62,14 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 				}
 				return err
 			},
+			Give: func(ctx context.Context, id session.ID, principal string) ([]session.Session, error) {
+				s, _, err := p.store.Load(ctx, id, "")
+				s.Principal = principal
+				if err == nil {
+					err = p.store.Save(ctx, s)
+				}
+				return []session.Session{s}, err
+			},
 			Halt: func(_ context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 				p.halted = append(p.halted, strings.Join([]string{string(box), string(of), by, within.String()}, " "))
 				return true, nil
@@ -142,7 +150,7 @@ func code(text string) string {
 func TestEachRouteNeedsTheRoleOfItsTable(t *testing.T) {
 	see := []string{"GET /api/v1/", "GET /api/v1/servers", "GET /api/v1/servers/one/tools", "GET /api/v1/processes", "GET /api/v1/sessions", "GET /api/v1/keys", "GET /api/v1/people", "GET /api/v1/changes", "GET /api/v1/servers/one/starts", "GET /api/v1/bill"}
 	act := []string{
-		"POST /api/v1/servers/one/stop", "POST /api/v1/stop", "POST /api/v1/sessions/aaaa1/stop", "DELETE /api/v1/sessions/aaaa1", "POST /api/v1/keys",
+		"POST /api/v1/servers/one/stop", "POST /api/v1/stop", "POST /api/v1/sessions/aaaa1/stop", "DELETE /api/v1/sessions/aaaa1", "POST /api/v1/sessions/aaaa1/give", "POST /api/v1/keys",
 		"POST /api/v1/keys/none/rotate", "DELETE /api/v1/keys/none", "GET /api/v1/logs", "GET /api/v1/servers/one/settings", "POST /api/v1/entry",
 	}
 	for _, route := range slices.Concat(see, act) {
@@ -216,7 +224,7 @@ func TestCallerSeesAndTouchesNothingOfOthers(t *testing.T) {
 		}
 	}
 	for _, as := range []string{"narrow", "stranger"} {
-		for _, route := range []string{"DELETE /api/v1/sessions/aaaa1", "POST /api/v1/sessions/aaaa1/stop", "DELETE /api/v1/sessions/aaaa"} {
+		for _, route := range []string{"DELETE /api/v1/sessions/aaaa1", "POST /api/v1/sessions/aaaa1/stop", "POST /api/v1/sessions/aaaa1/give", "DELETE /api/v1/sessions/aaaa"} {
 			method, path, _ := strings.Cut(route, " ")
 			if _, text := p.ask(as, method, path, "", nil); code(text) != "not_found" {
 				t.Errorf("%s as %s: %s", route, as, text)
@@ -269,6 +277,24 @@ func TestStopTellsTheBoxesOfTheCaller(t *testing.T) {
 	}
 }
 
+// A session that is given away loses its process, which may have secrets of the principal
+// before.
+func TestASessionIsGivenToAnotherPrincipal(t *testing.T) {
+	p := newPlace(t)
+	var s api.Session
+	status, text := p.ask("operator", "POST", "/api/v1/sessions/aaab/give", `{"principal":"bob"}`, &s)
+	if status != http.StatusOK || s.Principal != "bob" || s.ID != "aaab2" || !slices.Equal(p.halted, []string{"acme/two aaab2 olga 0s"}) {
+		t.Errorf("%d %s, halted %q", status, text, p.halted)
+	}
+	member := session.Session{ID: "cccc4", Server: "one", Tenant: "acme", Principal: "ada", State: session.Ready, Group: "dddd5", Expires: time.Now().Add(time.Hour)}
+	if err := p.store.Create(t.Context(), member); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := p.ask("operator", "POST", "/api/v1/sessions/cccc4/give", `{"principal":"bob"}`, nil); code(text) != "invalid" || !strings.Contains(text, "dddd5") {
+		t.Error(text)
+	}
+}
+
 func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 	p := newPlace(t)
 	var made api.Key
@@ -292,8 +318,8 @@ func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 }
 
 func TestWhatAPlaceDoesNotHaveIsSaid(t *testing.T) {
-	p := newPlace(t, func(o *api.Options) { o.Halt, o.End, o.Servers = nil, nil, nil })
-	for _, route := range []string{"GET servers", "GET logs", "GET bill", "GET calls", "GET series", "GET metrics", "POST stop", "POST sessions/aaaa1/stop", "DELETE sessions/aaaa1"} {
+	p := newPlace(t, func(o *api.Options) { o.Halt, o.End, o.Give, o.Servers = nil, nil, nil, nil })
+	for _, route := range []string{"GET servers", "GET logs", "GET bill", "GET calls", "GET series", "GET metrics", "POST stop", "POST sessions/aaaa1/stop", "POST sessions/aaaa1/give", "DELETE sessions/aaaa1"} {
 		method, path, _ := strings.Cut(route, " ")
 		if status, text := p.ask("operator", method, "/api/v1/"+path, "", nil); status != http.StatusNotImplemented || code(text) != "not_here" {
 			t.Errorf("%s: %d %s", route, status, text)

@@ -141,6 +141,36 @@ func (x *exchange) endSession() (any, error) {
 	return sessionOf(after, after.Used), nil
 }
 
+// giveSession hands a session over. It stops the session's process, which may have secrets
+// of the earlier principal.
+func (x *exchange) giveSession() (any, error) {
+	if x.h.Give == nil || x.h.Halt == nil {
+		return nil, noHost
+	}
+	var to Give
+	if err := x.body(&to); err != nil {
+		return nil, err
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	if s.Group != "" {
+		return nil, session.Errorf(session.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
+	}
+	given, err := x.h.Give(x.r.Context(), s.ID, to.Principal)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range given {
+		// The caller may disconnect before all boxes are told, so do not use its context.
+		if _, err := x.h.Halt(context.WithoutCancel(x.r.Context()), session.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0); err != nil {
+			return nil, err
+		}
+	}
+	return sessionOf(given[0], given[0].Used), nil
+}
+
 // grace is the time that calls in flight get to end before their processes are stopped.
 const grace = 30 * time.Second
 

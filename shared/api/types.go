@@ -169,6 +169,11 @@ type Stop struct {
 	Keep bool `json:"keep,omitempty"`
 }
 
+// Give asks to hand a session over to another principal of its tenant.
+type Give struct {
+	Principal string `json:"principal"`
+}
+
 // Stopped says which boxes were told to stop. Those that slept had nothing to stop.
 type Stopped struct {
 	Boxes []string `json:"boxes"`         // TENANT/SERVER

@@ -125,7 +125,7 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
 		Caller: api.Holders(auth.NewKeys(f.Store), users),
 		Acts: api.Acts{
-			End: host.New(f.Store, b, f.Limits).Terminate,
+			End: host.New(f.Store, b, f.Limits).Terminate, Give: host.New(f.Store, b, f.Limits).Give,
 			Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
 				return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
 			},
