@@ -161,3 +161,40 @@ func (m *machine) ticketLetsInOnce(key string) {
 		}
 	}
 }
+
+// Sessions of before keys were turned on are found by no key. An operator of the machine
+// ends them, or hands them over with their process's workspace.
+func TestE2ESessionsOfAnOpenMachineAreGivenOrEnded(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	given, ended := m.session("one"), m.session("one")
+	m.interrupt()
+	m.start("--access", "keys")
+	key := m.keys("create", "ada", "--server", "one", "--tenant", "local")
+	does := func(verb string, args ...string) string {
+		out, err := m.command(verb, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("dormouse %s: %v: %s", verb, err, out)
+		}
+		return string(out)
+	}
+	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	if got := m.guarded(key, given.session, list).status; got != http.StatusNotFound {
+		t.Errorf("a key finds a session of before: %d", got)
+	}
+	if got := does("sessions give", given.session[:12], "ada"); !strings.Contains(got, "of one is now of ada") {
+		t.Error(got)
+	}
+	if got := m.guarded(key, given.session, list); got.status != http.StatusOK {
+		t.Errorf("the session that was given: %d %s", got.status, got.text)
+	}
+	does("end", ended.session)
+	if got := does("sessions"); strings.Contains(got, ended.session[:12]) || !strings.Contains(got, given.session[:12]) || !strings.Contains(got, "ada") {
+		t.Error(got)
+	}
+	other := m.keys("create", "eve", "--server", "one", "--tenant", "local")
+	if got := m.guarded(other, given.session, list).status; got != http.StatusNotFound {
+		t.Errorf("another key finds it: %d", got)
+	}
+}

@@ -36,6 +36,19 @@ func hangups(end func()) chan os.Signal {
 	return reload
 }
 
+// terms returns a channel that the first SIGTERM closes. The second one calls end.
+func terms(end func()) <-chan struct{} {
+	signals, first := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, syscall.SIGTERM)
+	go func() {
+		<-signals
+		close(first)
+		<-signals
+		end()
+	}()
+	return first
+}
+
 // hasTerminal reports whether this program has a controlling terminal that is open.
 func hasTerminal() bool {
 	f, err := os.Open("/dev/tty")

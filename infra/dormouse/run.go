@@ -109,8 +109,9 @@ func (c *runCommand) Run(t *terminal) error {
 			return err
 		}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	drain := terms(stop)
 	reload := hangups(stop)
 	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), "dormouse"); err != nil {
 		return err
@@ -137,6 +138,7 @@ func (c *runCommand) Run(t *terminal) error {
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
 		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose, Command: typed(os.Args[0]),
 	}
+	cfg.Drain = drain
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
 	}

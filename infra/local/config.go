@@ -92,7 +92,10 @@ type Config struct {
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by
 	// itself.
 	ExitWhenIdle time.Duration
-	Stopping     func() // is called when the stop begins; nil for none
+	// Drain ends Run once it is closed and no call is in flight, or after half a minute. It
+	// may be nil.
+	Drain    <-chan struct{}
+	Stopping func() // is called when the stop begins; nil for none
 
 	Environ []string         // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
 	Ready   func(url string) // is called when clients can call, with the URL of the HTTP endpoint; nil for none

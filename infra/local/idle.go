@@ -16,6 +16,7 @@ type use struct {
 	mu          sync.Mutex
 	connections int       // that are open and no WebSockets
 	requests    int       // that are handled, streams and WebSockets included
+	posts       int       // those of them that are POST: messages of clients
 	last        time.Time // the end of the last request
 }
 
@@ -25,8 +26,8 @@ func (u *use) count(s *http.Server) {
 	u.servers = append(u.servers, s)
 	h, note := s.Handler, s.ConnState
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.add(1)
-		defer u.add(-1)
+		u.add(r.Method, 1)
+		defer u.add(r.Method, -1)
 		h.ServeHTTP(w, r)
 	})
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
@@ -35,10 +36,13 @@ func (u *use) count(s *http.Server) {
 	}
 }
 
-func (u *use) add(requests int) {
+func (u *use) add(method string, requests int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.requests += requests
+	if method == http.MethodPost {
+		u.posts += requests
+	}
 	u.last = time.Now()
 }
 
@@ -55,6 +59,13 @@ func (u *use) note(state http.ConnState) {
 	}
 }
 
+// calls returns how many messages of clients are being answered.
+func (u *use) calls() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.posts
+}
+
 // idleSince returns the end of the last request. It returns false while there is a request or
 // a connection.
 func (u *use) idleSince() (time.Time, bool) {
@@ -67,14 +78,19 @@ func (u *use) idleSince() (time.Time, bool) {
 // its endpoints closed, and then for the work that they began.
 const lastRequests = time.Minute
 
-// awaitEnd returns when ctx ends, or when the machine was idle for Config.ExitWhenIdle.
+// awaitEnd returns when ctx ends, when the machine was told to drain and has, or when it was
+// idle for Config.ExitWhenIdle.
 //
 // It loses no request: it closes the endpoints first, and waits for the answers to
 // requests that came before. A later client waits until the next process accepts its
 // connection, because the service manager still holds the socket.
 func awaitEnd(ctx context.Context, m *machine) {
 	if m.cfg.ExitWhenIdle == 0 {
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-m.cfg.Drain:
+			drain(ctx, m)
+		}
 		return
 	}
 	tick := time.NewTicker(min(m.cfg.ExitWhenIdle/4, sweepEvery))
@@ -83,6 +99,9 @@ func awaitEnd(ctx context.Context, m *machine) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-m.cfg.Drain:
+			drain(ctx, m)
 			return
 		case now := <-tick.C:
 			last, idle := m.public.use.idleSince()

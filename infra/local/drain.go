@@ -1,0 +1,74 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// drainWithin is how long calls in flight get to end before a machine stops that was told to
+// drain. The stop itself takes [stopTime] at most.
+const drainWithin = 30 * time.Second
+
+// drain waits until nothing is in flight, at most for drainWithin and until ctx ends. New
+// connections are refused meanwhile: a service manager that holds the sockets lets them wait
+// for the next process. The connections that are open go on, so that clients can answer
+// questions. Each box sleeps when it has nothing in flight. A suspended call of 2026-07-28
+// is in the store only, and goes on under the next process.
+func drain(ctx context.Context, m *machine) {
+	if m.upkeep.damaged.Load() {
+		return // nothing ends any more
+	}
+	m.stopping.Store(true)
+	m.public.close()
+	ctx, cancel := context.WithTimeout(ctx, drainWithin)
+	defer cancel()
+	if n := m.public.use.calls(); n > 0 {
+		text := fmt.Sprintf("%d requests are in flight, and get up to %s to end; Ctrl-C or another SIGTERM ends them at once", n, drainWithin)
+		if n == 1 {
+			text = fmt.Sprintf("1 request is in flight, and gets up to %s to end; Ctrl-C or another SIGTERM ends it at once", drainWithin)
+		}
+		m.log.Info("the machine drains", "requests", n)
+		if d := m.cfg.Display; d != nil {
+			d.Say(text)
+		}
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	told := map[string]bool{} // tasks of boxes
+	for m.public.use.calls() > 0 || m.boxesRun(ctx) {
+		haltAwake(ctx, m, told)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// haltAwake tells each box that is awake, once, to end its processes when they have nothing
+// in flight. A box that starts still has its first call before it.
+func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
+	tasks, err := tasksOf(ctx, m)
+	if err != nil {
+		return
+	}
+	halt := m.functions.operators().Halt
+	for _, t := range tasks {
+		if told[t.ID] || t.State == fleet.Stopped {
+			continue
+		}
+		b, err := m.functions.records().Box(ctx, session.BoxID(t.Box))
+		if err != nil || b.State != session.Awake {
+			continue
+		}
+		if _, err := halt(ctx, b.ID, "", "the end of dormouse run", drainWithin); err != nil {
+			m.log.Warn("a box could not be told that the machine ends", "box", t.Box, "error", err)
+			continue
+		}
+		told[t.ID] = true
+	}
+}
