@@ -21,7 +21,7 @@ func (m *machine) refuses(server string) bool {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	conn, err := net.DialTimeout("tcp", at.Host, time.Second)
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(m.t.Context(), "tcp", at.Host)
 	if err == nil {
 		_ = conn.Close()
 	}

@@ -173,7 +173,7 @@ func readSecret(path string) ([]byte, error) {
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) < 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal: restore it from a backup; without one, delete it, and %s", path, LostWithSecret)
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal: restore it from a backup; without one, delete it, and registrations of clients, refresh tokens and the accounts of users at third parties are lost", path)
 	}
 	return secret, nil
 }
