@@ -2,12 +2,15 @@ package local
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // countWithin is the longest time to find out how many tools servers have. A slow store
@@ -98,4 +101,94 @@ func countOf(tools int) string {
 	default:
 		return fmt.Sprintf("%d tools", tools)
 	}
+}
+
+// relist is how old a list of names must be before a name that is not in it has the list
+// read again.
+const relist = 10 * time.Second
+
+// maxLists bounds how many lists of names are remembered.
+const maxLists = 1_000
+
+// toolNames remembers the names in the lists of servers.
+type toolNames struct {
+	read func(tenant, server string) map[string]bool // nil if no list is known
+
+	mu sync.Mutex
+	of map[[2]string]nameList // by tenant and server
+}
+
+type nameList struct {
+	names map[string]bool
+	read  time.Time
+}
+
+// has reports whether a tenant's server lists a tool, or no list of the server is known.
+func (t *toolNames) has(tenant, server, tool string) bool {
+	key := [2]string{tenant, server}
+	t.mu.Lock()
+	list, known := t.of[key]
+	again := !list.names[tool] && (!known || time.Since(list.read) >= relist)
+	if again { // other calls go on with the older list
+		t.keep(key, nameList{list.names, time.Now()})
+	}
+	t.mu.Unlock()
+	if again {
+		list = nameList{t.read(tenant, server), time.Now()}
+		t.mu.Lock()
+		t.keep(key, list)
+		t.mu.Unlock()
+	}
+	return list.names == nil || list.names[tool]
+}
+
+// keep remembers a list. The caller holds mu.
+func (t *toolNames) keep(key [2]string, list nameList) {
+	if len(t.of) >= maxLists {
+		clear(t.of)
+	}
+	t.of[key] = list
+}
+
+// namesOf returns the names in all recorded lists of a tenant's server, and those of a native
+// server; nil if there is no list. It asks no server elsewhere.
+func namesOf(m *machine, tenant, server string) map[string]bool {
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	s, ok := m.servers.Load().Server(server)
+	if !ok {
+		return nil
+	}
+	var tools []json.RawMessage
+	if s.Native != "" {
+		if tools, _, err := m.functions.operators().Known(ctx, tenant, s); err == nil {
+			return named(tools)
+		}
+		return nil
+	}
+	parts, err := m.functions.records().ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	if err != nil {
+		return nil
+	}
+	for _, p := range parts {
+		var all []json.RawMessage
+		if json.Unmarshal(wire.Lookup(p.Result, "list", "tools"), &all) == nil {
+			tools = append(tools, all...)
+		}
+	}
+	return named(tools)
+}
+
+// named returns the names of tools; nil if there are none.
+func named(tools []json.RawMessage) map[string]bool {
+	if len(tools) == 0 {
+		return nil
+	}
+	names := make(map[string]bool, len(tools))
+	for _, raw := range tools {
+		if name, ok := wire.String(wire.Lookup(raw, "name")); ok {
+			names[name] = true
+		}
+	}
+	return names
 }

@@ -3,9 +3,11 @@ package local
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
@@ -67,4 +69,29 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 			t.Errorf("when %s of %s is ready: %q, want %q", of[1], of[0], got, want)
 		}
 	}
+	for of, want := range map[[3]string]bool{{"local", "asked", "a"}: true, {"local", "asked", "x"}: false, {"ada", "asked", "x"}: true, {"local", "counter", "x"}: false, {"local", "no", "x"}: true} {
+		if got := m.lines.Lists(of[0], of[1], of[2]); got != want {
+			t.Errorf("tool %s of %s of %s is counted by its name: %v, want %v", of[2], of[1], of[0], got, want)
+		}
+	}
+}
+
+// A name that is not in a list has the list read again, but not for each call.
+func TestListsOfNamesAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, names := 0, map[string]bool{"a": true}
+		l := &toolNames{of: map[[2]string]nameList{}, read: func(string, string) map[string]bool { reads++; return maps.Clone(names) }}
+		for range 5 {
+			if !l.has("acme", "mine", "a") || l.has("acme", "mine", "new") {
+				t.Error("the list is not what was read")
+			}
+		}
+		if names["new"] = true; reads != 1 {
+			t.Errorf("%d reads", reads)
+		}
+		time.Sleep(relist)
+		if !l.has("acme", "mine", "new") || reads != 2 {
+			t.Errorf("the new tool is not found after %d reads", reads)
+		}
+	})
 }

@@ -42,6 +42,7 @@ type History struct {
 	starts []start           // that are not saved yet
 	counts map[minute]counts // that are not saved yet
 	totals map[labels]counts // since the program has started
+	series map[string]int    // how many of totals are of a tenant
 	file   *file             // nil before Open
 }
 
@@ -75,7 +76,7 @@ func (c counts) plus(o counts) counts {
 
 // New returns a history that keeps this number of calls. It is only in memory until Open.
 func New(calls int) *History {
-	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}}
+	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}}
 }
 
 // maxUnsaved is how many calls wait for the next save before Keep saves at once, and how
@@ -107,7 +108,11 @@ func (h *History) called(e journal.Event) {
 	if c.Failed {
 		n.failed++
 	}
-	h.count(e.Time, labels{c.Tenant, c.Server, c.Principal, c.Tool}, n)
+	of := labels{c.Tenant, c.Server, c.Principal, c.Tool}
+	if e.Unlisted {
+		of.tool = unknown
+	}
+	h.count(e.Time, of, n)
 	h.mu.Lock()
 	h.calls = append(h.calls, c)
 	full := len(h.calls) == maxUnsaved // true for one call only, so that a save that fails is not tried again for each call
@@ -146,8 +151,12 @@ func (h *History) count(at time.Time, of labels, n counts) {
 	defer h.mu.Unlock()
 	m := minute{at.Truncate(time.Minute).Unix(), of.tenant, of.server}
 	h.counts[m] = h.counts[m].plus(n)
-	if _, ok := h.totals[of]; !ok && len(h.totals) >= maxLabels {
-		of.principal, of.tool = others, others
+	if _, ok := h.totals[of]; !ok && of.tool != "" {
+		if h.series[of.tenant] >= maxLabels {
+			of.principal, of.tool = others, others
+		} else {
+			h.series[of.tenant]++
+		}
 	}
 	h.totals[of] = h.totals[of].plus(n)
 }

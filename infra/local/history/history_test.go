@@ -367,6 +367,31 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 	}
 }
 
+// Names that one tenant's callers invent take no label from another tenant, and names that
+// no list has are one label.
+func TestInventedNamesBlindNobody(t *testing.T) {
+	h := history.New(1000)
+	record := func(tenant, tool string, unlisted bool) {
+		e := event("mine", "eve", tool, 0, "no such tool")
+		e.Tenant, e.Unlisted = tenant, unlisted
+		h.Record(e)
+	}
+	for i := range 3_000 {
+		record("loud", fmt.Sprint("a", i), false)
+		record("acme", fmt.Sprint("b", i), true)
+	}
+	record("acme", "forecast", false)
+	var text strings.Builder
+	if err := h.Metrics(&text, func(tenant, _ string) bool { return tenant == "acme" }); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`principal="eve",tool="(unknown)",outcome="failed"} 3000`, `principal="eve",tool="forecast",outcome="failed"} 1`} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("metrics have no line %s:\n%s", want, text.String())
+		}
+	}
+}
+
 func TestTheFileMayHaveARelativePath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, path := range []string{"history.db", "./a b%20c.db"} {

@@ -14,10 +14,12 @@ import (
 // a tool.
 type labels struct{ tenant, server, principal, tool string }
 
-// maxLabels bounds the combinations of labels. Further ones are counted under others.
+// maxLabels bounds the combinations of labels of one tenant. Further ones are counted under
+// others. Calls of tools that no list of their server has are counted under unknown.
 const (
 	maxLabels = 2_000
 	others    = "(others)"
+	unknown   = "(unknown)"
 )
 
 // Metrics writes counts since the start of the program, in the text format of Prometheus.

@@ -82,6 +82,7 @@ type Measured struct {
 	Parent   string        // the traceparent that its client sent, "" for none
 	Protocol string        // the protocol version in its header, "" for none
 	Wakes    int           // how many boxes it has woken
+	Unlisted bool          // the server has a list of tools, without Tool
 	In, Out  int           // bytes of its body and of the answer; 0 is unknown
 }
 

@@ -45,7 +45,10 @@ type Options struct {
 	Verbose bool                               // with events of kind Frame
 	Hide    func(string) string                // removes the secrets of servers from a text
 	Tools   func(tenant, server string) string // such as "3 tools"; "" if that is not known
-	Trace   func(Event)                        // gets events of kinds Request, Deliver and Stored; must not block
+	// Lists reports whether a tool may be counted by its name: a list of the server has the
+	// tool, or no list is known.
+	Lists func(tenant, server, tool string) bool
+	Trace func(Event) // gets events of kinds Request, Deliver and Stored; must not block
 }
 
 // NewLines returns a Lines that passes events to a recorder.
@@ -55,6 +58,9 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 	if o.Tools == nil {
 		o.Tools = func(string, string) string { return "" }
+	}
+	if o.Lists == nil {
+		o.Lists = func(string, string, string) bool { return true }
 	}
 	return &Lines{
 		to: to, Options: o,
@@ -327,6 +333,7 @@ func (l *Lines) request(s *said) {
 		return
 	}
 	e := s.event(Call)
+	e.Unlisted = !l.Lists(s.Tenant, s.Server, s.Tool)
 	switch s.Outcome {
 	case outcomeFailed:
 		e.Reason = cmp.Or(reason, noWords)

@@ -19,9 +19,9 @@ import (
 
 // sent is what a collector got: spans as "parent > name", and all bodies.
 type sent struct {
-	spans  []string
-	traces map[string]bool
-	all    string
+	spans        []string
+	traces       map[string]bool
+	all, metrics string
 }
 
 // collect sends events, and returns what the collector got.
@@ -32,6 +32,9 @@ func collect(t *testing.T, principals bool, events ...journal.Event) (got sent) 
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		got.all += string(text)
+		if strings.Contains(string(text), `"resourceMetrics"`) {
+			got.metrics += string(text)
+		}
 		var body struct {
 			ResourceSpans []struct {
 				ScopeSpans []struct {
@@ -140,8 +143,14 @@ func TestMetricsAreBounded(t *testing.T) {
 	for i := range 3_000 {
 		events = append(events, call(time.Now(), func(e *journal.Event) { e.Tool = strings.Repeat("x", i%64) + string(rune('a'+i/64)) }))
 	}
+	for _, tool := range []string{"quiet", "invented"} {
+		events = append(events, call(time.Now(), func(e *journal.Event) { e.Tenant, e.Tool, e.Unlisted = "calm", tool, tool == "invented" }))
+	}
 	got := collect(t, false, events...)
-	if n := strings.Count(got.all, `"bucketCounts"`); n > 2_001 || !strings.Contains(got.all, `"(others)"`) {
+	if n := strings.Count(got.metrics, `"bucketCounts"`); n > 2_003 || !strings.Contains(got.metrics, `"(others)"`) {
 		t.Errorf("%d points", n)
+	}
+	if !strings.Contains(got.metrics, `"quiet"`) || !strings.Contains(got.metrics, `"(unknown)"`) || strings.Contains(got.metrics, `"invented"`) {
+		t.Error("the names of one tenant hide those of another, or a name of no list is a label")
 	}
 }
