@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/nearest"
 	"github.com/dormouse-mcp/dormouse/shared/quota"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -28,7 +29,7 @@ type tenantQuotas struct {
 }
 
 type showQuotasCommand struct {
-	Tenant  string `placeholder:"TENANT" help:"Only this tenant. Without it, all that have sessions or keys."`
+	Tenant  string `placeholder:"TENANT" help:"Only this tenant. Without it, all that have sessions, keys or limits of their own."`
 	Servers string `default:"servers.json" type:"path" help:"The servers file, whose limits hold for tenants without their own."`
 	keyStore
 }
@@ -74,8 +75,20 @@ func fileLimits(t *terminal, path string) quota.Sections {
 	return quota.Sections{File: file, Servers: of}
 }
 
-// tenantsOf returns all tenants that have sessions or keys.
+// tenantsOf returns all tenants that have sessions, keys or limits of their own.
 func tenantsOf(ctx context.Context, store session.Store) ([]string, error) {
+	callers, err := callersOf(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	limited, err := quota.Limited(ctx, store)
+	all := append(callers, limited...)
+	slices.Sort(all)
+	return slices.Compact(all), err
+}
+
+// callersOf returns the tenants that have sessions or keys.
+func callersOf(ctx context.Context, store session.Store) ([]string, error) {
 	const page = 1000
 	found := map[string]bool{}
 	keys, err := auth.List(ctx, store, "")
@@ -190,6 +203,21 @@ func (c *setQuotasCommand) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
+		callers, err := callersOf(ctx, store)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(callers, c.Tenant) {
+			_, _ = fmt.Fprintf(t.err, "No key and no session is of tenant %s, so nobody is under these limits yet. %s\n", c.Tenant, instead(c.Tenant, callers))
+		}
 		return c.show(t, q, func() error { return printQuotas(t.out, []tenantQuotas{q}) })
 	})
+}
+
+// instead says which tenant somebody may have meant.
+func instead(tenant string, callers []string) string {
+	if near := nearest.Of(tenant, callers, 2); near != "" {
+		return "Did you mean " + near + "?"
+	}
+	return "dormouse quotas lists the tenants."
 }

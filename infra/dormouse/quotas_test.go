@@ -46,3 +46,35 @@ func TestQuotasShowPrincipals(t *testing.T) {
 		t.Error(printed)
 	}
 }
+
+// A tenant that nobody is of gets its limits, and the command says so. The tenant is in the
+// list until its limits are those of the file again.
+func TestQuotasOfATenantThatNobodyIsOf(t *testing.T) {
+	s := newShell(t)
+	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{}}}`)
+	const line = " --data $DATA --servers $DATA/limits.json"
+	if printed, code := s.run("keys create ada --all-servers --tenant acme --data $DATA"); code != exitDone {
+		t.Fatal(printed)
+	}
+	for tenant, says := range map[string]string{"acne": "Did you mean acme?", "nosuch": "dormouse quotas lists the tenants."} {
+		printed, code := s.run("quotas set " + tenant + " month_usd=5" + line)
+		if code != exitDone || !strings.Contains(printed, "No key and no session is of tenant "+tenant) || !strings.Contains(printed, says) {
+			t.Error(printed)
+		}
+	}
+	if printed, _ := s.run("quotas set acme month_usd=5" + line); strings.Contains(printed, "No key") {
+		t.Error(printed)
+	}
+	if printed, _ := s.run("quotas" + line); !strings.Contains(printed, "\nnosuch") || !strings.Contains(printed, "\nacne") {
+		t.Errorf("tenants with limits are not listed:\n%s", printed)
+	}
+	if printed, code := s.run("quotas set nosuch month_usd=file" + line); code != exitDone {
+		t.Error(printed)
+	}
+	if printed, _ := s.run("quotas" + line); strings.Contains(printed, "nosuch") {
+		t.Errorf("a tenant without limits is listed:\n%s", printed)
+	}
+	if printed, code := s.run("quotas set acme month_usd=5USD" + line); code == exitDone || !strings.Contains(printed, "month_usd cannot be a string; want a number") {
+		t.Error(printed)
+	}
+}

@@ -168,7 +168,7 @@ func (o object) settings() (Settings, error) {
 	var shape *json.UnmarshalTypeError
 	switch err := d.Decode(&s); {
 	case errors.As(err, &shape):
-		return Settings{}, fmt.Errorf("limits: %s cannot be a %s", strings.TrimPrefix(shape.Field, "Limits."), shape.Value)
+		return Settings{}, fmt.Errorf("limits: %s cannot be a %s; want %s", strings.TrimPrefix(shape.Field, "Limits."), shape.Value, wanted(shape.Type))
 	case err != nil:
 		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 			return Settings{}, fmt.Errorf("limits: there is no limit %s; the limits are %s", name, strings.Join(limitNames(), ", "))
@@ -191,6 +191,18 @@ func (o object) settings() (Settings, error) {
 		}
 	}
 	return s, nil
+}
+
+// wanted says in words which values a type of Limits has.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Float64:
+		return "a number, such as 20 or 0.5"
+	case reflect.Int:
+		return "a whole number, such as 5000"
+	default:
+		return "a JSON object"
+	}
 }
 
 func (l Limits) check() error {

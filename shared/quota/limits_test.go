@@ -56,7 +56,10 @@ func TestSettingsOfAServersFile(t *testing.T) {
 		`{"weights": {"a": 1}, "boxes": 2}`:  "under x-dormouse of a server",
 		`{"month_gb": 1e300}`:                "month_gb",
 		`{"principal_month_usd": -1}`:        "principal_month_usd",
-		`{"principal_month_gb": "1"}`:        "principal_month_gb",
+		`{"principal_month_gb": "1"}`:        "principal_month_gb cannot be a string; want a number, such as 20",
+		`{"month_usd": "5USD"}`:              "month_usd cannot be a string; want a number, such as 20",
+		`{"boxes": "three"}`:                 "boxes cannot be a string; want a whole number, such as 5000",
+		`{"tools": 5}`:                       "tools cannot be a number; want a JSON object",
 		`{"tenant": "60/m burst 5 or more"}`: "is not a rate",
 	} {
 		if _, _, err := quota.Read(quota.Sections{File: []byte(file)}); err == nil || !strings.Contains(err.Error(), says) {

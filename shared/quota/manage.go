@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,6 +64,9 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 		if row.Limits = own.text(); len(row.Limits) > MaxSettings {
 			return Report{}, session.Errorf(session.TooLarge, "the limits of tenant %s have %d bytes; at most %d are kept", tenant, len(row.Limits), MaxSettings)
 		}
+		if err := list(ctx, store, tenant, len(own) > 0); err != nil {
+			return Report{}, err
+		}
 		row.Writer = session.NewNonce()
 		if v.Data, err = json.Marshal(row); err != nil {
 			return Report{}, fmt.Errorf("limits: %w", err)
@@ -79,6 +83,53 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 		}
 	}
 	return Report{}, session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
+}
+
+// listKey is the key of the names of the tenants with limits of their own, a JSON array. The
+// store cannot list accounts.
+func listKey() session.ValueKey {
+	return session.ValueKey{Scope: session.ValueOfServer, Name: "quota.tenants"}
+}
+
+// Limited returns the tenants for which an operator has set limits, in order. Errors:
+// Unavailable.
+func Limited(ctx context.Context, store session.Values) ([]string, error) {
+	_, tenants, err := loadRow[[]string](ctx, store, listKey())
+	return tenants, err
+}
+
+// list puts a tenant into the list of those with limits, or takes it out. A list that has
+// no room stays as it is.
+func list(ctx context.Context, store session.Values, tenant string, has bool) error {
+	for tries := range maxTries {
+		v, tenants, err := loadRow[[]string](ctx, store, listKey())
+		if err != nil {
+			return err
+		}
+		i, listed := slices.BinarySearch(tenants, tenant)
+		switch {
+		case listed == has:
+			return nil
+		case has:
+			tenants = slices.Insert(tenants, i, tenant)
+		default:
+			tenants = slices.Delete(tenants, i, i+1)
+		}
+		if v.Data, err = json.Marshal(tenants); err != nil {
+			return fmt.Errorf("limits: %w", err)
+		}
+		_, err = store.SaveValue(ctx, v)
+		if err == nil || errors.Is(err, session.TooLarge) {
+			return nil
+		}
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+	}
+	return session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
 }
 
 // fromFile is written in place of a limit to return to that of the servers file.
