@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -87,12 +88,29 @@ func printCalls(out io.Writer, all []api.Call, now time.Time) error {
 		say("ENDED\tWHO\tSERVER\tTOOL\tCLIENT\tTOOK\tOUTCOME\n")
 		for _, c := range all {
 			outcome := "done"
-			if c.Failed {
+			switch {
+			case c.Failed:
 				outcome = clip(c.Reason, 100)
+			case c.Refusal != "":
+				outcome = refused(c)
 			}
-			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", moment(c.Time, now), orDash(c.Principal), c.Server, c.Tool, orDash(c.Client), took(c.MS), outcome)
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", moment(c.Time, now), orDash(c.Principal), orDash(c.Server), orDash(c.Tool), orDash(c.Client), took(c.MS), outcome)
 		}
 	})
+}
+
+// refused says why a request was refused, and whose it was.
+func refused(c api.Call) string {
+	text, sep := "refused: "+clip(cmp.Or(c.Reason, c.Refusal), 100), " ("
+	for _, of := range [][2]string{{"tenant ", c.Tenant}, {"key ", c.Key}, {"from ", c.Address}} {
+		if of[1] != "" {
+			text, sep = text+sep+of[0]+of[1], ", "
+		}
+	}
+	if sep == ", " {
+		text += ")"
+	}
+	return text
 }
 
 // moment returns a time of the day, in the zone of now, with its date if that is not today.

@@ -19,7 +19,7 @@ const (
 	auditKept = 20
 )
 
-// audited is a line of the audit file: the call of a tool. It has names that a client chose,
+// audited is a line of the audit file: the call of a tool, or a refused request. It has names that a client chose,
 // and neither arguments nor results nor texts of errors, which a server writes.
 type audited struct {
 	Time      time.Time `json:"time"` // of its end
@@ -29,13 +29,17 @@ type audited struct {
 	Tool      string    `json:"tool"`
 	Client    string    `json:"client,omitempty"`
 	MS        float64   `json:"ms"`
-	Outcome   string    `json:"outcome"`        // done or failed
+	Outcome   string    `json:"outcome"`        // done, failed or refused
 	Code      string    `json:"code,omitempty"` // if Dormouse refused the call or gave it up
 	Woke      bool      `json:"woke,omitempty"` // it started a box
 	BytesIn   int       `json:"bytes_in,omitempty"`
 	BytesOut  int       `json:"bytes_out,omitempty"`
 	Session   string    `json:"session,omitempty"`
 	Trace     string    `json:"trace,omitempty"` // as in the log
+	Key       string    `json:"key,omitempty"`   // ID of the API key
+	Address   string    `json:"address,omitempty"`
+	Refusal   string    `json:"refusal,omitempty"` // why it was refused
+	Reason    string    `json:"reason,omitempty"`  // of a refusal, in our words
 }
 
 // openAudit opens the audit file, which only its owner may read, and appends to it.
@@ -51,22 +55,25 @@ func openAudit(path string) (io.WriteCloser, error) {
 	return &lumberjack.Logger{Filename: path, MaxSize: auditSize, MaxBackups: auditKept}, nil
 }
 
-// audit returns a printer that writes a line for each call of a tool.
+// audit returns a printer that writes a line for each call of a tool and each refusal.
 func audit(to io.Writer) func(journal.Event) {
 	enc := json.NewEncoder(to)
 	enc.SetEscapeHTML(false)
 	return func(e journal.Event) {
-		if e.Kind != journal.Call {
+		if e.Kind != journal.Call && e.Kind != journal.Refused {
 			return
 		}
-		outcome := "done"
-		if e.Reason != "" || e.Code != "" {
+		outcome, reason := "done", ""
+		switch {
+		case e.Refusal != "" || e.Kind == journal.Refused:
+			outcome, reason = "refused", e.Reason
+		case e.Reason != "" || e.Code != "":
 			outcome = "failed"
 		}
 		_ = enc.Encode(audited{ // a file that cannot be written to is reported by lossy
 			Time: e.Time.UTC(), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool, Client: e.Client,
 			MS: float64(e.Duration.Microseconds()) / 1000, Outcome: outcome, Code: e.Code, Woke: e.Wakes > 0,
-			BytesIn: e.In, BytesOut: e.Out, Session: e.Session, Trace: e.Trace,
+			BytesIn: e.In, BytesOut: e.Out, Session: e.Session, Trace: e.Trace, Key: e.Key, Address: e.Address, Refusal: e.Refusal, Reason: reason,
 		})
 	}
 }

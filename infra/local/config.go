@@ -56,6 +56,7 @@ type Config struct {
 	// both. They replace Listen and Sockets.
 	Opened    []net.Listener
 	PublicURL string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
+	Proxies   Proxies        // the reverse proxies in front, whose X-Forwarded-For counts
 	TLS       certs.Settings // the certificate of both endpoints
 	Origins   []string       // further origins of web pages that may call, beside the endpoint's own
 	Store     string         // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data

@@ -398,7 +398,7 @@ func pushLater(ctx context.Context, id session.ID) error {
 // Connect implements [sockets.Routes].
 func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
 	var owed []session.ID
-	ctx = context.WithValue(session.WithTrace(ctx, awsapi.NewID()), owedKey{}, &owed)
+	ctx = context.WithValue(calledBy(ctx, c), owedKey{}, &owed)
 	counted := req.Context().Value(connectionKey{})
 	ctx = context.WithValue(ctx, connectionKey{}, counted)
 	status, protocol, body := r.in.use().socket.Connect(ctx, c.ID, req)
@@ -414,12 +414,17 @@ func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Re
 // Message implements [sockets.Routes].
 func (r *clientRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	reply, _ := native.Stay(ctx, func(ctx context.Context) ([]byte, error) {
-		return r.in.use().socket.Message(session.WithTrace(ctx, awsapi.NewID()), c.ID, data), nil
+		return r.in.use().socket.Message(calledBy(ctx, c), c.ID, data), nil
 	})
 	return reply
 }
 
 // Disconnect implements [sockets.Routes].
 func (r *clientRoutes) Disconnect(ctx context.Context, c sockets.Conn, _ int, _ string) {
-	r.in.use().socket.Disconnect(session.WithTrace(ctx, awsapi.NewID()), c.ID)
+	r.in.use().socket.Disconnect(calledBy(ctx, c), c.ID)
+}
+
+// calledBy returns the context of an invocation for a connection.
+func calledBy(ctx context.Context, c sockets.Conn) context.Context {
+	return session.WithAddress(session.WithTrace(ctx, awsapi.NewID()), c.SourceIP)
 }

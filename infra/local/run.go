@@ -161,8 +161,9 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 	if m.cfg.Functions == FunctionsProcess {
 		page = m.functions.web() // the console function serves the page; it accepts the links that m.console makes
 	}
-	m.serve(m.public.open[0], &monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)}, &m.public.use)
-	m.serve(m.public.open[1], m.functions.sockets(), &m.public.use)
+	proxies := m.cfg.Proxies
+	m.serve(m.public.open[0], proxies.behind(&monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)}), &m.public.use)
+	m.serve(m.public.open[1], proxies.behind(m.functions.sockets()), &m.public.use)
 	return certificates.start(ctx)
 }
 

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -324,12 +326,25 @@ func (x *exchange) log(rt route, took time.Duration, err error) {
 			attrs = append(attrs, "error", err)
 		}
 	}
+	if x.code == http.StatusUnauthorized || x.code == http.StatusForbidden {
+		attrs = append(attrs, "refused", true, "refusal", string(code), "why", err.Error(), x.sender(err))
+	}
 	if x.h.Meter != nil {
 		attrs = append(attrs, x.h.Meter.Spent(session.Account{
 			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
 		})...)
 	}
 	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
+}
+
+// sender returns the attribute of a log line that says who was refused.
+func (x *exchange) sender(err error) slog.Attr {
+	address := session.AddressOf(x.r.Context())
+	if address == "" {
+		address, _, _ = net.SplitHostPort(x.r.RemoteAddr)
+	}
+	who := session.RefusedOf(err)
+	return slog.Group("caller", "tenant", cmp.Or(x.caller.Tenant, who.Tenant), "principal", cmp.Or(x.caller.Principal, who.Principal), "key", who.Credential, "address", address)
 }
 
 // body reads the body of a request. An empty body leaves into as it is.

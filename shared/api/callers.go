@@ -24,7 +24,7 @@ func Holders(keys *auth.Keys, users Users) func(*http.Request, auth.Right) (Call
 		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !auth.IsKey(token) {
 			who, role, err := users.Operator(r.Context(), token)
 			if err == nil && !auth.Has(role, right) {
-				err = session.Errorf(session.Forbidden, "your role at this console is %s; this needs another one", role)
+				err = session.NameRefused(session.Errorf(session.Forbidden, "your role at this console is %s; this needs another one", role), who)
 			}
 			return Caller{Principal: who.Principal, Tenant: who.Tenant, Servers: []string{session.EveryServer}, Role: role, User: true}, err
 		}

@@ -10,7 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Call is one call of a tool that has ended.
+// Call is one call of a tool that has ended, or a request that was refused. Such a request
+// has no Tool, and may have no Principal and no Tenant. Requests of one caller that are
+// refused for one reason are recorded once a minute.
 type Call struct {
 	Time      time.Time `json:"time"` // of its end
 	Tenant    string    `json:"tenant"`
@@ -27,6 +29,14 @@ type Call struct {
 	Woke      bool      `json:"woke,omitempty"`   // it started a box
 	In        int       `json:"bytes_in,omitempty"`
 	Out       int       `json:"bytes_out,omitempty"`
+	Sender
+}
+
+// Sender is where a call came from.
+type Sender struct {
+	Key     string `json:"key,omitempty"`     // ID of the API key; a refused caller without a Principal only claims it
+	Address string `json:"address,omitempty"` // of the network
+	Refusal string `json:"refusal,omitempty"` // why it was refused: unauthenticated, forbidden, or the kind of a limit
 }
 
 // Calls is a page of calls, the newest first. Next, if set, is the value of after for the
@@ -70,7 +80,9 @@ type Bucket struct {
 	Server string    `json:"server"`
 	Calls  int64     `json:"calls"`
 	Failed int64     `json:"failed"` // of Calls
-	Wakes  int64     `json:"wakes"`  // starts of a box
+	// Refused counts calls that were refused, which are not among Calls.
+	Refused int64 `json:"refused"`
+	Wakes   int64 `json:"wakes"` // starts of a box
 	// Durations counts calls by bounds_ms. The last number counts those above all bounds.
 	Durations []int64 `json:"durations"`
 }

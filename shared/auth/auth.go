@@ -200,16 +200,20 @@ func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(ses
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)
 	if errors.Is(err, session.NotFound) {
-		return session.Key{}, notGood()
+		return session.Key{}, session.NameRefused(notGood(), session.Identity{Credential: id})
 	}
 	if err != nil {
 		return session.Key{}, err
 	}
-	if !proven(k) || !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun) {
-		return session.Key{}, notGood()
+	if !proven(k) {
+		return session.Key{}, session.NameRefused(notGood(), session.Identity{Credential: id})
+	}
+	whose := session.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID}
+	if !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun) {
+		return session.Key{}, session.NameRefused(notGood(), whose)
 	}
 	if err := to.allow(k); err != nil {
-		return session.Key{}, err
+		return session.Key{}, session.NameRefused(err, whose)
 	}
 	if begun.Sub(k.Used) >= touchEvery {
 		a.touch(ctx, k, begun)

@@ -28,9 +28,10 @@ type called struct {
 
 // The outcomes of a call in a log line.
 const (
-	outcomeDone   = "done"
-	outcomeFailed = "failed"
-	outcomeOpen   = "open" // the call goes on after the request; a later line has its end
+	outcomeDone    = "done"
+	outcomeFailed  = "failed"
+	outcomeRefused = "refused" // the caller may not make the call, or a limit of the caller is used up
+	outcomeOpen    = "open"    // the call goes on after the request; a later line has its end
 )
 
 const clientGone = "the connection was closed before the answer; the request may have been executed"
@@ -111,8 +112,10 @@ func (c *called) ends(raw []byte, show bool) {
 	}
 }
 
-// attrs returns the attributes for a log line. err is the error of the request.
-func (c *called) attrs(ctx context.Context, principal string, err error) []slog.Attr {
+// attrs returns the attributes for a log line. err is the error of the request, and from
+// says who sent it.
+func (c *called) attrs(ctx context.Context, from sender, err error) []slog.Attr {
+	principal, refusal := from.who.Principal, refusalOf(err)
 	attrs := make([]slog.Attr, 0, 8)
 	if principal != "" {
 		attrs = append(attrs, slog.String("principal", principal))
@@ -127,8 +130,14 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 		attrs = append(attrs, slog.String("protocol", clip(c.version)))
 	}
 	outcome, why := c.outcome, c.why
+	if refusal != "" {
+		attrs = append(attrs, slog.String("refusal", refusal))
+	}
+	if refusal != "" || c.tool != "" {
+		attrs = append(attrs, from.attr(err))
+	}
 	var p *problem
-	if errors.As(err, &p) && p.operator || c.tool == "" && session.IsForOperator(err) {
+	if errors.As(err, &p) && p.operator || c.tool == "" && (refusal != "" || session.IsForOperator(err)) {
 		return withReason(append(attrs, slog.Bool("refused", true)), problemOf(err).rpc.Message)
 	}
 	if c.tool == "" {
@@ -138,6 +147,8 @@ func (c *called) attrs(ctx context.Context, principal string, err error) []slog.
 		return withReason(attrs, why)
 	}
 	switch {
+	case refusal != "":
+		outcome, why = outcomeRefused, problemOf(err).rpc.Message
 	case outcome != "":
 	case err != nil:
 		outcome, why = outcomeFailed, problemOf(err).rpc.Message

@@ -70,7 +70,7 @@ func (x *exchange) log(more ...slog.Attr) {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
-	attrs = append(attrs, x.called.attrs(x.ctx(), x.caller.Principal, x.err)...)
+	attrs = append(attrs, x.called.attrs(x.ctx(), senderOf(x.r, x.caller, askedBy(x.r.URL.Path)), x.err)...)
 	attrs = append(append(attrs, more...), x.spent()...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
 }

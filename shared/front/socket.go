@@ -138,7 +138,9 @@ type turn struct {
 	err        error
 	tenant     string
 	principal  string
-	in, out    int // bytes
+	key        string // ID of the key of the connection
+	asked      string // as in sender
+	in, out    int    // bytes
 	called     called
 }
 
@@ -158,6 +160,7 @@ func (k *Socket) turn(what, conn string) *turn {
 //	too much by this caller           429
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
+	x.asked = askedOver(r.URL.Query())
 	if !ServesHost(x.opts.AllowedHosts, r.Host) {
 		return "", hostNotServed(r.Host)
 	}
@@ -172,7 +175,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if err != nil {
 		return "", err
 	}
-	x.server, x.tenant, x.principal = c.Server.Name, c.Tenant, c.Principal
+	x.server, x.tenant, x.principal, x.key = c.Server.Name, c.Tenant, c.Principal, c.Credential
 	cursors := map[string][]session.EventID{}
 	for _, text := range query["last-event-id"] {
 		member, id, err := host.MemberEvent(text)
@@ -356,7 +359,7 @@ func (x *turn) record(ctx context.Context) (session.Connection, error) {
 		}
 		x.recall.put(c)
 	}
-	x.session, x.server, x.tenant, x.principal = c.Session, c.Server, c.Tenant, c.Principal
+	x.session, x.server, x.tenant, x.principal, x.key = c.Session, c.Server, c.Tenant, c.Principal, c.Credential
 	return c, nil
 }
 
@@ -410,7 +413,8 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
-	attrs = append(attrs, x.called.attrs(ctx, x.principal, x.err)...)
+	from := sender{session.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, session.AddressOf(ctx), x.asked}
+	attrs = append(attrs, x.called.attrs(ctx, from, x.err)...)
 	attrs = append(attrs, x.spent(ctx)...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
 	return fault != nil

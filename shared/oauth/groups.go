@@ -108,7 +108,7 @@ func (s Settings) each(who session.Identity, claims map[string]any, servers []st
 		all[server] = who
 	}
 	if len(all) == 0 {
-		return nil, refused
+		return nil, session.NameRefused(refused, session.Identity{Tenant: who.Tenant, Principal: who.Principal})
 	}
 	return all, nil
 }

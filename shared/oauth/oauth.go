@@ -232,7 +232,11 @@ func (s *ResourceServer) admit(g grant, server string) error {
 	if err := s.meant(g, server); err != nil {
 		return err
 	}
-	return s.settings.Admit(server, g.claims)
+	if err := s.settings.Admit(server, g.claims); err != nil {
+		who, _ := s.settings.Identity(g.claims) // nobody, if the claims name nobody
+		return session.NameRefused(err, session.Identity{Tenant: who.Tenant, Principal: who.Principal})
+	}
+	return nil
 }
 
 // meant decides whether a grant is for a server or a group.

@@ -54,7 +54,8 @@ type Error struct {
 	Message string
 	cause   error
 
-	operator bool // see ForOperator
+	operator bool     // see ForOperator
+	refused  Identity // see NameRefused
 }
 
 // Errorf makes an Error. The message may be shown to a client: it is lower case and says
@@ -81,6 +82,25 @@ func (e *Error) ForOperator() *Error {
 func IsForOperator(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.operator
+}
+
+// NameRefused notes in a refusal whose credential was refused, for logs. It returns err. A
+// caller who has not proven a credential has only its Credential, which the caller claims.
+func NameRefused(err error, who Identity) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.refused = who
+	}
+	return err
+}
+
+// RefusedOf returns whose credential a refusal is about, as far as [NameRefused] has noted it.
+func RefusedOf(err error) Identity {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.refused
+	}
+	return Identity{}
 }
 
 // Error returns the message and the cause, for operators.

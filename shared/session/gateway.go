@@ -99,7 +99,22 @@ type Secrets interface {
 	Secrets(ctx context.Context, w Want) (map[string]Secret, error)
 }
 
-type traceKey struct{}
+type (
+	traceKey   struct{}
+	addressKey struct{}
+)
+
+// WithAddress returns a context whose log lines name the network address that the client's
+// request came from.
+func WithAddress(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, addressKey{}, address)
+}
+
+// AddressOf returns the address of [WithAddress], or "".
+func AddressOf(ctx context.Context) string {
+	address, _ := ctx.Value(addressKey{}).(string)
+	return address
+}
 
 // WithTrace returns a context whose log lines carry trace: the gateway's id of the
 // client's request.

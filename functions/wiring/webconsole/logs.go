@@ -89,7 +89,7 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 
 // queryOf returns a query for the lines of calls.
 func queryOf(q api.CallQuery) (string, error) {
-	where := []string{`ispresent(tool)`, `(outcome = "done" or outcome = "failed")`}
+	where := []string{`ispresent(tool)`, `outcome in ["done", "failed", "refused"]`}
 	if q.Failed {
 		where[1] = `outcome = "failed"`
 	}
@@ -113,7 +113,7 @@ func queryOf(q api.CallQuery) (string, error) {
 		}
 		where = append(where, "server in ["+strings.Join(names, ", ")+"]")
 	}
-	return "fields @timestamp, tenant, principal, server, tool, client, session_id, trace, duration_ms, outcome, code, why, wakes, bytes_in, bytes_out\n| filter " +
+	return "fields @timestamp, tenant, principal, server, tool, client, session_id, trace, duration_ms, outcome, code, why, refusal, caller.key, caller.address, wakes, bytes_in, bytes_out\n| filter " +
 		strings.Join(where, " and ") + "\n| sort @timestamp desc", nil
 }
 
@@ -161,6 +161,7 @@ func (f found) calls(q api.CallQuery) api.Calls {
 			Time: at, Tenant: of["tenant"], Principal: of["principal"], Server: of["server"], Tool: of["tool"], Client: of["client"],
 			Session: of["session_id"], Trace: of["trace"], MS: number("duration_ms"), Failed: of["outcome"] == "failed", Code: of["code"], Reason: of["why"],
 			Woke: number("wakes") > 0, In: int(number("bytes_in")), Out: int(number("bytes_out")),
+			Sender: api.Sender{Key: of["caller.key"], Address: of["caller.address"], Refusal: of["refusal"]},
 		})
 	}
 	return out

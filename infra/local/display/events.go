@@ -39,8 +39,11 @@ func (t *Terminal) count(e journal.Event) {
 		delete(s.awake, e.PID)
 	case journal.Call:
 		s.calls++
-		if e.Reason != "" {
+		switch {
+		case e.Failed():
 			s.failed++
+		case e.Refusal != "":
+			s.refused++
 		}
 	}
 	if e.Session != "" && len(s.sessions) < maxSessions {
@@ -82,8 +85,9 @@ func (t *Terminal) people(e journal.Event) {
 	case journal.Call:
 		t.call(e)
 	case journal.Refused:
-		t.line(e.Time, e.Name, t.red("refused")+": "+e.Reason)
+		t.line(e.Time, e.Name, joined(" ", t.yellow("refused"), t.sender(e))+": "+e.Reason)
 		t.hint(e.Hint)
+	case journal.RefusedAgain:
 	case journal.LogLost, journal.FolderTrouble, journal.CertificateFailed:
 		t.line(e.Time, "", t.red("failed")+": "+e.Reason)
 		t.hint(e.Hint)
@@ -133,8 +137,28 @@ func (t *Terminal) call(e journal.Event) {
 		t.line(e.Time, e.Name, strings.Join(append(parts, took), "  "))
 		return
 	}
+	if e.Refusal != "" {
+		t.line(e.Time, e.Name, strings.Join(append(parts, t.yellow("refused"), took, joined(", ", e.Reason, t.sender(e))), "  "))
+		t.hint(e.Hint)
+		return
+	}
 	t.line(e.Time, e.Name, strings.Join(append(parts, t.red("failed"), took, e.Reason), "  "))
 	t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+}
+
+// sender says who was refused: "ada of acme, key 7h2k, from 192.0.2.7".
+func (t *Terminal) sender(e journal.Event) string {
+	from := func(word, text string) string {
+		if text == "" {
+			return ""
+		}
+		return word + " " + text
+	}
+	who := joined(" ", e.Principal, from("of", e.Tenant))
+	if e.Kind == journal.Call { // the line begins with the principal
+		who = from("tenant", e.Tenant)
+	}
+	return joined(", ", who, joined(", ", from("key", e.Key), from("from", e.Address)))
 }
 
 // lastLines says which command prints the last output of a server.

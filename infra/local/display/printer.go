@@ -125,8 +125,9 @@ func joined(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
 }
 
-func (p *printer) red(s string) string { return p.colored("31", s) }
-func (p *printer) dim(s string) string { return p.colored("2", s) }
+func (p *printer) red(s string) string    { return p.colored("31", s) }
+func (p *printer) yellow(s string) string { return p.colored("33", s) }
+func (p *printer) dim(s string) string    { return p.colored("2", s) }
 
 func (p *printer) colored(code, s string) string {
 	if !p.opts.Color {

@@ -10,7 +10,7 @@ import (
 // record prints an event as one line: the server, what happened, and names with values.
 func (t *Terminal) record(e journal.Event) {
 	kind, always := recordKind(e)
-	if e.Kind == journal.ServerStopped || e.Kind == journal.ProcessCount || !always && !t.opts.Verbose {
+	if e.Kind == journal.RefusedAgain || e.Kind == journal.ServerStopped || e.Kind == journal.ProcessCount || !always && !t.opts.Verbose {
 		return
 	}
 	principal := e.Principal
@@ -28,6 +28,9 @@ func (t *Terminal) record(e journal.Event) {
 		values = append(values, "install_ms", strconv.FormatInt(e.Install.Milliseconds(), 10))
 	}
 	values = append(values, "what", e.Detail, "phase", e.Phase, "why", e.Reason, "do", e.Hint)
+	if e.Refusal != "" || e.Kind == journal.Refused {
+		values = append(values, "tenant", e.Tenant, "key", e.Key, "address", e.Address, "refusal", e.Refusal)
+	}
 	if e.PID != 0 && t.opts.Verbose {
 		values = append(values, "pid", strconv.Itoa(e.PID))
 	}
@@ -56,8 +59,11 @@ func recordKind(e journal.Event) (word string, always bool) {
 	case journal.ServersRefused:
 		return "servers-refused", true
 	case journal.Call:
-		if e.Reason != "" {
+		switch {
+		case e.Failed():
 			return "call-failed", true
+		case e.Refusal != "":
+			return "call-refused", true
 		}
 		return "call", true
 	case journal.Refused, journal.LogLost, journal.FolderTrouble, journal.CertificateFailed, journal.BoxCrash, journal.FunctionCrash:

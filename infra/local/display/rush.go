@@ -20,6 +20,7 @@ type rush struct {
 	shown  int
 	more   int
 	failed int
+	denied int            // refused
 	by     map[string]int // held back, by server
 }
 
@@ -37,8 +38,11 @@ func (r *rush) admit(e journal.Event) bool {
 	}
 	r.more++
 	r.by[e.Name]++
-	if e.Reason != "" {
+	switch {
+	case e.Failed():
 		r.failed++
+	case e.Refusal != "":
+		r.denied++
 	}
 	return false
 }
@@ -70,11 +74,14 @@ func (r *rush) flush(p *printer, now time.Time) {
 		names[i] = fmt.Sprintf("%s %d", name, r.by[name])
 	}
 	if p.opts.Form == Records {
-		p.recordLine(now, "", "calls", "more", fmt.Sprint(r.more), "failed", fmt.Sprint(r.failed), "by", strings.Join(names, ","))
+		p.recordLine(now, "", "calls", "more", fmt.Sprint(r.more), "failed", fmt.Sprint(r.failed), "refused", fmt.Sprint(r.denied), "by", strings.Join(names, ","))
 	} else {
 		text := plural(r.more, "more call", "more calls") + " in this second"
 		if r.failed > 0 {
 			text += ", " + fmt.Sprint(r.failed) + " " + p.red("failed")
+		}
+		if r.denied > 0 {
+			text += ", " + fmt.Sprint(r.denied) + " " + p.yellow("refused")
 		}
 		p.line(now, "", text+": "+strings.Join(names, ", "))
 	}

@@ -12,6 +12,7 @@ type seen struct {
 	sessions map[string]bool // that had a call or a start since the beginning
 	calls    int
 	failed   int
+	refused  int
 	cost     float64
 	costAt   time.Time
 }
@@ -30,6 +31,9 @@ func (s *seen) status(now time.Time, cost func() float64) string {
 	calls := plural(s.calls, "call", "calls")
 	if s.failed > 0 {
 		calls += fmt.Sprintf(", %d failed", s.failed)
+	}
+	if s.refused > 0 {
+		calls += fmt.Sprintf(", %d refused", s.refused)
 	}
 	parts = append(parts, calls)
 	if cost != nil {

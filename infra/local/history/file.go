@@ -28,6 +28,7 @@ type file struct{ db *sql.DB }
 const (
 	whatFailed = len(Bounds) + 1 + iota
 	whatWakes
+	whatRefused
 )
 
 // A row of counts exists only for what happened. Times are seconds since 1970.
@@ -36,7 +37,7 @@ CREATE TABLE IF NOT EXISTS calls (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, principal TEXT NOT NULL, server TEXT NOT NULL,
 	tool TEXT NOT NULL, client TEXT NOT NULL, session TEXT NOT NULL, trace TEXT NOT NULL, ms REAL NOT NULL, failed INTEGER NOT NULL,
 	code TEXT NOT NULL, reason TEXT NOT NULL, woke INTEGER NOT NULL DEFAULT 0, bytes_in INTEGER NOT NULL DEFAULT 0,
-	bytes_out INTEGER NOT NULL DEFAULT 0) STRICT;
+	bytes_out INTEGER NOT NULL DEFAULT 0, key TEXT NOT NULL DEFAULT '', address TEXT NOT NULL DEFAULT '', refusal TEXT NOT NULL DEFAULT '') STRICT;
 CREATE INDEX IF NOT EXISTS calls_at ON calls (at);
 CREATE TABLE IF NOT EXISTS starts (
 	id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, principal TEXT NOT NULL,
@@ -73,7 +74,9 @@ func openFile(path string) (*file, error) {
 
 // addColumns adds to calls the columns that files of 0.1.0-alpha.2 lack.
 func addColumns(ctx context.Context, db *sql.DB) error {
-	for _, name := range []string{"woke", "bytes_in", "bytes_out"} {
+	const number, text = " INTEGER NOT NULL DEFAULT 0", " TEXT NOT NULL DEFAULT ''"
+	for _, column := range [][2]string{{"woke", number}, {"bytes_in", number}, {"bytes_out", number}, {"key", text}, {"address", text}, {"refusal", text}} {
+		name := column[0]
 		var there bool
 		if err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM pragma_table_info('calls') WHERE name = ?`, name).Scan(&there); err != nil {
 			return err
@@ -81,7 +84,7 @@ func addColumns(ctx context.Context, db *sql.DB) error {
 		if there {
 			continue
 		}
-		if _, err := db.ExecContext(ctx, `ALTER TABLE calls ADD COLUMN `+name+` INTEGER NOT NULL DEFAULT 0`); err != nil {
+		if _, err := db.ExecContext(ctx, `ALTER TABLE calls ADD COLUMN `+name+column[1]); err != nil {
 			return err
 		}
 	}
@@ -112,15 +115,15 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // without effect after Commit
-	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out)
-		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
+	insert, err := tx.PrepareContext(ctx, `INSERT INTO calls (at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = insert.Close() }()
 	for _, c := range calls {
 		if _, err := insert.ExecContext(ctx, c.Time.UnixMilli(), c.Tenant, c.Principal, c.Server, c.Tool, c.Client, c.Session, c.Trace,
-			c.MS, c.Failed, c.Code, c.Reason, c.Woke, c.In, c.Out); err != nil {
+			c.MS, c.Failed, c.Code, c.Reason, c.Woke, c.In, c.Out, c.Key, c.Address, c.Refusal); err != nil {
 			return err
 		}
 	}
@@ -156,6 +159,9 @@ func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) 
 		}
 	}
 	if err := add(whatFailed, c.failed); err != nil {
+		return err
+	}
+	if err := add(whatRefused, c.refused); err != nil {
 		return err
 	}
 	return add(whatWakes, c.wakes)
@@ -238,7 +244,7 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		w.and("at >= ?", q.Since.UnixMilli())
 	}
 	var last int64
-	err := f.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out FROM calls`+
+	err := f.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1), func(scan func(...any) error) error {
 		if len(page.Calls) == q.Limit { // this row is of the next page
 			page.Next = strconv.FormatInt(last, 10)
@@ -247,7 +253,7 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		var c api.Call
 		var at int64
 		err := scan(&last, &at, &c.Tenant, &c.Principal, &c.Server, &c.Tool, &c.Client, &c.Session, &c.Trace, &c.MS, &c.Failed,
-			&c.Code, &c.Reason, &c.Woke, &c.In, &c.Out)
+			&c.Code, &c.Reason, &c.Woke, &c.In, &c.Out, &c.Key, &c.Address, &c.Refusal)
 		c.Time = time.UnixMilli(at).UTC()
 		page.Calls = append(page.Calls, c)
 		return err
@@ -301,6 +307,8 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 			to.Failed = n
 		case whatWakes:
 			to.Wakes = n
+		case whatRefused:
+			to.Refused = n
 		default:
 			to.Durations[what] = n
 			to.Calls += n
@@ -357,6 +365,7 @@ func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, err
 
 // callsOf returns the condition for the calls that a query is about.
 func callsOf(q api.PeopleQuery) (w where) {
+	w.and("refusal = '' AND tool != ''") // a refused caller may be nobody, and called nothing
 	w.equal("tenant", q.Tenant)
 	w.among(q.Servers)
 	if !q.Since.IsZero() {

@@ -5,6 +5,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math"
@@ -42,6 +43,7 @@ type History struct {
 	starts []start           // that are not saved yet
 	counts map[minute]counts // that are not saved yet
 	totals map[labels]counts // since the program has started
+	turned map[refusal]int64 // requests that were refused since then
 	series map[string]int    // how many of totals are of a tenant
 	file   *file             // nil before Open
 }
@@ -57,6 +59,7 @@ type counts struct {
 	durations     [len(Bounds) + 1]int64
 	took          time.Duration // all calls together
 	failed, wakes int64
+	refused       int64 // calls that were refused; they are in no other number
 }
 
 func (c counts) calls() (n int64) {
@@ -71,12 +74,13 @@ func (c counts) plus(o counts) counts {
 		c.durations[i] += o.durations[i]
 	}
 	c.took, c.failed, c.wakes = c.took+o.took, c.failed+o.failed, c.wakes+o.wakes
+	c.refused += o.refused
 	return c
 }
 
 // New returns a history that keeps this number of calls. It is only in memory until Open.
 func New(calls int) *History {
-	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}}
+	return &History{kept: calls, full: make(chan struct{}, 1), counts: map[minute]counts{}, totals: map[labels]counts{}, series: map[string]int{}, turned: map[refusal]int64{}}
 }
 
 // maxUnsaved is how many calls wait for the next save before Keep saves at once, and how
@@ -89,6 +93,11 @@ func (h *History) Record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call:
 		h.called(e)
+	case journal.Refused:
+		h.add(callOf(e))
+		h.refused(e)
+	case journal.RefusedAgain:
+		h.refused(e)
 	case journal.ServerReady, journal.ServerFailed:
 		h.started(e)
 	case journal.BoxWake:
@@ -96,11 +105,22 @@ func (h *History) Record(e journal.Event) {
 	}
 }
 
-func (h *History) called(e journal.Event) {
-	c := api.Call{
+// callOf returns the record of a call, or of a request that was refused.
+func callOf(e journal.Event) api.Call {
+	return api.Call{
 		Time: e.Time.UTC().Truncate(time.Millisecond), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool,
-		Client: e.Client, Session: e.Session, Trace: e.Trace, Failed: e.Reason != "", Code: e.Code, Reason: e.Reason,
-		MS: inMS(e.Duration), Woke: e.Wakes > 0, In: e.In, Out: e.Out,
+		Client: e.Client, Session: e.Session, Trace: e.Trace, Failed: e.Failed(), Code: e.Code, Reason: e.Reason,
+		MS: inMS(e.Duration), Woke: e.Wakes > 0, In: e.In, Out: e.Out, Sender: api.Sender{Key: e.Key, Address: e.Address, Refusal: e.Refusal},
+	}
+}
+
+func (h *History) called(e journal.Event) {
+	c := callOf(e)
+	h.add(c)
+	if e.Refusal != "" {
+		h.refused(e)
+		h.count(e.Time, labels{tenant: c.Tenant, server: c.Server}, counts{refused: 1})
+		return
 	}
 	n := counts{took: e.Duration}
 	bin, _ := slices.BinarySearch(Bounds[:], c.MS)
@@ -113,6 +133,20 @@ func (h *History) called(e journal.Event) {
 		of.tool = unknown
 	}
 	h.count(e.Time, of, n)
+}
+
+// refusal tells the counters of refusals apart. Callers whom nobody knows have no tenant.
+type refusal struct{ tenant, reason string }
+
+func (h *History) refused(e journal.Event) {
+	of := refusal{e.Tenant, cmp.Or(e.Refusal, e.Code, "other")}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.turned[of]++
+}
+
+// add keeps a record for the next save.
+func (h *History) add(c api.Call) {
 	h.mu.Lock()
 	h.calls = append(h.calls, c)
 	full := len(h.calls) == maxUnsaved // true for one call only, so that a save that fails is not tried again for each call

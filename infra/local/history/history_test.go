@@ -367,6 +367,53 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 	}
 }
 
+// What was refused has its caller, and is no failure, no call of a person and no duration.
+func TestRefusalsAreNoFailures(t *testing.T) {
+	h := open(t, filepath.Join(t.TempDir(), "history.db"), 1000)
+	defer func() { _ = h.Close() }()
+	limited := event("mine", "ada", "look", time.Second, "too many calls")
+	limited.Code, limited.Sender = "busy", journal.Sender{Key: "k7", Address: "192.0.2.7", Refusal: "rate"}
+	h.Record(limited)
+	h.Record(event("mine", "ada", "look", time.Millisecond, ""))
+	stranger := journal.Event{Time: time.Now(), Kind: journal.Refused, Name: "memory", Reason: "unknown key", Code: "unauthenticated", Measured: journal.Measured{Sender: journal.Sender{Key: "k8", Address: "192.0.2.8", Refusal: "unauthenticated"}}}
+	h.Record(stranger)
+	stranger.Kind = journal.RefusedAgain
+	h.Record(stranger)
+
+	page, err := h.Calls(t.Context(), api.CallQuery{Limit: 10})
+	if err != nil || len(page.Calls) != 3 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	for i, want := range []api.Sender{{Key: "k8", Address: "192.0.2.8", Refusal: "unauthenticated"}, {}, {Key: "k7", Address: "192.0.2.7", Refusal: "rate"}} {
+		if c := page.Calls[i]; c.Sender != want || c.Failed {
+			t.Errorf("%+v", c)
+		}
+	}
+	if failed := calls(t, h, api.CallQuery{Failed: true}); failed != nil {
+		t.Errorf("failed: %v", failed)
+	}
+	if own := calls(t, h, api.CallQuery{Tenant: "acme"}); len(own) != 2 {
+		t.Errorf("a tenant sees %v", own)
+	}
+	s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-time.Hour)})
+	if err != nil || len(s.Buckets) != 1 || s.Buckets[0].Calls != 1 || s.Buckets[0].Failed != 0 || s.Buckets[0].Refused != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	people, err := h.People(t.Context(), api.PeopleQuery{})
+	if err != nil || len(people) != 1 || people[0].Calls != 1 || people[0].Failed != 0 {
+		t.Errorf("%+v, %v", people, err)
+	}
+	for who, want := range map[string]int64{"acme": 0, "": 2} {
+		var text strings.Builder
+		if err := h.Metrics(&text, func(tenant, _ string) bool { return who == "" || tenant == who }); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), `dormouse_refusals_total{tenant="acme",reason="rate"} 1`) || strings.Contains(text.String(), fmt.Sprintf(`dormouse_refusals_total{tenant="",reason="unauthenticated"} %d`, want)) == (want == 0) {
+			t.Errorf("for tenant %q:\n%s", who, text.String())
+		}
+	}
+}
+
 // Names that one tenant's callers invent take no label from another tenant, and names that
 // no list has are one label.
 func TestInventedNamesBlindNobody(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // labels tell the counters of metrics apart. Starts of boxes have neither a principal nor
@@ -26,14 +28,21 @@ const (
 // may says which tenants and servers the reader sees.
 func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) error {
 	h.mu.Lock()
-	totals := maps.Clone(h.totals)
+	totals, turned := maps.Clone(h.totals), maps.Clone(h.turned)
 	h.mu.Unlock()
 	order := slices.SortedFunc(maps.Keys(totals), func(a, b labels) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.server, b.server), cmp.Compare(a.principal, b.principal), cmp.Compare(a.tool, b.tool))
 	})
 	order = slices.DeleteFunc(order, func(l labels) bool { return !may(l.tenant, l.server) })
 	servers := map[labels]counts{}
-	var calls, durations, wakes strings.Builder
+	var calls, durations, wakes, refused strings.Builder
+	for _, of := range slices.SortedFunc(maps.Keys(turned), func(a, b refusal) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.reason, b.reason))
+	}) {
+		if may(of.tenant, session.EveryServer) {
+			fmt.Fprintf(&refused, "dormouse_refusals_total{%s,reason=%q} %d\n", `tenant="`+escape.Replace(of.tenant)+`"`, of.reason, turned[of])
+		}
+	}
 	for _, l := range order {
 		n := totals[l]
 		own := labels{tenant: l.tenant, server: l.server}
@@ -54,6 +63,7 @@ func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) err
 		n.histogram(&durations, own)
 	}
 	_, err := io.WriteString(w, "# HELP dormouse_tool_calls_total Calls of tools that have ended.\n# TYPE dormouse_tool_calls_total counter\n"+calls.String()+
+		"# HELP dormouse_refusals_total Requests that were refused: unauthenticated, forbidden, or by the kind of a limit.\n# TYPE dormouse_refusals_total counter\n"+refused.String()+
 		"# HELP dormouse_tool_call_duration_seconds Durations of calls, with the start of a box if there was one.\n# TYPE dormouse_tool_call_duration_seconds histogram\n"+durations.String()+
 		"# HELP dormouse_box_starts_total Starts of boxes.\n# TYPE dormouse_box_starts_total counter\n"+wakes.String())
 	return err

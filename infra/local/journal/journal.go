@@ -34,8 +34,11 @@ const (
 	ServerStopped    = "server.stopped"    // it was stopped because it was idle or not wanted any more
 	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since its last work, if that is known
 
-	Call    = "call"    // a tool was called; Duration; with a Reason, it failed
-	Refused = "refused" // a request was refused for a reason that the operator can remove; Reason
+	Call    = "call"    // a tool was called; Duration; with a Reason, it failed, or was refused if there is a Refusal
+	Refused = "refused" // a request that calls no tool was refused; Reason
+	// RefusedAgain is Refused for a Reason and a caller of which the last minute has had a
+	// Refused, or one of too many. It is for counting.
+	RefusedAgain = "refused.again"
 
 	LogLost           = "log.lost"           // the log of this machine cannot be written; Reason
 	FolderTrouble     = "folder.trouble"     // a file of the data folder is damaged, lost or cannot be used; Reason
@@ -83,8 +86,19 @@ type Measured struct {
 	Protocol string        // the protocol version in its header, "" for none
 	Wakes    int           // how many boxes it has woken
 	Unlisted bool          // the server has a list of tools, without Tool
-	In, Out  int           // bytes of its body and of the answer; 0 is unknown
+	Sender
+	In, Out int // bytes of its body and of the answer; 0 is unknown
 }
+
+// Sender has the fields of an [Event] about a call or a refusal that say where it came from.
+type Sender struct {
+	Key     string // ID of the API key; a refused caller without a Principal only claims it
+	Address string // of the network, such as 192.0.2.7
+	Refusal string // why the caller was refused: a code such as forbidden, or the kind of a limit
+}
+
+// Failed reports whether e is about a failure, and not about a refusal.
+func (e Event) Failed() bool { return e.Reason != "" && e.Refusal == "" }
 
 // Recorder counts the running processes and passes events to its printers. A nil
 // *Recorder records nothing. It is safe for concurrent use.
@@ -167,11 +181,14 @@ type jsonLine struct {
 
 // failure has the members that only the JSON line of a failed event has.
 type failure struct {
-	Phase  string `json:"phase,omitempty"`
-	Failed bool   `json:"failed,omitempty"`
-	Code   string `json:"code,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	Hint   string `json:"hint,omitempty"`
+	Phase   string `json:"phase,omitempty"`
+	Failed  bool   `json:"failed,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
+	Code    string `json:"code,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Address string `json:"address,omitempty"`
 }
 
 // FileChange has the names of the servers that differ in a changed servers file.
@@ -183,18 +200,21 @@ type FileChange struct {
 
 // JSONPrinter returns a printer of one JSON object a line. The times are RFC 3339, UTC,
 // and durations are in milliseconds. It leaves out empty values, except running. failed
-// is true where there is a reason.
+// is true where there is a reason and no refusal. It prints no [RefusedAgain].
 func JSONPrinter(w io.Writer) func(Event) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	return func(e Event) {
+		if e.Kind == RefusedAgain {
+			return
+		}
 		// A jsonLine always encodes. If the output cannot be written to, there is no
 		// better place to report that.
 		_ = enc.Encode(jsonLine{
 			Time: e.Time.UTC(), Kind: e.Kind, Name: e.Name, PID: e.PID, Detail: e.Detail,
 			DurationMS: ms(e.Duration), InstallMS: ms(e.Install), Tenant: e.Tenant, Principal: e.Principal, Client: e.Client, Tool: e.Tool,
-			Session: e.Session, Process: e.Process, Trace: e.Trace, failure: failure{e.Phase, e.Reason != "", e.Code, e.Reason, e.Hint},
+			Session: e.Session, Process: e.Process, Trace: e.Trace, failure: failure{e.Phase, e.Failed(), e.Refusal, e.Code, e.Reason, e.Hint, e.Key, e.Address},
 			Running: e.Running, FileChange: e.FileChange,
 		})
 	}

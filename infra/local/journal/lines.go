@@ -24,7 +24,7 @@ type Lines struct {
 	starts  map[string]*start    // by server and process
 	open    map[string]Event     // calls whose end comes in a later line, by stream
 	work    map[string]time.Time // the last work, by server
-	refused map[string]time.Time // when a request was refused last, by reason
+	refused map[string]time.Time // when a request was refused last, by caller and reason
 }
 
 // caller identifies the client of a session.
@@ -107,7 +107,38 @@ type ofCall struct {
 	Code    string `json:"code"`
 	Stream  string `json:"stream"`
 	Outcome string `json:"outcome"`
-	Refused bool   `json:"refused"` // for a reason that the operator can remove
+	Refused bool   `json:"refused"` // a request that calls no tool
+	Refusal string `json:"refusal"` // why its caller was refused; "" for another reason
+	Caller  sender `json:"caller"`
+}
+
+// sender is where a call or a refused request came from. It names the server and the caller
+// only of a request that was refused before these were known.
+type sender struct {
+	Server    string `json:"server"`
+	Tenant    string `json:"tenant"`
+	Principal string `json:"principal"`
+	Key       string `json:"key"`
+	Address   string `json:"address"`
+}
+
+// take reads the attributes of a sender.
+func (s *sender) take(attrs []slog.Attr) {
+	for _, a := range attrs {
+		text := a.Value.String()
+		switch a.Key {
+		case "server":
+			s.Server = text
+		case "tenant":
+			s.Tenant = text
+		case "principal":
+			s.Principal = text
+		case "key":
+			s.Key = text
+		case "address":
+			s.Address = text
+		}
+	}
 }
 
 // ofProcess holds the fields of the lines about a server's process.
@@ -128,7 +159,7 @@ type Ended struct {
 }
 
 // The messages of log lines that are of interest, with the quotes that they have in JSON.
-var spoken = []string{`"msg":"request"`, `"msg":"socket"`, `"msg":"frame"`, `"msg":"work"`}
+var spoken = []string{`"msg":"request"`, `"msg":"socket"`, `"msg":"api"`, `"msg":"frame"`, `"msg":"work"`}
 
 // Function takes a log line of a function.
 func (l *Lines) Function(line string) {
@@ -178,7 +209,7 @@ func (l *Lines) tenantOf(id string) string {
 // secrets in the reason of a failure.
 func (l *Lines) Record(r slog.Record) slog.Record {
 	switch r.Message {
-	case "request", "socket", "frame", "work":
+	case "request", "socket", "api", "frame", "work":
 		s := said{Msg: r.Message, Time: r.Time}
 		r.Attrs(s.take)
 		l.function(&s)
@@ -227,6 +258,12 @@ func (s *said) take(a slog.Attr) bool {
 		s.Why = a.Value.String()
 	case "hint":
 		s.Hint = a.Value.String()
+	case "refusal":
+		s.Refusal = a.Value.String()
+	case "caller":
+		if a.Value.Kind() == slog.KindGroup {
+			s.Caller.take(a.Value.Group())
+		}
 	case "refused":
 		s.Refused = a.Value.Kind() == slog.KindBool && a.Value.Bool()
 	case "trace":
@@ -277,6 +314,10 @@ func endsOf(v any) (all []Ended) {
 // function takes what a function has said.
 func (l *Lines) function(s *said) {
 	switch s.Msg {
+	case "api":
+		if s.Refused {
+			l.refuse(s)
+		}
 	case "request", "socket":
 		l.request(s)
 		if l.Trace != nil && s.Method != "" && s.Tool == "" {
@@ -303,9 +344,10 @@ func (s *said) took() time.Duration { return time.Duration(s.MS * float64(time.M
 
 // The outcomes of a call in the log line of a request.
 const (
-	outcomeDone   = "done"
-	outcomeFailed = "failed"
-	outcomeOpen   = "open" // no function waits for its end
+	outcomeDone    = "done"
+	outcomeFailed  = "failed"
+	outcomeRefused = "refused"
+	outcomeOpen    = "open" // no function waits for its end
 )
 
 // noWords is the reason of a failed call whose line gives none.
@@ -314,14 +356,11 @@ const noWords = "the tool reported an error"
 // request takes the line of a client's request.
 func (l *Lines) request(s *said) {
 	l.knows(s)
-	reason := l.reason(s.Server, s.Why)
 	if s.Refused {
-		if l.repeated(reason) {
-			return
-		}
-		l.to.Record(Event{Kind: Refused, Name: s.Server, Principal: s.Principal, Reason: reason, Hint: s.Hint, Trace: s.Trace})
+		l.refuse(s)
 		return
 	}
+	reason := l.reason(s.Server, s.Why)
 	switch {
 	case s.Outcome == "":
 		return
@@ -335,7 +374,7 @@ func (l *Lines) request(s *said) {
 	e := s.event(Call)
 	e.Unlisted = !l.Lists(s.Tenant, s.Server, s.Tool)
 	switch s.Outcome {
-	case outcomeFailed:
+	case outcomeFailed, outcomeRefused:
 		e.Reason = cmp.Or(reason, noWords)
 	case outcomeOpen:
 		e.Time = time.Now().Add(-e.Duration)
@@ -345,31 +384,49 @@ func (l *Lines) request(s *said) {
 	l.to.Record(e)
 }
 
+// refuse takes the line of a request that calls no tool and was refused.
+func (l *Lines) refuse(s *said) {
+	e := Event{
+		Kind: Refused, Name: cmp.Or(s.Server, plain(s.Caller.Server)), Tenant: cmp.Or(s.Tenant, s.Caller.Tenant),
+		Principal: cmp.Or(s.Principal, s.Caller.Principal), Code: s.Code, Trace: s.Trace, Hint: s.Hint, Measured: Measured{Sender: s.sender()},
+	}
+	e.Reason = l.reason(s.Server, s.Why)
+	if l.repeated(e.Principal + "\x00" + e.Key + "\x00" + e.Address + "\x00" + e.Reason) {
+		e.Kind = RefusedAgain
+	}
+	l.to.Record(e)
+}
+
+func (s *said) sender() Sender {
+	return Sender{Key: plain(s.Caller.Key), Address: plain(s.Caller.Address), Refusal: s.Refusal}
+}
+
 // event returns the event of a request.
 func (s *said) event(kind string) Event {
 	return Event{
 		Kind: kind, Name: s.Server, Duration: s.took(), Tenant: s.Tenant, Principal: s.Principal, Client: plain(s.Client), Tool: plain(s.Tool),
 		Code: s.Code, Session: s.Session, Trace: s.Trace,
-		Measured: Measured{Method: plain(s.Method), Parent: s.Parent, Protocol: plain(s.Protocol), Wakes: s.Wakes, In: s.In, Out: s.Out},
+		Measured: Measured{Method: plain(s.Method), Parent: s.Parent, Protocol: plain(s.Protocol), Wakes: s.Wakes, In: s.In, Out: s.Out, Sender: s.sender()},
 	}
 }
 
-// repeated reports whether a request was refused for the same reason in the last minute.
-func (l *Lines) repeated(reason string) bool {
+// repeated reports whether a caller was refused for the same reason in the last minute. of
+// names both.
+func (l *Lines) repeated(of string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.refused[reason]) < time.Minute {
+	if time.Since(l.refused[of]) < time.Minute {
 		return true
 	}
 	maps.DeleteFunc(l.refused, func(_ string, at time.Time) bool { return time.Since(at) >= time.Minute })
 	if len(l.refused) >= maxReasons {
 		return true // a caller that makes up names must not fill the screen
 	}
-	l.refused[reason] = time.Now()
+	l.refused[of] = time.Now()
 	return false
 }
 
-// maxReasons limits the reasons that are told in a minute.
+// maxReasons limits the refusals that are told in a minute.
 const maxReasons = 100
 
 // later keeps a call until a line reports its end. That line may have come already.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -145,12 +146,32 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 		for range 3 {
 			r.Function(line)
 		}
+		told := r.events()
+		wantEvents(t, told[1:], Event{Kind: RefusedAgain, Reason: told[0].Reason}, Event{Kind: RefusedAgain, Reason: told[0].Reason})
+		r.all = told[:1]
 		want := Event{Kind: Refused, Reason: "mcp.example.com is not served: start with --public-url https://mcp.example.com"}
 		wantEvents(t, r.events(), want)
 		time.Sleep(time.Minute)
 		r.Function(line)
 		wantEvents(t, r.events(), want)
 	})
+}
+
+// A refusal names its caller. Each caller is told, and the tool of a refused call stays.
+func TestLinesOfRefusalsNameTheirCallers(t *testing.T) {
+	r := newTold(false)
+	for _, address := range []string{"192.0.2.7", "192.0.2.8", "192.0.2.7"} {
+		r.Function(`{"msg":"request","server":"","tenant":"","refused":true,"refusal":"forbidden","code":"forbidden","why":"not for memory","caller":{"server":"memory","tenant":"acme","principal":"ada","key":"k7","address":"` + address + `"}}`)
+	}
+	written(r.Lines, "api", "principal", "", "refused", true, "refusal", "unauthenticated", "why", "no", slog.Group("caller", "key", "k\n8", "address", "192.0.2.9"))
+	written(r.Lines, "api", "principal", "ada")
+	written(r.Lines, "request", "server", "mine", "tenant", "acme", "principal", "ada", "tool", "look", "outcome", "refused", "code", "busy", "refusal", "rate", "why", "too many", slog.Group("caller", "key", "k7", "address", "192.0.2.7"))
+	of := func(kind, address string) Event {
+		return Event{Kind: kind, Name: "memory", Tenant: "acme", Principal: "ada", Code: "forbidden", Reason: "not for memory", Measured: Measured{Sender: Sender{Key: "k7", Address: address, Refusal: "forbidden"}}}
+	}
+	wantEvents(t, r.events(), of(Refused, "192.0.2.7"), of(Refused, "192.0.2.8"), of(RefusedAgain, "192.0.2.7"),
+		Event{Kind: Refused, Reason: "no", Measured: Measured{Sender: Sender{Key: "k 8", Address: "192.0.2.9", Refusal: "unauthenticated"}}},
+		Event{Kind: Call, Name: "mine", Tenant: "acme", Principal: "ada", Tool: "look", Code: "busy", Reason: "too many", Measured: Measured{Sender: Sender{Key: "k7", Address: "192.0.2.7", Refusal: "rate"}}})
 }
 
 func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
@@ -160,7 +181,7 @@ func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
 			for i := range 3 * maxReasons {
 				r.Function(fmt.Sprintf(`{"msg":"request","refused":true,"why":"this API key is not for server %d"}`, i))
 			}
-			return len(r.events())
+			return len(slices.DeleteFunc(r.events(), func(e Event) bool { return e.Kind != Refused }))
 		}
 		if n := tell(); n != maxReasons {
 			t.Errorf("%d are told", n)

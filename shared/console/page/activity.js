@@ -18,7 +18,7 @@ function pathOf(query, limit) {
 const cell = (value) => `"${String(value ?? "").replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
 
 async function save(query) {
-  const columns = ["time", "tenant", "principal", "server", "tool", "client", "duration_ms", "failed", "code", "reason", "woke", "bytes_in", "bytes_out", "session", "trace"];
+  const columns = ["time", "tenant", "principal", "server", "tool", "client", "duration_ms", "failed", "refusal", "code", "reason", "key", "address", "woke", "bytes_in", "bytes_out", "session", "trace"];
   const rows = [columns.join(",")];
   for (let after = "", pages = 0; pages < 100; pages++) {
     const { calls, next } = await get(pathOf(query, 1000) + (after && "&after=" + after));
@@ -59,13 +59,13 @@ export function Activity({ query, me }) {
   const tenants = !me.tenant && new Set(calls.map((c) => c.tenant)).size > 1;
   const columns = [
     { head: "Time", class: "light", cell: (c) => at(c.time) },
-    { head: "Who", cell: (c) => html`<${Trim} text=${c.principal} href=${"#/activity?who=" + encodeURIComponent(c.principal)} />` },
+    { head: "Who", cell: (c) => (c.principal ? html`<${Trim} text=${c.principal} href=${"#/activity?who=" + encodeURIComponent(c.principal)} />` : c.address || "–") },
     ...(tenants ? [{ head: "Tenant", wide: true, cell: (c) => c.tenant }] : []),
-    { head: "Server", class: "middle", cell: (c) => html`<${Server} name=${c.server} />` },
-    { head: "Tool", cell: (c) => html`<${Trim} text=${c.tool} /><span class="narrow"><${Server} name=${c.server} /></span>` },
+    { head: "Server", class: "middle", cell: (c) => (!c.server || (c.refusal && !c.tool) ? c.server || "–" : html`<${Server} name=${c.server} />`) },
+    { head: "Tool", cell: (c) => html`<${Trim} text=${c.tool || "–"} /><span class="narrow"><${Server} name=${c.server} /></span>` },
     { head: "Client", wide: true, cell: (c) => html`<${Trim} text=${c.client || "–"} />` },
     { head: "Took", num: true, wide: true, cell: (c) => html`${c.woke && html`<span class="muted" title="It started a process">woke </span>`}${ms(c.duration_ms)}`, sort: (c) => c.duration_ms },
-    { head: "Outcome", cell: (c) => html`<span class="outcome ${c.failed ? "bad" : "good"}">${c.failed ? "failed" : "done"}</span>`, sort: (c) => (c.failed ? 1 : 0) },
+    { head: "Outcome", cell: (c) => html`<span class="outcome ${c.refusal ? "refused" : c.failed ? "bad" : "good"}">${c.refusal ? "refused" : c.failed ? "failed" : "done"}</span>`, sort: (c) => (c.refusal ? 2 : c.failed ? 1 : 0) },
   ];
   return html`<div class="title"><h1>Activity</h1><div class="row end"><${Choice} label="Time" value=${query.since ?? "24h"} set=${(since) => go({ since })} options=${[["1h", "1 h"], ["24h", "24 h"], ["168h", "7 d"]]} />
       ${stack ? html`<${Do} kind="first" to=${async () => setFound({ path, ...(await get(path)) })}>Search the logs<//>` : html`<${Do} to=${() => save(query)}>CSV<//>`}</div></div>
@@ -77,7 +77,7 @@ export function Activity({ query, me }) {
     </form>
     <${Problem} error=${error} />
     ${stack && html`<p class="hint" role="status">${first?.search ? `This search read ${size(first.search.bytes) === "–" ? "under 1 MB" : size(first.search.bytes)} of logs, and AWS bills ${money(first.search.usd)} for it.` : `A search reads the logs of the time, for $${me.search_usd_per_gb} a GB.`}</p>`}
-    ${!first ? !stack && html`<div class="loading" />` : calls.length ? html`<${Table} caption=${some(calls.length, "call", "calls")} columns=${columns} rows=${calls} below=${(c) => c.reason && html`<p class="reason">${c.reason}${me.role === "operator" && !stack && html` · <a href=${serverLink(c.server, "log")} aria-label=${"Log of " + c.server}>Log</a>`}</p>`} />
+    ${!first ? !stack && html`<div class="loading" />` : calls.length ? html`<${Table} caption=${some(calls.length, "call", "calls")} columns=${columns} rows=${calls} below=${(c) => (c.reason || c.refusal) && html`<p class="reason">${c.reason || c.refusal}${c.refusal && [c.tenant && ` · tenant ${c.tenant}`, c.key && ` · key ${c.key}`, c.address && ` · from ${c.address}`]}${!c.refusal && me.role === "operator" && !stack && html` · <a href=${serverLink(c.server, "log")} aria-label=${"Log of " + c.server}>Log</a>`}</p>`} />
       ${after && html`<div class="row center"><${Do} to=${more}>Older<//></div>`}` : html`<${Nothing}>No calls in this time.<//>`}
     <p class="hint">Names, times and outcomes of tool calls. Arguments and results are kept nowhere.${stack && " Calls that went on after their request are not in the list."}</p>`;
 }

@@ -66,10 +66,11 @@ export function quantile(durations, bounds, part) {
 
 /** Adds up buckets of a series. */
 export function sum(buckets) {
-  const to = { calls: 0, failed: 0, wakes: 0, durations: [] };
+  const to = { calls: 0, failed: 0, refused: 0, wakes: 0, durations: [] };
   for (const b of buckets) {
     to.calls += b.calls;
     to.failed += b.failed;
+    to.refused += b.refused;
     to.wakes += b.wakes;
     b.durations.forEach((n, i) => (to.durations[i] = (to.durations[i] ?? 0) + n));
   }

@@ -69,8 +69,8 @@ function steps(series, seconds, make) {
 const total = (series, key) => series.buckets.reduce((n, b) => n + b[key], 0);
 
 export function Calls({ series, seconds, each }) {
-  return html`<${Plot} title=${"Calls " + each} said=${`${total(series, "calls")} calls, ${total(series, "failed")} failed`}
-    rows=${steps(series, seconds, [(b) => b?.calls ?? 0, (b) => b?.failed ?? 0])} series=${[{ name: "calls", colour: "calls", bars: true }, { name: "failed", colour: "failed", bars: true }]} />`;
+  return html`<${Plot} title=${"Calls " + each} said=${`${total(series, "calls")} calls, ${total(series, "failed")} failed, ${total(series, "refused")} refused`}
+    rows=${steps(series, seconds, [(b) => b?.calls ?? 0, (b) => b?.failed ?? 0, (b) => b?.refused ?? 0])} series=${[{ name: "calls", colour: "calls", bars: true }, { name: "failed", colour: "failed", bars: true }, { name: "refused", colour: "second", bars: true }]} />`;
 }
 
 export function Latency({ series, seconds }) {

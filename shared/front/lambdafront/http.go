@@ -68,7 +68,7 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	if r.Header.Del(front.HeaderPrefix); prefix != "" {
 		r.Header.Set(front.HeaderPrefix, prefix)
 	}
-	return r.WithContext(ctx), nil
+	return r.WithContext(session.WithAddress(ctx, event.RequestContext.Identity.SourceIP)), nil
 }
 
 // origin says where an event without a method may come from. HTTP APIs and function URLs send

@@ -42,7 +42,7 @@ func PushEvent(id session.ID) ([]byte, error) {
 func Socket(k *front.Socket) func(context.Context, SocketEvent) (events.APIGatewayProxyResponse, error) {
 	return func(ctx context.Context, e SocketEvent) (events.APIGatewayProxyResponse, error) {
 		conn := e.RequestContext.ConnectionID
-		ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
+		ctx = session.WithAddress(session.WithTrace(ctx, e.RequestContext.RequestID), e.RequestContext.Identity.SourceIP)
 		res := events.APIGatewayProxyResponse{StatusCode: http.StatusOK}
 		if e.Push != nil {
 			return res, k.Push(ctx, e.Push.Session)
