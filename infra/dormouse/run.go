@@ -139,7 +139,7 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	cfg := local.Config{
 		Proxies: proxies,
-		Listen: c.listen(), TLS: c.Secure.settings(), Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
+		Listen:  c.listen(), TLS: c.Secure.settings(), Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
 		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose, Command: typed(os.Args[0]),

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -31,7 +32,8 @@ func (m *machine) here(o *api.Options) {
 	o.Info.Place, o.Info.Access = api.PlaceMachine, m.public.access()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
 	o.Output = keptOutput(m.folder.File(LogFolder))
-	o.Calls, o.Series, o.Metrics, o.People, o.Starts, o.Busy = m.history.Calls, m.history.Series, m.history.Metrics, m.history.People, m.history.Starts, m.history.Busy
+	o.Calls, o.Series, o.People, o.Starts, o.Busy = m.history.Calls, m.history.Series, m.history.People, m.history.Starts, m.history.Busy
+	o.Metrics = func(w io.Writer, may func(tenant, server string) bool) error { return metricsOf(m, w, may) }
 	o.Changes, o.Hide, o.Idle = m.changes.wait, m.hider.hide, m.cfg.Idle
 	o.Bill = func(ctx context.Context, since time.Time) (api.Bill, error) {
 		b, err := m.ledger.Bill(ctx)

@@ -52,6 +52,12 @@ func (c Caller) may(tenant, server string) bool {
 // seesAll reports whether a caller sees all servers.
 func (c Caller) seesAll() bool { return slices.Contains(c.Servers, session.EveryServer) }
 
+// owns reports whether a caller is the owner of the place, who decides for all tenants: an
+// operator for all servers of the owner's tenant, or the user of the machine.
+func (c Caller) owns() bool {
+	return c.reads() && c.seesAll() && (c.Tenant == "" || c.Tenant == ownTenant)
+}
+
 // reads reports whether a caller may read what servers write to stderr, and so also reasons
 // of failures, which quote it.
 func (c Caller) reads() bool { return auth.Has(c.Role, auth.ToAct) }
@@ -143,7 +149,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Info.Version, o.Info.Protocol = version(), append([]string{wire.V20260728}, wire.LegacyVersions()...)
+	o.Info.Version, o.Info.Protocol = Version(), append([]string{wire.V20260728}, wire.LegacyVersions()...)
 	h := &handler{Options: o, mux: http.NewServeMux()}
 	for _, r := range h.routes() {
 		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
@@ -362,8 +368,8 @@ func (x *exchange) body(into any) error {
 	}
 }
 
-// version returns the version of the program, such as v0.4.0, or devel without one.
-func version() string {
+// Version returns the version of the program, such as v0.4.0, or devel without one.
+func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}

@@ -622,6 +622,14 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	if _, text := p.ask("narrow", "GET", "/api/v1/metrics", "", nil); text != "false true false\n" {
 		t.Errorf("the metrics of narrow: %s", text)
 	}
+	for who, want := range map[string]string{"owner": "true true true\n", "operator": "true true false\n", "viewer": "true true false\n", "stranger": "false false true\n"} {
+		if _, text := p.ask(who, "GET", "/api/v1/metrics", "", nil); text != want {
+			t.Errorf("the metrics of %s: %s", who, text)
+		}
+	}
+	if p.ask("owner", "GET", "/api/v1/calls", "", nil); asked.Tenant != "default" {
+		t.Errorf("the owner's key reads the calls of tenant %q", asked.Tenant)
+	}
 	if status, _ := p.ask("user", "GET", "/api/v1/calls", "", nil); status != http.StatusForbidden {
 		t.Errorf("a user reads calls: %d", status)
 	}

@@ -105,7 +105,7 @@ func (x owned) push() (any, error) {
 	switch {
 	case !x.h.Pushed:
 		return nil, noPush
-	case !slices.Contains(x.caller.Servers, session.EveryServer), x.caller.Tenant != "" && x.caller.Tenant != ownTenant:
+	case !x.caller.owns():
 		return nil, session.Errorf(session.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
 	}
 	var asked Push

@@ -60,6 +60,8 @@ type counts struct {
 	took          time.Duration // all calls together
 	failed, wakes int64
 	refused       int64 // calls that were refused; they are in no other number
+	installs      int64 // and how long they took
+	installed     time.Duration
 }
 
 func (c counts) calls() (n int64) {
@@ -74,7 +76,7 @@ func (c counts) plus(o counts) counts {
 		c.durations[i] += o.durations[i]
 	}
 	c.took, c.failed, c.wakes = c.took+o.took, c.failed+o.failed, c.wakes+o.wakes
-	c.refused += o.refused
+	c.refused, c.installs, c.installed = c.refused+o.refused, c.installs+o.installs, c.installed+o.installed
 	return c
 }
 
@@ -166,6 +168,9 @@ type start struct {
 }
 
 func (h *History) started(e journal.Event) {
+	if e.Install > 0 {
+		h.count(e.Time, labels{tenant: e.Tenant, server: e.Name}, counts{installs: 1, installed: e.Install})
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.starts) >= maxUnsaved {

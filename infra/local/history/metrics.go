@@ -35,7 +35,7 @@ func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) err
 	})
 	order = slices.DeleteFunc(order, func(l labels) bool { return !may(l.tenant, l.server) })
 	servers := map[labels]counts{}
-	var calls, durations, wakes, refused strings.Builder
+	var calls, durations, wakes, refused, installs, took strings.Builder
 	for _, of := range slices.SortedFunc(maps.Keys(turned), func(a, b refusal) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.reason, b.reason))
 	}) {
@@ -60,12 +60,16 @@ func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) err
 		}
 		delete(servers, own)
 		fmt.Fprintf(&wakes, "dormouse_box_starts_total{%s} %d\n", own, n.wakes)
+		fmt.Fprintf(&installs, "dormouse_installs_total{%s} %d\n", own, n.installs)
+		fmt.Fprintf(&took, "dormouse_install_seconds_total{%s} %g\n", own, n.installed.Seconds())
 		n.histogram(&durations, own)
 	}
 	_, err := io.WriteString(w, "# HELP dormouse_tool_calls_total Calls of tools that have ended.\n# TYPE dormouse_tool_calls_total counter\n"+calls.String()+
 		"# HELP dormouse_refusals_total Requests that were refused: unauthenticated, forbidden, or by the kind of a limit.\n# TYPE dormouse_refusals_total counter\n"+refused.String()+
 		"# HELP dormouse_tool_call_duration_seconds Durations of calls, with the start of a box if there was one.\n# TYPE dormouse_tool_call_duration_seconds histogram\n"+durations.String()+
-		"# HELP dormouse_box_starts_total Starts of boxes.\n# TYPE dormouse_box_starts_total counter\n"+wakes.String())
+		"# HELP dormouse_box_starts_total Starts of boxes.\n# TYPE dormouse_box_starts_total counter\n"+wakes.String()+
+		"# HELP dormouse_installs_total Starts of processes that installed something and became ready.\n# TYPE dormouse_installs_total counter\n"+installs.String()+
+		"# HELP dormouse_install_seconds_total How long these installs took.\n# TYPE dormouse_install_seconds_total counter\n"+took.String())
 	return err
 }
 
@@ -94,5 +98,7 @@ func (l labels) String() string {
 	return strings.Join(all, ",")
 }
 
-// escape is for values of labels.
+// Escape returns a text as it stands between the quotes of a label's value.
+func Escape(text string) string { return escape.Replace(text) }
+
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

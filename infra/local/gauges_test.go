@@ -1,0 +1,56 @@
+package local
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// A reader sees what runs for its tenant. Only a reader who sees everything sees this
+// program.
+func TestMetricsSayWhatRuns(t *testing.T) {
+	m := started(t, nil)
+	for id, tenant := range map[session.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `o"ther`} {
+		s := session.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
+		if err := m.functions.records().Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.recorder.Record(journal.Event{Kind: journal.ServerReady, Tenant: "acme", Name: "mine", Measured: journal.Measured{Install: 2 * time.Second}})
+	read := func(may func(tenant, server string) bool) string {
+		var text strings.Builder
+		if err := metricsOf(m, &text, may); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for line := range strings.Lines(text.String()) {
+			if !regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{([a-z]+="([^"\\\n]|\\["\\n])*",?)+\})? [0-9.e+-]+)\n$`).MatchString(line) {
+				t.Errorf("this is no line of metrics: %s", line)
+			}
+			if strings.HasPrefix(line, "# TYPE") && seen[line] {
+				t.Errorf("twice: %s", line)
+			}
+			seen[line] = true
+		}
+		return text.String()
+	}
+	all := read(func(string, string) bool { return true })
+	for _, want := range []string{
+		`dormouse_sessions{tenant="acme",server="mine"} 2`, `dormouse_sessions{tenant="o\"ther",server="mine"} 1`,
+		`dormouse_processes_awake{tenant="acme",server="mine"} 0`, `dormouse_queue_requests{tenant="acme",server="mine"} 0`,
+		`dormouse_server_memory_bytes{tenant="acme",server="mine"} 0`, `dormouse_installs_total{tenant="acme",server="mine"} 1`,
+		`dormouse_install_seconds_total{tenant="acme",server="mine"} 2`, `dormouse_build_info{version="`, "go_goroutines ", "go_memstats_sys_bytes ",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("there is no %s in\n%s", want, all)
+		}
+	}
+	acme := read(func(tenant, _ string) bool { return tenant == "acme" })
+	if !strings.Contains(acme, `dormouse_sessions{tenant="acme",server="mine"} 2`) || strings.Contains(acme, `o\"ther`) || strings.Contains(acme, "go_") || strings.Contains(acme, "build_info") {
+		t.Errorf("a tenant sees\n%s", acme)
+	}
+}
