@@ -54,14 +54,15 @@ func askedOver(query url.Values) string {
 // without an identity has that in the error: Bills and metrics read names of the line
 // itself, which strangers must not choose.
 func (s sender) attr(err error) slog.Attr {
-	var of []any
-	who := s.who
-	if who.Principal == "" {
-		who = session.RefusedOf(err)
-		of = append(of, "server", clip(s.asked), "tenant", who.Tenant, "principal", who.Principal)
+	if who := s.who; who.Principal != "" {
+		return caller(slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
 	}
-	return slog.Group("caller", append(of, "key", keyOf(who.Credential), "address", s.address)...)
+	who := session.RefusedOf(err)
+	return caller(slog.String("server", clip(s.asked)), slog.String("tenant", who.Tenant), slog.String("principal", who.Principal),
+		slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
 }
+
+func caller(of ...slog.Attr) slog.Attr { return slog.Attr{Key: "caller", Value: slog.GroupValue(of...)} }
 
 // keyOf returns a credential that is the ID of a key; "" for that of a token, which has the
 // form KIND:TEXT.
@@ -80,13 +81,13 @@ func refusalOf(err error) string {
 	if err == nil || errors.As(err, &lacks) {
 		return ""
 	}
-	p := problemOf(err)
-	switch {
-	case session.CodeOf(err) == session.Busy:
+	if session.CodeOf(err) == session.Busy {
 		return limitOf(err).Kind
-	case p.status == http.StatusUnauthorized:
+	}
+	switch problemOf(err).status {
+	case http.StatusUnauthorized:
 		return string(session.Unauthenticated)
-	case p.status == http.StatusForbidden:
+	case http.StatusForbidden:
 		return string(session.Forbidden)
 	}
 	return ""
