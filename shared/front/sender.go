@@ -62,7 +62,9 @@ func (s sender) attr(err error) slog.Attr {
 		slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
 }
 
-func caller(of ...slog.Attr) slog.Attr { return slog.Attr{Key: "caller", Value: slog.GroupValue(of...)} }
+func caller(of ...slog.Attr) slog.Attr {
+	return slog.Attr{Key: "caller", Value: slog.GroupValue(of...)}
+}
 
 // keyOf returns a credential that is the ID of a key; "" for that of a token, which has the
 // form KIND:TEXT.
