@@ -107,6 +107,7 @@ func arrows() []arrow {
 		{"infra/local/bill", []string{"infra/local/datafolder", "shared/fleet", "shared/meter"}},
 		{"infra/local/localtest", nil},
 		{"infra/local/journal", nil},
+		{"infra/local/peer", nil},
 		{"infra/local/watch", nil},
 		{"infra/local/history", []string{"infra/local/journal", "shared/api", "shared/session"}},
 		{"infra/local/telemetry", []string{"infra/local/journal", "shared/otlp"}},

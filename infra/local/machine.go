@@ -26,12 +26,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// machine hosts servers. newMachine sets its first five fields, and the steps of Run set
+// machine hosts servers. newMachine sets its first six fields, and the steps of Run set
 // the others in order.
 type machine struct {
 	cfg     Config
 	environ environ
 	public  *listeners
+	gate    *gate // before the endpoints for clients
 	log     *slog.Logger
 	reports
 	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
@@ -115,7 +116,7 @@ func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 // is nil.
 func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	open := &openConnections{since: map[net.Conn]time.Time{}}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, ReadTimeout: bodyWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, ReadTimeout: bodyWithin, IdleTimeout: idleConnections, ConnState: open.note, ConnContext: m.gate.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	if u != nil {
 		u.count(s)
 	}

@@ -72,7 +72,10 @@ func (r *reloader) reload() (catalog.Changes, error) {
 	if err == nil {
 		read, changes = read.After(before, time.Now())
 		if !bytes.Equal(read.Marshal(), before.Marshal()) {
-			err = r.m.functions.serve(read)
+			r.m.gate.take(read)
+			if err = r.m.functions.serve(read); err != nil {
+				r.m.gate.take(before)
+			}
 		}
 	}
 	if err != nil {

@@ -65,7 +65,7 @@ func newMachine(cfg Config) *machine {
 	m = &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
 		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
-		public:  listenersOf(cfg),
+		public:  listenersOf(cfg), gate: newGate(),
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
@@ -162,8 +162,9 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 		page = m.functions.web() // the console function serves the page; it accepts the links that m.console makes
 	}
 	proxies := m.cfg.Proxies
-	m.serve(m.public.open[0], proxies.behind(&monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)}), &m.public.use)
-	m.serve(m.public.open[1], proxies.behind(m.functions.sockets()), &m.public.use)
+	// The gate is outside: it looks at the connection, and not at what a proxy says.
+	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)})), &m.public.use)
+	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.sockets())), &m.public.use)
 	return certificates.start(ctx)
 }
 
@@ -226,6 +227,7 @@ func (m *machine) readServers(context.Context) error {
 	m.file = &serversFile{Config: m.cfg, environ: m.environ, warned: map[string]bool{}}
 	servers, err := m.file.load()
 	if err == nil {
+		m.gate.take(servers)
 		m.servers.Store(servers)
 	}
 	return err

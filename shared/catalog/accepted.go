@@ -15,6 +15,7 @@ type accepted struct {
 	Servers  []marshaled                `json:"servers"`
 	Rejected []Rejection                `json:"rejected,omitempty"`
 	Access   json.RawMessage            `json:"access,omitempty"`
+	Boxes    bool                       `json:"boxes,omitempty"`
 	Connect  json.RawMessage            `json:"connect,omitempty"`
 	Removed  map[string]string          `json:"removed,omitempty"`
 	Limits   json.RawMessage            `json:"limits,omitempty"`
@@ -31,7 +32,7 @@ const acceptedVersion = 1
 // secrets in the clear.
 func (c *Catalog) Marshal() []byte {
 	a := accepted{
-		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Connect: c.connect, Removed: c.removed,
+		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,
 		Limits: c.limits, Groups: c.groups, Of: map[string]json.RawMessage{}, Tools: map[string]ToolFilter{},
 	}
 	for name, limits := range c.of {
@@ -60,7 +61,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 		return nil, errors.New("the accepted copy of the servers file is not as this release writes it")
 	}
 	c := &Catalog{
-		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, connect: a.Connect, removed: a.Removed,
+		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, boxes: a.Boxes, connect: a.Connect, removed: a.Removed,
 		limits: a.Limits, groups: a.Groups, of: map[string][]byte{},
 	}
 	for name, limits := range a.Of {

@@ -12,13 +12,19 @@ import (
 
 // whoMayCall reads x-dormouse.access. Package oauth reads most of the section later; this
 // package checks the rules in allow, because it knows the position of each rule in the
-// file.
+// file. It takes out boxes, which is about the machine and not about tokens.
 func (r *reader) whoMayCall(m member, c *Catalog) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return
 	}
 	r.access = r.filled(m.value)
-	c.access = r.plain(nil, r.access)
+	if boxes, ok := r.access.get("boxes"); ok {
+		c.boxes = r.want(boxes.value, boolean, "x-dormouse.access: boxes") && boxes.value.on
+		r.access.members = slices.DeleteFunc(slices.Clone(r.access.members), func(m member) bool { return m.name == "boxes" })
+	}
+	if len(r.access.members) > 0 {
+		c.access = r.plain(nil, r.access)
+	}
 	if rules, ok := r.access.get("allow"); ok && rules.value.shape == object && len(rules.value.members) == 0 {
 		r.fail(rules.at, `x-dormouse.access: allow names no server, so no one may use any server: name servers, or "*" for all`)
 	}

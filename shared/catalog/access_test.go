@@ -65,3 +65,31 @@ func TestAccessNamesNoServerThatIsRejected(t *testing.T) {
 		t.Errorf("%s, %v", c.Access(), err)
 	}
 }
+
+func TestBoxesMayCallOnlyIfTheFileSaysSo(t *testing.T) {
+	for access, want := range map[string]struct {
+		may   bool
+		rest  string
+		wrong string
+	}{
+		`{"boxes": true}`:  {true, "", ""},
+		`{"boxes": false}`: {false, "", ""},
+		`{"boxes": true, "issuer": "https://id.example"}`: {true, `{"issuer":"https://id.example"}`, ""},
+		`{"issuer": "https://id.example"}`:                {false, `{"issuer":"https://id.example"}`, ""},
+		`{"boxes": "yes"}`:                                {false, "", "x-dormouse.access: boxes must be true or false"},
+	} {
+		c, _, err := catalog.Parse([]byte(`{"mcpServers":{"a":{"command":"x"}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
+		if want.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), want.wrong) {
+				t.Errorf("%s: error %v", access, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.BoxesMayCall() != want.may || string(c.Access()) != want.rest {
+			t.Errorf("%s: %v, and %q for tokens", access, c.BoxesMayCall(), c.Access())
+		}
+	}
+}

@@ -32,6 +32,7 @@ type Catalog struct {
 	servers  map[string]Server
 	rejected []Rejection
 	access   []byte
+	boxes    bool // see BoxesMayCall
 	connect  []byte
 	removed  map[string]string // see Removed
 	files    []string
@@ -50,6 +51,10 @@ func (c *Catalog) Files() []string { return c.files }
 // the variables that are set. It says which tokens package oauth accepts. It is nil if there
 // is none. The caller must not modify it.
 func (c *Catalog) Access() []byte { return c.access }
+
+// BoxesMayCall reports whether programs in boxes may call the endpoints of their own
+// machine although a sandbox confines one of them (x-dormouse.access.boxes).
+func (c *Catalog) BoxesMayCall() bool { return c.boxes }
 
 // Connect returns the section x-dormouse.connect of the file in the same form as Access. It
 // describes the third parties of `${principal:NAME}`; package upstream reads it.

@@ -80,7 +80,7 @@ func (c *Catalog) After(before *Catalog, now time.Time) (*Catalog, Changes) {
 		}
 	}
 	maps.DeleteFunc(next.removed, func(name, _ string) bool { return c.has(name) })
-	changes.Access = !bytes.Equal(c.access, before.access) || !bytes.Equal(c.connect, before.connect)
+	changes.Access = c.boxes != before.boxes || !bytes.Equal(c.access, before.access) || !bytes.Equal(c.connect, before.connect)
 	return &next, changes
 }
 

@@ -251,6 +251,11 @@ func (s Support) Missing(p Policy) []Lack {
 	return lacks
 }
 
+// Owns reports whether an id is one of those that the sandbox gives to programs.
+func (s Support) Owns(user uint32) bool {
+	return s.Users > 0 && user >= s.FirstUser && user-s.FirstUser < s.Users
+}
+
 func (s Support) ownUser(p Policy) bool { return s.Users > 0 && !p.KeepUser }
 
 func (p Policy) check() error {

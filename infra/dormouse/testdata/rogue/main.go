@@ -22,7 +22,12 @@ import (
 func main() {
 	ignore := flag.Bool("ignore-term", false, "ignore SIGTERM and the end of stdin")
 	stderr := flag.String("stderr", "", "text to write to stderr first")
+	hops := flag.Int("hops", -1, "pass the connection in descriptor 3 through so many processes, and put what comes on it into the file answer")
 	flag.Parse()
+	if *hops >= 0 {
+		hop(*hops)
+		return
+	}
 	fmt.Fprint(os.Stderr, *stderr)
 	if *ignore {
 		signal.Ignore(syscall.SIGTERM)
@@ -51,6 +56,8 @@ type arguments struct {
 	MB    int    `json:"mb"`
 	Path  string `json:"path"`
 	Line  bool   `json:"line"` // all in one line
+	Send  string `json:"send"`
+	Hops  int    `json:"hops"`
 }
 
 func take(line []byte) {
@@ -97,6 +104,9 @@ func call(id json.RawMessage, tool string, a arguments) {
 		say(`{"jsonrpc":"2.0","id":987654321,"result":{}}`)
 	case "dial":
 		text(id, outcome(dial(a.Path)))
+	case "ask":
+		answer, err := ask(a)
+		text(id, answer+outcome(err))
 	case "write":
 		text(id, outcome(os.WriteFile(a.Path, []byte("x"), 0o600)))
 	case "read":
@@ -128,6 +138,65 @@ func dial(address string) error {
 		_ = c.Close()
 	}
 	return err
+}
+
+// ask connects to an address, sends a text, and returns the beginning of the answer. With
+// hops, processes that have lost their parents wait for it.
+func ask(a arguments) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }()
+	if a.Hops > 0 {
+		f, err := c.(*net.TCPConn).File()
+		if err != nil {
+			return "", err
+		}
+		if err := next(a.Hops, f); err != nil {
+			return "", err
+		}
+		_, _ = f.Close(), c.Close()
+		for ctx.Err() == nil {
+			if answer, err := os.ReadFile("answer"); err == nil && len(answer) > 0 {
+				return string(answer), os.Remove("answer")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return "", ctx.Err()
+	}
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Write([]byte(a.Send)); err != nil {
+		return "", err
+	}
+	answer := make([]byte, 1024)
+	n, err := c.Read(answer)
+	return string(answer[:n]), err
+}
+
+// next starts this program again, with a connection, in a session of its own.
+func next(hops int, c *os.File) error {
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "-hops", fmt.Sprint(hops-1)) //nolint:gosec // this program
+	cmd.ExtraFiles, cmd.SysProcAttr = []*os.File{c}, &syscall.SysProcAttr{Setsid: true}
+	return cmd.Start()
+}
+
+// hop sends a request at the beginning of its way.
+func hop(left int) {
+	c := os.NewFile(3, "connection")
+	if _, err := os.Stat("asked"); err != nil {
+		_ = os.WriteFile("asked", nil, 0o600)
+		_, _ = c.WriteString("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	if left > 0 {
+		_ = next(left, c)
+		return
+	}
+	answer := make([]byte, 1024)
+	n, _ := c.Read(answer)
+	_ = os.WriteFile("answer", answer[:n], 0o600)
 }
 
 // leak leaves child processes: in the process group, in sessions of their own, and

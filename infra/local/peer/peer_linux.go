@@ -1,0 +1,262 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// StartedHere reports whether the other end of a connection belongs to a program that this
+// process has started, or that such a program has started, and so on. Every program of a
+// user in own counts as one. Programs of other users are never such programs.
+//
+// It also returns true if the other end is on this machine and nobody can be found who
+// holds it. Otherwise a program could send a request and close its end, or pass it on from
+// process to process while StartedHere looks.
+func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
+	there, here := address(c.RemoteAddr()), address(c.LocalAddr())
+	if !ofThisMachine(there.Addr()) {
+		return false
+	}
+	s, err := find(there, here)
+	if err != nil || s.inode == 0 {
+		return true
+	}
+	if own(s.uid) {
+		return true
+	}
+	if s.uid != uint32(os.Geteuid()) {
+		return false
+	}
+	for range tries {
+		if pids := holders(s.inode); len(pids) > 0 {
+			return slices.ContainsFunc(pids, descends)
+		}
+	}
+	return true
+}
+
+// tries is how often StartedHere looks for the processes that hold a socket.
+const tries = 3
+
+// socket describes the other end of a connection. The inode is 0 if no process has it.
+type socket struct {
+	uid   uint32
+	inode uint64
+}
+
+var errNoSocket = errors.New("there is no such socket")
+
+func address(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	at := t.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+}
+
+// ofThisMachine reports whether an address belongs to this machine. If it cannot find out,
+// it returns true.
+func ofThisMachine(a netip.Addr) bool {
+	if !a.IsValid() || a.IsLoopback() {
+		return a.IsValid()
+	}
+	all, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(all, func(own net.Addr) bool {
+		n, ok := own.(*net.IPNet)
+		ip, _ := netip.AddrFromSlice(n.IP)
+		return ok && ip.Unmap() == a
+	})
+}
+
+// find returns the socket with these two addresses. It asks by netlink, which takes a tenth
+// of a millisecond, and then looks into /proc: a kernel or a service may lack that netlink,
+// and its error is the same as for a socket that is gone.
+func find(local, remote netip.AddrPort) (socket, error) {
+	if s, err := ask(local, remote); err == nil {
+		return s, nil
+	}
+	return look(local, remote)
+}
+
+// Sizes and values of linux/inet_diag.h.
+const (
+	diagRequest = 56 // struct inet_diag_req_v2
+	diagMessage = 72 // struct inet_diag_msg
+	diagID      = 8  // where the addresses are in the request
+	diagUID     = 64 // in the message
+	diagInode   = 68
+	tcpListen   = 10
+)
+
+// ask looks a socket up by the netlink of sock_diag.
+func ask(local, remote netip.AddrPort) (socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return socket{}, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	request := make([]byte, unix.SizeofNlMsghdr+diagRequest)
+	native := binary.NativeEndian
+	native.PutUint32(request, uint32(len(request)))
+	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
+	native.PutUint16(request[6:], unix.NLM_F_REQUEST)
+	body := request[unix.SizeofNlMsghdr:]
+	body[0], body[1] = unix.AF_INET6, unix.IPPROTO_TCP
+	if local.Addr().Is4() {
+		body[0] = unix.AF_INET
+	}
+	native.PutUint32(body[4:], ^uint32(0)) // any state
+	id := body[diagID:]
+	binary.BigEndian.PutUint16(id, local.Port())
+	binary.BigEndian.PutUint16(id[2:], remote.Port())
+	copy(id[4:], local.Addr().AsSlice())
+	copy(id[20:], remote.Addr().AsSlice())
+	native.PutUint64(id[40:], ^uint64(0)) // any cookie
+	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return socket{}, err
+	}
+	answer := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	if err != nil {
+		return socket{}, err
+	}
+	if n < unix.SizeofNlMsghdr+4 {
+		return socket{}, unix.EBADMSG
+	}
+	kind, body := native.Uint16(answer[4:]), answer[unix.SizeofNlMsghdr:n]
+	if kind == unix.NLMSG_ERROR {
+		return socket{}, unix.Errno(-int32(native.Uint32(body)))
+	}
+	if len(body) < diagMessage {
+		return socket{}, unix.EBADMSG
+	}
+	if body[1] == tcpListen {
+		return socket{}, errNoSocket
+	}
+	return socket{native.Uint32(body[diagUID:]), uint64(native.Uint32(body[diagInode:]))}, nil
+}
+
+// look finds a socket in the tables of /proc. The kernel reads all its buckets for them,
+// which takes ten milliseconds.
+func look(local, remote netip.AddrPort) (socket, error) {
+	for _, table := range []struct {
+		path string
+		form func(netip.AddrPort) string
+	}{{"/proc/net/tcp", short}, {"/proc/net/tcp6", long}} {
+		text, err := os.ReadFile(table.path)
+		if err != nil {
+			return socket{}, err
+		}
+		// The columns are: number, local address, remote address, state, two of queues,
+		// retransmits, user, timeouts, inode.
+		addresses := []byte(" " + table.form(local) + " " + table.form(remote) + " ")
+		at := bytes.Index(text, addresses)
+		if at < 0 {
+			continue
+		}
+		f := strings.Fields(string(text[at:min(len(text), at+512)]))
+		if len(f) < 9 {
+			return socket{}, unix.EBADMSG
+		}
+		uid, err1 := strconv.ParseUint(f[6], 10, 32)
+		inode, err2 := strconv.ParseUint(f[8], 10, 64)
+		return socket{uint32(uid), inode}, errors.Join(err1, err2)
+	}
+	return socket{}, errNoSocket
+}
+
+// short and long are the forms of an address in the two tables. An address of IPv4 is in
+// the second one, too, if its program has opened a socket of IPv6.
+func short(a netip.AddrPort) string {
+	if !a.Addr().Is4() {
+		return "-"
+	}
+	return hexadecimal(a.Addr().AsSlice(), a.Port())
+}
+
+func long(a netip.AddrPort) string {
+	sixteen := a.Addr().As16()
+	return hexadecimal(sixteen[:], a.Port())
+}
+
+// hexadecimal writes an address as words of the machine's own byte order.
+func hexadecimal(address []byte, port uint16) string {
+	var out strings.Builder
+	for ; len(address) > 0; address = address[4:] {
+		fmt.Fprintf(&out, "%08X", binary.NativeEndian.Uint32(address))
+	}
+	fmt.Fprintf(&out, ":%04X", port)
+	return out.String()
+}
+
+// holders returns the processes that have a descriptor of a socket, as far as this process
+// may look into them.
+func holders(inode uint64) (pids []int) {
+	name := fmt.Sprintf("socket:[%d]", inode)
+	for _, pid := range processes() {
+		dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+		open, _ := os.ReadDir(dir) // what is there before an error counts
+		if slices.ContainsFunc(open, func(e os.DirEntry) bool {
+			to, err := os.Readlink(filepath.Join(dir, e.Name()))
+			return err == nil && to == name
+		}) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func processes() (pids []int) {
+	all, _ := os.ReadDir("/proc") // as above
+	for _, e := range all {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// descends reports whether a process is below this one. A process whose parents have ended
+// is a child of this process, which is a subreaper. While parents end, descends looks
+// again, and it returns true if it never sees the whole line.
+func descends(pid int) bool {
+	self := os.Getpid()
+	if pid == self {
+		return false
+	}
+	for range tries {
+		at, err := pid, error(nil)
+		for err == nil && at > 1 && at != self {
+			at, err = parent(at)
+		}
+		if err == nil {
+			return at == self
+		}
+	}
+	return true
+}
+
+func parent(pid int) (int, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// The name in parentheses may hold anything; the state and the parent follow it.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(f) < 2 {
+		return 0, unix.EBADMSG
+	}
+	return strconv.Atoi(f[1])
+}

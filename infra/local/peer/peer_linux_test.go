@@ -1,0 +1,138 @@
+package peer
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+func nobody(uint32) bool { return false }
+
+// listen returns a listener on an address of this machine.
+func listen(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func accept(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func dial(t *testing.T, network, address string) net.Conn {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// program has bash connect, and hold the connection until it is closed here.
+func program(t *testing.T, l net.Listener, script string) net.Conn {
+	t.Helper()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Env = append(os.Environ(), "PORT="+port)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	return accept(t, l)
+}
+
+func TestProgramsThatWereStartedHere(t *testing.T) {
+	l := listen(t, "127.0.0.1:0")
+	const holds = "exec 3<>/dev/tcp/127.0.0.1/$PORT; read -u 3 || true"
+	for name, test := range map[string]struct {
+		c    net.Conn
+		own  func(uint32) bool
+		want bool
+	}{
+		"a child":              {program(t, l, holds), nobody, true},
+		"a child of a child":   {program(t, l, "bash -c '"+holds+"'; true"), nobody, true},
+		"an orphan of another": {program(t, l, "(setsid bash -c '"+holds+"' >/dev/null 2>&1 &); exit"), nobody, false},
+		"a user of the sandbox": {
+			program(t, l, "(setsid bash -c '"+holds+"' >/dev/null 2>&1 &); exit"),
+			func(uid uint32) bool { return uid == uint32(os.Geteuid()) }, true,
+		},
+	} {
+		if got := StartedHere(test.c, test.own); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		_ = test.c.Close()
+	}
+	dial(t, "tcp", l.Addr().String())
+	if StartedHere(accept(t, l), nobody) {
+		t.Error("this process counts as its own child")
+	}
+	gone := dial(t, "tcp", l.Addr().String())
+	c := accept(t, l)
+	_ = gone.Close()
+	if !StartedHere(c, nobody) {
+		t.Error("a program that has closed its end is believed")
+	}
+}
+
+// The kernel and /proc must say the same of every kind of socket.
+func TestTheKernelAndItsTablesAgree(t *testing.T) {
+	for name, test := range map[string]struct{ listen, network, dial string }{
+		"IPv4":                {"127.0.0.1:0", "tcp", "127.0.0.1"},
+		"IPv4 to all":         {":0", "tcp4", "127.0.0.1"},
+		"IPv6":                {"[::1]:0", "tcp", "::1"},
+		"a mapped address":    {":0", "tcp", "::ffff:127.0.0.1"},
+		"of this machine":     {":0", "tcp", ownAddress(t)},
+		"another of loopback": {"127.0.0.9:0", "tcp", "127.0.0.9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, test.listen)
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			dial(t, test.network, net.JoinHostPort(test.dial, port))
+			c := accept(t, l)
+			there, here := address(c.RemoteAddr()), address(c.LocalAddr())
+			table, err := look(there, here)
+			if err != nil || table.inode == 0 || table.uid != uint32(os.Geteuid()) {
+				t.Fatalf("the tables say %+v, %v", table, err)
+			}
+			if s, err := ask(there, here); err != nil || s != table {
+				t.Errorf("the kernel says %+v, %v, and its tables %+v", s, err, table)
+			}
+			if !ofThisMachine(there.Addr()) {
+				t.Errorf("%s is not of this machine", there)
+			}
+			if pids := holders(table.inode); len(pids) != 1 || pids[0] != os.Getpid() {
+				t.Errorf("%v hold it", pids)
+			}
+		})
+	}
+}
+
+// ownAddress returns an address of this machine, one of loopback if there is no other.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
