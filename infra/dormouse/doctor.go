@@ -24,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
@@ -100,7 +101,7 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		all = append(all, f)
 	}
 	if here {
-		all = append(all, d.sandbox())
+		all = append(all, d.sandbox(sandbox.Probe(), d.guests(ctx)))
 	}
 	all = append(all, d.clock(at))
 	if d.Server != "" {
@@ -411,11 +412,30 @@ func (d *doctor) secret() finding {
 	return good(check, "only you can read it")
 }
 
+// guests returns the servers that dormouse run confines without being asked, if it can,
+// because not only its user may call.
+func (d *doctor) guests(ctx context.Context) (names []string) {
+	others := !front.NamesLoopback(d.Listen)
+	if d.machine != nil {
+		info, err := d.machine.info(ctx)
+		others = err == nil && info.Access != local.AccessOpen || others
+	}
+	file, _, err := catalog.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
+	if !others || err != nil {
+		return nil
+	}
+	for _, name := range file.Names() {
+		if s, _ := file.Server(name); s.Box.Guest && !s.Disabled && d.about(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // sandbox compares what the system supports with what the servers of the file ask for.
-func (d *doctor) sandbox() finding {
+func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 	const check = "sandbox"
 	has, lacks := []string{}, []string{}
-	on := sandbox.Probe()
 	for _, part := range []struct {
 		text string
 		has  bool
@@ -442,6 +462,12 @@ func (d *doctor) sandbox() finding {
 	}
 	if asking != nil && (on.Landlock == 0 || !on.Seccomp) {
 		return bad(check, says, "dormouse run refuses servers that ask for a sandbox: "+strings.Join(asking, ", ")+"; use Linux 5.13 or newer with Landlock, or the container image")
+	}
+	if lack := on.Missing(sandbox.Policy{Sockets: sandbox.InternetSockets}); guests != nil && lack != nil {
+		return bad(check, says, fmt.Sprintf("not only you can call, and these servers have all rights of your user, because %s: %s; confine them elsewhere, or write \"profile\": \"none\"", lack[0].Why, strings.Join(guests, ", ")))
+	}
+	if guests != nil {
+		says += "; it confines " + strings.Join(guests, ", ") + ", because not only you can call"
 	}
 	return good(check, "%s", says)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 )
 
 func TestFindingsAreAsInTestdata(t *testing.T) {
@@ -177,5 +179,35 @@ func TestDoctorAsksAMachineThatIsUp(t *testing.T) {
 	}
 	if printed, code := s.run("doctor --data $DATA --servers $DATA/servers.json"); code != exitFailed || !strings.Contains(printed, "✗ secret") || !strings.Contains(printed, "chmod 600 DATA/secret") {
 		t.Errorf("%d %s", code, printed)
+	}
+}
+
+func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "servers.json")
+	if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"npx"},"b":{"command":"npx","x-dormouse":{"box":{"profile":"none"}}},"c":{"command":"npx"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	guests := func(listen string) []string {
+		d := &doctor{doctorCommand: &doctorCommand{Servers: file, Listen: listen}}
+		return d.guests(t.Context())
+	}
+	if got := guests("127.0.0.1:8787"); got != nil {
+		t.Errorf("guests on loopback are %q", got)
+	}
+	others := guests("0.0.0.0:8787")
+	if strings.Join(others, " ") != "a c" {
+		t.Errorf("guests are %q", others)
+	}
+	d := &doctor{doctorCommand: &doctorCommand{}}
+	all := sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
+	if f := d.sandbox(all, others); !f.OK || !strings.Contains(f.Says, "it confines a, c, because not only you can call") {
+		t.Errorf("%+v", f)
+	}
+	all.Landlock = 0
+	if f := d.sandbox(all, others); f.OK || !strings.Contains(f.Todo, "because the kernel has no landlock, it needs linux 5.13 with landlock among its lsm: a, c;") {
+		t.Errorf("%+v", f)
+	}
+	if f := d.sandbox(all, nil); !f.OK {
+		t.Errorf("nobody needs it: %+v", f)
 	}
 }

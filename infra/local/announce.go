@@ -76,6 +76,9 @@ func firstBlock(m *machine, warnings []string) display.Start {
 			s.Notes = append(s.Notes, "warning: "+strings.TrimPrefix(w, filepath.Dir(m.cfg.Servers)+"/"))
 		}
 	}
+	if names := guests(servers); names != nil {
+		s.Notes = append(s.Notes, "Confined to the network and a workspace: "+strings.Join(names, ", ")+` (docs/sandbox.md; "profile": "none" lets a server out).`)
+	}
 	switch {
 	case !s.Open:
 		s.Notes = append(s.Notes, "Callers need an API key: "+m.cfg.command("keys create NAME --server SERVER"))

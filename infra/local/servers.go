@@ -2,11 +2,14 @@ package local
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -15,6 +18,8 @@ import (
 type serversFile struct {
 	Config
 	environ environ
+	others  bool            // not only the user of this machine can call, so servers are guests
+	on      sandbox.Support // what the system has to confine them
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that were given
@@ -23,14 +28,31 @@ type serversFile struct {
 	broken string          // why the file as it is now is not served, "" if it is
 }
 
-// load reads the files. It records a warning only the first time that it occurs.
-func (f *serversFile) load() (*catalog.Catalog, error) {
-	servers, warnings, err := catalog.LoadHere(f.Servers, f.environ.lookup, f.EnvFiles...)
+// read reads the files, and checks what run reads of their sections.
+func (f *serversFile) read(guests bool) (*catalog.Catalog, []catalog.Warning, error) {
+	load := catalog.LoadHere
+	if guests {
+		load = catalog.LoadGuests
+	}
+	servers, warnings, err := load(f.Servers, f.environ.lookup, f.EnvFiles...)
 	if err == nil {
 		err = wiring.CheckSections(servers, f.environ.get)
 	}
+	return servers, warnings, err
+}
+
+// load reads the files. It records a warning only the first time that it occurs.
+func (f *serversFile) load() (*catalog.Catalog, error) {
+	servers, warnings, err := f.read(f.others)
 	if err != nil {
 		return nil, err
+	}
+	if names, lack := guests(servers), f.on.Missing(sandbox.Policy{Sockets: sandbox.InternetSockets}); names != nil && lack != nil {
+		// Nobody has asked for a sandbox, so its lack stops no server.
+		f.warn(fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why))
+		if servers, warnings, err = f.read(false); err != nil {
+			return nil, err
+		}
 	}
 	var rejected []error
 	for _, r := range servers.Rejected() {
@@ -52,6 +74,20 @@ func (f *serversFile) load() (*catalog.Catalog, error) {
 		f.warn(err.Error())
 	}
 	return servers, nil
+}
+
+// notConfined is the warning about guests on a system that cannot confine them.
+const notConfined = "not only you can call, and this system cannot confine servers without a profile: %s have the rights of this user (%s)"
+
+// guests returns the names of the servers that are confined although the file does not ask
+// for it.
+func guests(servers *catalog.Catalog) (names []string) {
+	for _, name := range servers.Names() {
+		if s, _ := servers.Server(name); s.Box.Guest && !s.Disabled {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // breaks records why the file as it is now cannot be served; "" means that it can.

@@ -1,9 +1,11 @@
 package runner
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -70,6 +72,12 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		Sockets: c.sockets(), Memory: int64(b.MemoryMB) << 20, Processes: b.Pids, CPUs: b.CPUs,
 		Workspace: placed.Workspace, Demand: c.demand(),
 	}
+	if b.Guest {
+		p.Read = named(placed.Args)
+		// Nobody has asked for another user, so the server keeps that of the runner if the
+		// other one could not start it.
+		p.KeepUser = !open(append(c.runs(placed), placed.Reads...)...)
+	}
 	if b.HostPathWritable && b.HostPath != "" {
 		// The folder and its contents keep their owner.
 		p.KeepUser, p.Workspace = true, ""
@@ -93,6 +101,59 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		}
 	}
 	return p
+}
+
+// named returns the files and folders that arguments name by their absolute path, also as
+// --flag=PATH.
+func named(args []string) []string {
+	var all []string
+	for _, arg := range args {
+		if flag, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(flag, "-") {
+			arg = value
+		}
+		if path := filepath.Clean(arg); filepath.IsAbs(arg) && path != "/" {
+			all = append(all, existing(path)...)
+		}
+	}
+	return all
+}
+
+// runs returns the program of a process and, if it is a script, the interpreter in its first
+// line.
+func (c *confiner) runs(placed provision.Launch) []string {
+	program := c.find(placed.Command, placed)
+	all := []string{program}
+	f, err := os.Open(program)
+	if err != nil {
+		return all
+	}
+	defer func() { _ = f.Close() }() // only read
+	line, _ := bufio.NewReader(io.LimitReader(f, 256)).ReadString('\n')
+	if line, ok := strings.CutPrefix(line, "#!"); ok {
+		words := strings.Fields(line)
+		if len(words) > 1 && filepath.Base(words[0]) == "env" {
+			words = words[1:]
+		}
+		if len(words) > 0 {
+			all = append(all, c.find(words[0], placed))
+		}
+	}
+	return all
+}
+
+// find returns the file that a command executes, behind all links.
+func (c *confiner) find(command string, placed provision.Launch) string {
+	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
+	for i := 0; !filepath.IsAbs(command) && i < len(path); i++ {
+		if at := filepath.Join(path[i], command); filepath.IsAbs(at) && len(existing(at)) > 0 {
+			command = at
+		}
+	}
+	real, err := filepath.EvalSymlinks(command)
+	if err != nil {
+		return command
+	}
+	return real
 }
 
 // sockets returns the sockets that the server may open. An enclosed server cannot see
@@ -132,16 +193,9 @@ func (c *confiner) demand() []sandbox.Guard {
 // interpreters in its PATH are installed. Version managers install into the home of
 // their user. An enclosed server sees nothing else of that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
-	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
 	var found []string
-	for _, name := range []string{placed.Command, "node", "python3", "python"} {
-		file := name
-		for i := 0; !filepath.IsAbs(file) && i < len(path); i++ {
-			if at := filepath.Join(path[i], name); filepath.IsAbs(at) && len(existing(at)) > 0 {
-				file = at
-			}
-		}
-		if real, err := filepath.EvalSymlinks(file); err == nil && filepath.IsAbs(real) {
+	for _, name := range append(c.runs(placed), "node", "python3", "python") {
+		if real := c.find(name, placed); filepath.IsAbs(real) {
 			found = append(found, c.install(real)...)
 		}
 	}

@@ -187,3 +187,63 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// made writes an executable file below a folder that only its owner can enter, or everybody.
+func made(t *testing.T, mode os.FileMode, text string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "home")
+	for _, d := range []string{filepath.Dir(filepath.Dir(dir)), filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // other users enter it
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "bin", "program")
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestAGuestHasTheNetworkItsWorkspaceAndWhatItsCommandLineNames(t *testing.T) {
+	everybody := made(t, 0o755, "#!/bin/sh\n")
+	private := made(t, 0o700, "")
+	script := made(t, 0o755, "#!"+private+" -u\n")
+	byName := made(t, 0o755, "#!/usr/bin/env "+private+"\n")
+	for name, test := range map[string]struct {
+		command  string
+		keepUser bool
+	}{
+		"another user can start it":         {everybody, false},
+		"only its owner can":                {private, true},
+		"only its owner has an interpreter": {script, true},
+		"found by env":                      {byName, true},
+	} {
+		box := catalog.Box{Guest: true, ReadOnlyRootFS: true}
+		c, err := confined(t, box, root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := filepath.Dir(everybody)
+		p := c.policy(provision.Launch{
+			Command: test.command, Workspace: "/w/workspace", Args: []string{"--db=" + everybody, named, "/", "/does/not/exist", "relative", "--flag"},
+		}, "/t")
+		if p.KeepUser != test.keepUser {
+			t.Errorf("%s: it keeps the user: %v", name, p.KeepUser)
+		}
+		if p.Sockets != sandbox.InternetSockets || p.Workspace != "/w/workspace" || p.Temp != "/t" || p.Write != nil {
+			t.Errorf("%s: %+v", name, p)
+		}
+		if !slices.Contains(p.Read, everybody) || !slices.Contains(p.Read, named) || slices.Contains(p.Read, "/") {
+			t.Errorf("%s: it reads %q", name, p.Read)
+		}
+		if want := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}; !slices.Equal(p.Demand, want) {
+			t.Errorf("%s: it demands %q", name, p.Demand)
+		}
+	}
+}

@@ -45,10 +45,10 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)
 		}
-		switch {
-		case s.Box.Confined():
+		if s.Box.Confined() {
 			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
-		case !open(append(p.Read, w.Folder)...):
+		}
+		if (!s.Box.Confined() || s.Box.Guest) && !open(append(p.Read, w.Folder)...) {
 			// The server itself runs as this user. Another user might not be able to start
 			// the interpreter.
 			p.KeepUser = true

@@ -64,6 +64,12 @@ type Box struct {
 	// profile cannot be enforced. The exception is its pids_limit: no system can enforce
 	// that without root, and the box logs that it is missing.
 	Profile string `json:"profile,omitempty"`
+	// Free is profile "none": the server is no guest, wherever it runs.
+	Free bool `json:"free,omitempty"`
+	// Guest says that the file has no profile for the server, and that others than the user
+	// of the machine may call it; see [LoadGuests]. It has the network, its workspace, and
+	// what its command line names. ReadOnlyRootFS is set, too.
+	Guest bool `json:"guest,omitempty"`
 
 	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession
 
@@ -78,7 +84,7 @@ type Box struct {
 // Confined reports whether the file asks for any part of a sandbox. If so, the server
 // must not run without a sandbox.
 func (b Box) Confined() bool {
-	return b.Profile != "" || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
+	return b.Profile != "" || b.Guest || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
 }
 
 // profile is a named set of values. A file may set other values, except for the locked
@@ -87,6 +93,19 @@ type profile struct {
 	box    Box
 	tool   time.Duration
 	locked []string
+}
+
+// noProfile is the profile of a server, or of a whole file, that is to be no guest.
+const noProfile = "none"
+
+// guest makes a server a guest if the machine wants that, and the file does not say
+// otherwise. A program that runs containers is none, because these confine their programs,
+// and it needs the socket of its service.
+func (r *serverReader) guest() {
+	b := &r.server.Box
+	if r.guests && b.Profile == "" && !b.Free && !slices.Contains([]string{"docker", "podman", "nerdctl"}, filepath.Base(r.server.Command)) {
+		b.Guest, b.ReadOnlyRootFS = true, true
+	}
 }
 
 // profiles returns the named profiles. docs/servers-file.md lists their names.
@@ -187,7 +206,8 @@ func (r *serverReader) profile(m member) profile {
 	all := profiles()
 	p, ok := all[m.value.text]
 	if m.value.shape != text || !ok {
-		r.oneOf(m, slices.Sorted(maps.Keys(all))...)
+		named := r.oneOf(m, append(slices.Sorted(maps.Keys(all)), noProfile)...)
+		r.server.Box.Free = named == noProfile
 		return profile{}
 	}
 	before := r.server.Box

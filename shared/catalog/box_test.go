@@ -78,7 +78,7 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 		{`{"memory_mb": 1e999}`, `memory_mb must be a whole number, at least 16 and at most 1048576`},
 		{`{"pids_limit": 0}`, `pids_limit must be a whole number, at least 1 and at most 65536`},
 		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
-		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended" or "offline_readonly"`},
+		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended", "offline_readonly" or "none"`},
 		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
 		{`{"prewarm": 2}`, `prewarm does not exist, because nothing runs between messages: remove it; raise idle_seconds to keep a box awake longer, or let sessions share a process with scope`},
 		{`{"prewarm": "2"}`, `prewarm must be a number, not a string`},

@@ -120,7 +120,7 @@ func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 // are: the box resolves them in its image. Its errors are those of [Parse], or wrap an
 // error of the file system.
 func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
-	return load(path, "", getenv)
+	return load(path, "", getenv, false)
 }
 
 // LoadHere is Load on the machine where the servers run: relative paths refer to the
@@ -136,6 +136,16 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 // it reads the file .env in that folder, if there is one. A wrong line in these files is
 // a warning. If LoadHere cannot read one of envFiles, it returns an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+	return loadHere(path, getenv, false, envFiles)
+}
+
+// LoadGuests is LoadHere for a machine that others than its user may call: each server with
+// a command that has no profile is a guest, see [Box.Guest].
+func LoadGuests(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+	return loadHere(path, getenv, true, envFiles)
+}
+
+func loadHere(path string, getenv Getenv, guests bool, envFiles []string) (*Catalog, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
@@ -155,19 +165,19 @@ func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warni
 		getenv = func(string) (string, bool) { return "", false }
 	}
 	getenv, wrong := withFiles(getenv, envFiles)
-	c, warnings, err := load(path, folder, getenv)
+	c, warnings, err := load(path, folder, getenv, guests)
 	if c != nil {
 		c.files = append(files, c.files...)
 	}
 	return c, append(wrong, warnings...), err
 }
 
-func load(path, folder string, getenv Getenv) (*Catalog, []Warning, error) {
+func load(path, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	return parse(data, path, folder, getenv)
+	return parse(data, path, folder, getenv, guests)
 }
 
 func read(path string) ([]byte, error) {
@@ -194,15 +204,15 @@ func read(path string) ([]byte, error) {
 // mistake, also of the servers, in the order of the file: all can be corrected at once.
 // Parse returns warnings with and without an error. It does not keep data.
 func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
-	return parse(data, file, "", getenv)
+	return parse(data, file, "", getenv, false)
 }
 
 // parse is Parse with relative paths below folder; "" leaves them as they are.
-func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning, error) {
+func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
 	}
-	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv}
+	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv, guests: guests}
 	c := &Catalog{servers: map[string]Server{}, file: r}
 	root, problem := r.source.parse()
 	if problem != nil {

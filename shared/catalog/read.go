@@ -22,6 +22,7 @@ type reader struct {
 	access   node            // x-dormouse.access, with its variables
 	root     node            // the whole file
 	byName   map[string]node // servers by name
+	guests   bool            // servers without a profile are guests
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -72,6 +73,10 @@ func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 	}
 	r.each(ours.value, func(m member) {
 		switch m.name {
+		case "profile":
+			if r.guests = r.guests && m.value.text != noProfile; m.value.text != noProfile {
+				r.fail(m.value.at, `x-dormouse: profile must be "none": each server names its own under x-dormouse.box`)
+			}
 		case "allowed_mount_roots":
 			roots = r.mountRoots(m)
 		case "access":
@@ -87,7 +92,7 @@ func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 				c.limits = r.plain(nil, m.value)
 			}
 		default:
-			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "groups", "limits"})
+			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "groups", "limits", "profile"})
 		}
 	})
 	return roots

@@ -64,6 +64,7 @@ func (r *serverReader) read() Server {
 		}
 	}
 	slices.Sort(r.server.Unset)
+	r.guest()
 	r.beside()
 	switch {
 	case slices.Contains(r.said, "command"):
