@@ -184,7 +184,7 @@ func TestDoctorAsksAMachineThatIsUp(t *testing.T) {
 
 func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"npx"},"b":{"command":"npx","x-dormouse":{"box":{"profile":"none"}}},"c":{"command":"npx"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"npx","args":["x"]},"b":{"command":"npx","args":["x"],"x-dormouse":{"box":{"profile":"none"}}},"c":{"command":"npx","args":["x"]}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	guests := func(listen string) []string {

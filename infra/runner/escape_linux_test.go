@@ -143,7 +143,7 @@ func (h escapeHost) escape(t *testing.T, base, program, settings string) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, kind := range []string{"socket", "file", "memory", "process", "signal"} {
+	for _, kind := range []string{"socket", "file", "memory", "process", "signal", "schedule"} {
 		if !strings.Contains(r.Control, "open "+kind+" ") {
 			t.Errorf("nothing of kind %s is open without a sandbox, so nothing is shown of it:\n%s", kind, r.Control)
 		}
@@ -173,7 +173,7 @@ func (h escapeHost) judge(t *testing.T, r escapeReport) {
 		}
 	}
 	t.Log(counts)
-	for _, kind := range []string{"socket", "pair", "family", "kernel", "privileges", "memory", "file", "system", "process", "signal", "memfd"} {
+	for _, kind := range []string{"socket", "pair", "family", "kernel", "privileges", "memory", "file", "system", "process", "signal", "schedule", "memfd"} {
 		if counts[kind] == 0 {
 			t.Errorf("nothing of kind %s was tried:\n%s", kind, r.Room)
 		}

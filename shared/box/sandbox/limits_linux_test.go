@@ -85,3 +85,13 @@ func TestCPULimitCannotBeUndone(t *testing.T) {
 		expect(t, h.probe(t, p, "cpus"), "cpus 1=ok", "more=EPERM")
 	})
 }
+
+// A9: a program that has the user of its runner could leave it without a processor.
+func TestSchedulingIsForTheCallingThreadOnly(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		expect(
+			t, h.probe(t, h.policy(t), "schedule"), "own priority=ok", "own scheduler=ok", "own disk=ok", "own processors=ok",
+			"named priority=EPERM", "named scheduler=EPERM", "named disk=EPERM", "named processors=EPERM", "of the user=EPERM",
+		)
+	})
+}

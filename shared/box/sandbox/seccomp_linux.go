@@ -107,12 +107,30 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	// A program could end another process by setting its limits, such as CPU time or
 	// files.
 	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
+	// It could also take the processor away from its runner, or from all that its user
+	// runs. So these calls are for the calling thread, which is 0.
+	for _, nr := range []uint32{unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETAFFINITY} {
+		c.call(nr, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
+	}
+	c.call(unix.SYS_SETPRIORITY, func(c *code) { c.ownThread(unix.PRIO_PROCESS) })
+	c.call(unix.SYS_IOPRIO_SET, func(c *code) { c.ownThread(ioprioProcess) })
 	if p.Sockets < AllSockets {
 		c.call(unix.SYS_SOCKET, func(c *code) { c.socket(p.Sockets) })
 		c.call(unix.SYS_SOCKETPAIR, (*code).pair)
 	}
 	c.ret(unix.SECCOMP_RET_ALLOW)
 	return c
+}
+
+// ioprioProcess is IOPRIO_WHO_PROCESS of linux/ioprio.h.
+const ioprioProcess = 1
+
+// ownThread allows a call whose first argument says that the second one names a thread, and
+// whose second argument is 0.
+func (c *code) ownThread(which uint32) {
+	c.unless(which, refuse(unix.EPERM))
+	c.load(dataArg1)
+	c.unless(0, refuse(unix.EPERM))
 }
 
 // socket allows the families of internet sockets, or no sockets.

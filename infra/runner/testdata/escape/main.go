@@ -457,6 +457,7 @@ func (r *room) process(pid string) {
 	r.try("process", "read the memory of "+pid, err)
 	var limit unix.Rlimit
 	r.try("process", "limits of "+pid, unix.Prlimit(n, unix.RLIMIT_NOFILE, nil, &limit))
+	r.schedule(n)
 	r.try("signal", pid, unix.Kill(n, 0))
 	fd, err := unix.PidfdOpen(n, 0)
 	if err == nil {
@@ -464,6 +465,35 @@ func (r *room) process(pid string) {
 		_ = unix.Close(fd)
 	}
 	r.try("process", "descriptor of "+pid, err)
+}
+
+// schedule tries to set how another process gets the processor and the disk. It sets what
+// is set already.
+func (r *room) schedule(pid int) {
+	var param, attr [64]byte
+	attr[0] = 48 // the size of struct sched_attr
+	var cpus unix.CPUSet
+	_ = unix.SchedGetaffinity(pid, &cpus)
+	now, _ := unix.Getpriority(unix.PRIO_PROCESS, pid) // 20 less the value
+	for name, call := range map[string][4]uintptr{
+		"scheduler":   {unix.SYS_SCHED_SETSCHEDULER, uintptr(pid), 0, uintptr(unsafe.Pointer(&param))},
+		"parameter":   {unix.SYS_SCHED_SETPARAM, uintptr(pid), uintptr(unsafe.Pointer(&param))},
+		"attributes":  {unix.SYS_SCHED_SETATTR, uintptr(pid), uintptr(unsafe.Pointer(&attr)), 0},
+		"processors":  {unix.SYS_SCHED_SETAFFINITY, uintptr(pid), unsafe.Sizeof(cpus), uintptr(unsafe.Pointer(&cpus))},
+		"priority":    {unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(pid), uintptr(20 - now)},
+		"I/O":         {unix.SYS_IOPRIO_SET, 1, uintptr(pid), 0},
+		"of the user": {unix.SYS_SETPRIORITY, unix.PRIO_USER, 0, 0},
+	} {
+		if name == "of the user" && r.told["only"] != nil {
+			continue // it would do harm
+		}
+		_, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3])
+		var err error
+		if errno != 0 {
+			err = errno
+		}
+		r.try("schedule", fmt.Sprintf("%s of %d", name, pid), err)
+	}
 }
 
 // memfd executes this program from memory. The new process must be as confined as this
