@@ -61,7 +61,7 @@ func needsBoxes(servers *catalog.Catalog) bool {
 }
 
 // LogFolder is the folder in the data folder with the stderr output of servers' processes.
-// The files are SERVER/SESSION.NANOSECONDS.log, and .log.old for older output.
+// The files are SERVER/NAME.NANOSECONDS.log, and .log.old for older output; see proc.LogName.
 const LogFolder = "logs"
 
 // maxBoxes is how many boxes one machine runs at the same time.

@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
@@ -129,7 +130,10 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 	}
 	for i := range own {
 		p := &own[i]
-		p.Server, p.Box, p.Sessions = b.Server, b.Box, sharedBy(filepath.Join(folder, b.Server), p.Process)
+		p.Server, p.Box, p.Sessions = b.Server, b.Box, []string{p.Process}
+		if of, sessions := served(filepath.Join(folder, b.Server), proc.LogName(p.Process)); of == p.Process {
+			p.Sessions = sessions
+		}
 		if p.PID != 0 && (p.State == "started" || p.State == "ready") {
 			p.Memory = memoryOf(b.Processes, p.PID)
 		}

@@ -42,7 +42,7 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 				if text = k.only(text, of, first); text == "" {
 					continue
 				}
-				if err := emit(api.Output{Server: k.server, Process: k.process, Shared: sharedBy(filepath.Dir(k.path), k.process), Began: k.began, Text: text}); err != nil {
+				if err := emit(api.Output{Server: k.server, Process: k.process, Shared: k.sessions, Began: k.began, Text: text}); err != nil {
 					return err
 				}
 			}
@@ -61,7 +61,8 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 // keptLog is the kept output of one process: a file, and an older one that was full.
 type keptLog struct {
 	server, path string
-	process      string // its session, or the name of those that share it
+	process      string   // its session, or the name of those that share it
+	sessions     []string // that it has served
 	began, wrote time.Time
 	size         int64
 }
@@ -76,11 +77,12 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 	}
 	var all []keptLog
 	for _, path := range files {
-		process, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
+		name, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
 		began, err := strconv.ParseInt(at, 10, 64)
 		info, gone := os.Stat(path)
 		if ok && err == nil && gone == nil {
-			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, time.Unix(0, began).UTC(), info.ModTime(), info.Size()})
+			process, sessions := served(filepath.Dir(path), name)
+			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, sessions, time.Unix(0, began).UTC(), info.ModTime(), info.Size()})
 		}
 	}
 	match := func(k keptLog) bool { return of == "" || k.server == of }
@@ -95,7 +97,7 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 // is reports whether a process serves the session whose id begins with session, alone or
 // shared.
 func (k keptLog) is(session string) bool {
-	return strings.HasPrefix(k.process, session) || slices.ContainsFunc(sharedBy(filepath.Dir(k.path), k.process), func(s string) bool {
+	return strings.HasPrefix(k.process, session) || slices.ContainsFunc(k.sessions, func(s string) bool {
 		return strings.HasPrefix(s, session)
 	})
 }
@@ -148,12 +150,17 @@ func (k keptLog) only(text string, of api.Outputs, first bool) string {
 	return strings.Join(lines, "")
 }
 
-// sharedBy returns the sessions that a process has served: its own, or several that
-// shared the process.
-func sharedBy(folder, process string) []string {
-	text, err := os.ReadFile(filepath.Join(folder, process+".sessions"))
-	if err != nil {
-		return []string{process}
+// served returns the process whose files have a name, and the sessions that it has served:
+// its own, or several that shared it. Files of older releases have the name of the process.
+func served(folder, name string) (process string, sessions []string) {
+	text, _ := os.ReadFile(filepath.Join(folder, name+".served")) // it may be missing
+	lines := strings.Fields(string(text))
+	switch len(lines) {
+	case 0:
+		return name, []string{name}
+	case 1:
+		return lines[0], lines
+	default:
+		return lines[0], lines[1:]
 	}
-	return strings.Fields(string(text))
 }

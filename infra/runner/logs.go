@@ -3,8 +3,6 @@ package runner
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
 // Limits of the stderr logs of a server's processes. The ends of the newest logs are
@@ -28,8 +28,9 @@ const (
 )
 
 // logFiles keeps the stderr of one server's processes in files that outlive the process
-// and the runner: SESSION.NANOSECONDS.log, and .log.old for the part before. The command
-// dormouse logs reads them. Only the user of the runner can read them.
+// and the runner: NAME.NANOSECONDS.log, and .log.old for the part before. NAME is that of
+// [proc.LogName]. The command dormouse logs reads them. Only the user of the runner can read
+// them.
 type logFiles struct {
 	folder string
 	log    *slog.Logger
@@ -42,13 +43,16 @@ func (l logFiles) open(session string) io.WriteCloser {
 		return nil
 	}
 	l.prune()
-	name := fileName(session) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + logEnding
+	if err := note(served(l.folder, session), session, ""); err != nil {
+		l.log.Warn("the stderr of a process will not be found by its session", "error", err)
+	}
+	name := proc.LogName(session) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + logEnding
 	return &logFile{path: filepath.Join(l.folder, name)}
 }
 
-// sharedEnding is the ending of a file beside the logs of a process that several
-// sessions share: PROCESS.sessions, with a line for each session.
-const sharedEnding = ".sessions"
+// sharedEnding is the ending of a file beside the logs of a process: NAME.served. Its first
+// line is the process, and the others are the sessions that share it, if several do.
+const sharedEnding = ".served"
 
 // maxShared limits a file with sharedEnding, in bytes. A longer file loses its older
 // half.
@@ -71,42 +75,56 @@ func (s *sharing) note(process, session string) {
 		clear(s.known) // a repeated line does no harm
 	}
 	s.known[process+"\x00"+session] = true
-	if err := s.write(filepath.Join(s.folder, fileName(process)+sharedEnding), fileName(session)); err != nil {
+	if err := note(served(s.folder, process), process, session); err != nil {
 		s.log.Warn("logs will not be found by a session that shares a process", "session_id", session, "error", err)
 	}
 }
 
-func (s *sharing) write(path, session string) error {
-	if err := os.MkdirAll(s.folder, 0o700); err != nil {
+func served(folder, process string) string {
+	return filepath.Join(folder, proc.LogName(process)+sharedEnding)
+}
+
+// note writes the name of a process to the file at path, if it is new, and a session that
+// shares the process, unless it is "".
+func note(path, process, session string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
 	lines, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err == nil && session == "" {
+		return nil
+	}
+	if len(lines) == 0 {
+		lines = []byte(oneLine(process) + "\n")
+	}
 	if len(lines) > maxShared {
-		lines = lines[len(lines)/2:]
-		lines = lines[bytes.IndexByte(lines, '\n')+1:]
+		head, rest := lines[:bytes.IndexByte(lines, '\n')+1], lines[len(lines)/2:]
+		lines = slices.Concat(head, rest[bytes.IndexByte(rest, '\n')+1:])
+	}
+	if session != "" {
+		lines = append(lines, oneLine(session)+"\n"...)
 	}
 	// Another runner of the box may write at the same time, so a line may be lost. Then
 	// only the search for logs misses a session.
 	temp := path + ".new"
-	if err := os.WriteFile(temp, append(lines, session+"\n"...), 0o600); err != nil {
+	if err := os.WriteFile(temp, lines, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(temp, path)
 }
 
-// fileName returns the session, or its digest if it could name another file.
-func fileName(session string) string {
+// oneLine returns the name of a process or session, or its digest if it is not plain.
+func oneLine(name string) string {
 	plain := func(c rune) bool {
 		return c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 	}
-	if session != "" && len(session) <= 128 && !strings.ContainsFunc(session, func(c rune) bool { return !plain(c) }) {
-		return session
+	if name != "" && len(name) <= 128 && !strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
+		return name
 	}
-	sum := sha256.Sum256([]byte(session))
-	return hex.EncodeToString(sum[:16])
+	return proc.LogName(name)
 }
 
 // prune removes the files of the oldest processes. Other runners may do so at the same

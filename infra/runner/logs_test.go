@@ -46,7 +46,7 @@ func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, bytes := kept(t, l.folder)
-	if len(names) != 2 || !strings.HasPrefix(names[0], "session-1.") {
+	if len(names) != 3 || strings.Contains(strings.Join(names, " "), "session-1") {
 		t.Errorf("files are %v", names)
 	}
 	if bytes < maxLogHalf || bytes > 2*maxLogHalf {
@@ -80,18 +80,25 @@ func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
 			}
 		}
 	}
-	if names, _ := kept(t, l.folder); len(names) != maxLogs {
+	if names, _ := kept(t, l.folder); len(names) != maxLogs+1 { // and whose they are
 		t.Errorf("%d files are kept, want %d", len(names), maxLogs)
 	}
 }
 
 func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 	for _, session := range []string{"", "..", "../../etc/passwd", "a/b", "a.b", strings.Repeat("x", 300), "ü"} {
-		if name := fileName(session); len(name) != 32 || strings.ContainsAny(name, "./") {
+		l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+		if err := l.open(session).Close(); err != nil {
+			t.Fatal(err)
+		}
+		if names, _ := kept(t, l.folder); len(names) != 1 || len(names[0]) != 32+len(sharedEnding) {
+			t.Errorf("%q becomes %q", session, names)
+		}
+		if name := oneLine(session); len(name) != 32 || strings.ContainsAny(name, "./") {
 			t.Errorf("%q becomes %q", session, name)
 		}
 	}
-	if name := fileName("Ab-_9"); name != "Ab-_9" {
+	if name := oneLine("Ab-_9"); name != "Ab-_9" {
 		t.Errorf("a plain name becomes %q", name)
 	}
 }
@@ -99,14 +106,18 @@ func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "server")
 	noted := func() []string {
-		text, err := os.ReadFile(filepath.Join(folder, "shared.sessions"))
+		text, err := os.ReadFile(served(folder, "shared"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(text) > maxShared+100 {
 			t.Fatalf("it has %d bytes", len(text))
 		}
-		return strings.Fields(string(text))
+		lines := strings.Fields(string(text))
+		if lines[0] != "shared" {
+			t.Fatalf("the process is %s", lines[0])
+		}
+		return lines[1:]
 	}
 	s := &sharing{folder: folder, log: slog.New(slog.DiscardHandler), known: map[string]bool{}}
 	for range 3 {
@@ -123,6 +134,9 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 	all := noted()
 	if last := all[len(all)-1]; last != fmt.Sprintf("session-%032d", 2999) || len(all) < 500 {
 		t.Errorf("%d are noted, the last is %s", len(all), last)
+	}
+	if names, _ := kept(t, folder); len(names) != 1 {
+		t.Errorf("files are %v", names)
 	}
 	var none *sharing
 	none.note("shared", "s1")

@@ -49,7 +49,7 @@ type statusFile struct {
 // is the last part of the task's id, after any slash.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
-		path: filepath.Join(folder, fileName(filepath.Base(task))+statusEnding), log: log,
+		path: filepath.Join(folder, oneLine(filepath.Base(task))+statusEnding), log: log,
 		all: map[string]notice{}, starts: map[string]int{},
 	}
 }

@@ -2,6 +2,8 @@ package proc
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"slices"
@@ -120,4 +122,12 @@ func (d *Log) Close(how string) {
 	defer d.mu.Unlock()
 	d.closed = true
 	_ = d.to.Close() // as with write
+}
+
+// LogName returns the name that the files of a process have instead of its own. The name of
+// a process is often the id of a session, and programs that cannot read the folder of the
+// logs can still watch the names in it.
+func LogName(process string) string {
+	sum := sha256.Sum256([]byte(process))
+	return hex.EncodeToString(sum[:16])
 }
