@@ -24,6 +24,7 @@ type output struct {
 	spoke  bool         // it has sent a message
 	lacks  string       // the message that a script does not exist, "" for none
 	unrun  []string     // packages whose install scripts were not run
+	over   bool         // its sandbox has ended it for its memory
 }
 
 // written says how much a process has written at some time.

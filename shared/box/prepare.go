@@ -166,6 +166,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 	l.Start = place.Start
 	l.Clear = func() {
 		clear()
+		p.output.over = place.Exceeded()
 		if err := place.End(); err != nil {
 			log.Warn("the sandbox is not cleared", "process", p.audience.id, "error", err)
 		}

@@ -100,7 +100,10 @@ func (p *process) obituary() *fault {
 		how += " without a word"
 	}
 	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled(), since)
-	if starved {
+	switch {
+	case p.output.over:
+		how, starved = "used more memory than memory_mb allows, and was ended", true
+	case starved:
 		how += ", it seems for want of memory"
 	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))

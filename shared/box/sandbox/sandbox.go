@@ -35,8 +35,9 @@
 //	limits of neighbours             seccomp                –
 //	processes and threads            RLIMIT_NPROC           the runner is not root: it counts
 //	                                                        all that its user runs
-//	memory                           RLIMIT_DATA, with      counted for each process by itself,
-//	                                 Reserved beside it     memory it shares is not counted
+//	memory                           RLIMIT_DATA, with      –
+//	                                 Reserved beside it,
+//	                                 and a watch
 //	whole CPUs                       affinity and seccomp   –
 //
 // A seccomp filter sees the values of a call but not the memory behind addresses. So it
@@ -64,6 +65,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // Policy says what a program may do. The zero Policy allows no sockets and no writing,
@@ -93,9 +96,11 @@ type Policy struct {
 	// is root gives the program a user of its own, the same for the same Workspace.
 	KeepUser bool
 
-	// Memory limits the private memory of one process, in bytes; 0 means no limit.
-	// RLIMIT_DATA enforces it: allocation fails, as if there was no more memory. The
-	// limit that the process gets is higher by [Reserved].
+	// Memory limits the memory of the program and all it starts, in bytes; 0 means no
+	// limit. A watch ends them when they use more, together and with shared memory, see
+	// [Sandbox.Exceeded]; what a program takes within a quarter of a second may be more.
+	// RLIMIT_DATA bounds the private memory of one process without a delay: allocation
+	// fails. That limit is higher by [Reserved].
 	Memory int64
 	// Processes limits the processes and threads of the program and all it starts, at a
 	// time; 0 means no limit. RLIMIT_NPROC enforces it, and only for a user of its own:
@@ -187,6 +192,10 @@ type Sandbox struct {
 	support Support
 	user    uint32 // 0 for the runner's own
 	lacks   []Lack
+
+	watched  sync.Mutex
+	stop     chan struct{} // ends the watch of the memory; nil for none
+	exceeded atomic.Bool   // the watch has ended the program
 }
 
 // New makes a sandbox for a policy, on a system with the means in on: the result of
@@ -215,6 +224,10 @@ func New(p Policy, on Support) (*Sandbox, error) {
 // Lacks lists the guards that the policy asks for and the sandbox works without, for a
 // log.
 func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
+
+// Exceeded reports whether the program was ended because it used more memory than the
+// policy allows.
+func (s *Sandbox) Exceeded() bool { return s.exceeded.Load() }
 
 // User returns the user and group id of the programs. ok is false if they run as the
 // user of the runner.

@@ -82,6 +82,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	case err != nil:
 		return &Error{Step: "shim", Err: err}
 	case v == nil:
+		s.startWatch(cmd.Process.Pid)
 		return nil
 	case v.Step == "":
 		return &fs.PathError{Op: "exec", Path: path, Err: v.cause()}
@@ -90,16 +91,40 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
+func (s *Sandbox) startWatch(pid int) {
+	if s.policy.Memory == 0 {
+		return
+	}
+	s.watched.Lock()
+	defer s.watched.Unlock()
+	s.stopWatch()
+	s.exceeded.Store(false)
+	s.stop = make(chan struct{})
+	go s.watch(pid, s.stop)
+}
+
+// stopWatch is called with watched held.
+func (s *Sandbox) stopWatch() {
+	if s.stop != nil {
+		close(s.stop)
+		s.stop = nil
+	}
+}
+
 // End kills every process of the sandbox's own user, if it has one, also those that have
-// left the program's group. Then it removes Temp. Call it when the program has ended, or
+// left the program's group. It removes what that user has in /dev/shm and /tmp, and
+// then Temp. Call it when the program has ended, or
 // in order to end it. The sandbox can be used again.
 func (s *Sandbox) End() error {
+	s.watched.Lock()
+	s.stopWatch()
+	s.watched.Unlock()
 	if s.user != 0 {
 		if err := s.endUser(); err != nil {
 			return err
 		}
 	}
-	return s.removeTemp()
+	return errors.Join(s.clear(), s.removeTemp())
 }
 
 func (s *Sandbox) endUser() error {

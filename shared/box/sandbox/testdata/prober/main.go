@@ -41,6 +41,10 @@ func main() {
 		memory(number(args[0]))
 	case "reserve":
 		reserve(number(args[0]))
+	case "hog":
+		hog(args[0], number(args[1]))
+	case "leave":
+		leave()
 	case "schedule":
 		schedule()
 	case "cpus":
@@ -349,4 +353,57 @@ func ioprio(pid int) error {
 		return errno
 	}
 	return nil
+}
+
+// hog fills memory of a kind, says so, and waits for its end.
+func hog(kind string, mib int) {
+	size := mib << 20
+	fill := func(mem []byte) {
+		for i := 0; i < len(mem); i += os.Getpagesize() {
+			mem[i] = 1
+		}
+	}
+	mapped := func(fd int, flags int) []byte {
+		mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
+		if err != nil {
+			panic(err)
+		}
+		return mem
+	}
+	switch kind {
+	case "shared":
+		fill(mapped(-1, unix.MAP_SHARED|unix.MAP_ANONYMOUS))
+	case "memfd", "file":
+		fd, err := unix.MemfdCreate("hog", 0)
+		if kind == "file" {
+			fd, err = unix.Open("/dev/shm/dormouse-hog", unix.O_CREAT|unix.O_RDWR, 0o600)
+		}
+		for n := 0; err == nil && n < mib; n++ {
+			_, err = unix.Write(fd, make([]byte, 1<<20))
+		}
+		say("filled", err)
+		if kind == "file" && err == nil {
+			err = unix.Close(fd)
+		}
+		if err != nil {
+			return
+		}
+	case "children":
+		for range 4 {
+			cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "hog", "private", strconv.Itoa(mib/4))
+			if err := cmd.Start(); err != nil {
+				panic(err)
+			}
+		}
+	case "private":
+		fill(mapped(-1, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))
+	}
+	time.Sleep(time.Hour)
+}
+
+// leave leaves files where everybody may.
+func leave() {
+	for _, folder := range []string{"/dev/shm", "/tmp"} {
+		say(folder, os.MkdirAll(filepath.Join(folder, "dormouse-left-"+strconv.Itoa(os.Getuid()), "in"), 0o700))
+	}
 }
