@@ -119,8 +119,12 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	for n := 0; n < 2 && err != nil; n++ {
 		f, err = failureOf(c.outcome("eat", `{"mb":1024}`))
 	}
-	if err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" {
+	if err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" && !f.Data.Starved {
 		t.Errorf("limits: 1 GiB with 256 MiB allowed ended with %+v, %v", f, err)
+	}
+	f, err = failureOf(c.outcome("share", `{"mb":400}`))
+	if err != nil || !f.Data.Starved || !strings.Contains(f.Message, "used more memory than memory_mb allows") {
+		t.Errorf("limits: 400 MiB of shared memory with 256 MiB allowed ended with %+v, %v", f, err)
 	}
 	if got := c.text("pid", ""); got == "" {
 		t.Error("limits: the session is gone with its process")

@@ -346,6 +346,7 @@ type failure struct {
 		ExitCode *int `json:"exit_code"`
 		Signal   string
 		Stderr   string
+		Starved  bool `json:"out_of_memory"`
 	}
 }
 

@@ -102,3 +102,38 @@ func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 		})
 	}
 }
+
+// Servers of others are confined unless somebody says otherwise.
+func TestE2EServersThatOthersCallAreGuests(t *testing.T) {
+	t.Parallel()
+	secret := (&machine{t: t}).folderOf("secret-", os.Getuid()) + "/of-the-user"
+	write(t, secret, "x")
+	for _, access := range []string{"keys", "open"} {
+		m := rogues(t, map[string]map[string]any{"guest": {}, "free": {"profile": "none"}})
+		m.ownCache()
+		m.start(append(sleepy(), "--access", access)...)
+		key := ""
+		if access == "keys" {
+			key = m.keys("create", "ada", "--all-servers")
+		}
+		try := func(server, tool, path string) string {
+			c := m.as(key, server)
+			return c.text(tool, fmt.Sprintf(`{"path":%q}`, path))
+		}
+		refused := access == "keys"
+		for server, confined := range map[string]bool{"guest": refused, "free": false} {
+			for tool, path := range map[string]string{"read": secret, "write": secret + "-written"} {
+				if got := try(server, tool, path); strings.Contains(got, "permission denied") != confined {
+					t.Errorf("access %s: %s: %s %s: %s", access, server, tool, path, got)
+				}
+			}
+			if got := try(server, "write", "in-the-workspace"); got != "done" {
+				t.Errorf("access %s: %s cannot write where it works: %s", access, server, got)
+			}
+			address := strings.Split(strings.TrimPrefix(m.ws["free"], "ws://"), "/")[0]
+			if got := try(server, "dial", address); got != "done" {
+				t.Errorf("access %s: %s has no network: %s", access, server, got)
+			}
+		}
+	}
+}

@@ -48,7 +48,7 @@ func TestEscapeRoom(t *testing.T) {
 	}
 	for _, settings := range []string{
 		`"profile":"default"`, `"profile":"offline_readonly"`, `"profile":"network_basic"`, `"profile":"network_extended"`,
-		`"read_only_rootfs":true`, `"network":"off"`,
+		`"read_only_rootfs":true`, `"network":"off"`, guestServer,
 	} {
 		for _, h := range hosts {
 			if h.rw && strings.Contains(settings, "offline_readonly") {
@@ -58,6 +58,9 @@ func TestEscapeRoom(t *testing.T) {
 		}
 	}
 }
+
+// guestServer stands for the settings of a server without a profile that others may call.
+const guestServer = ""
 
 // escapeHost is a kind of runner.
 type escapeHost struct {
@@ -260,6 +263,9 @@ func escapeRunner(text string) error {
 
 func (j escapeJob) confiner(work, host string) (*confiner, error) {
 	settings := j.Settings
+	if j.RW && settings == guestServer {
+		settings = `"profile":"none"`
+	}
 	if j.RW {
 		settings += `,"host_path":"` + host + `","host_path_mode":"rw"`
 	}
@@ -271,6 +277,9 @@ func (j escapeJob) confiner(work, host string) (*confiner, error) {
 	server, ok := all.Server("s")
 	if !ok {
 		return nil, fmt.Errorf("no server in %s", text)
+	}
+	if j.Settings == guestServer {
+		server.Box.Guest, server.Box.ReadOnlyRootFS = true, true
 	}
 	return newConfiner(server, work, map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}, sandbox.Probe())
 }

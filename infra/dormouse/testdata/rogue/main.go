@@ -115,6 +115,13 @@ func call(id json.RawMessage, tool string, a arguments) {
 	case "eat":
 		eaten := bytes.Repeat([]byte("x"), a.MB<<20)
 		text(id, fmt.Sprint(len(eaten)))
+	case "share":
+		shared, err := syscall.Mmap(-1, 0, a.MB<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
+		for i := 0; i < len(shared); i += os.Getpagesize() {
+			shared[i] = 1
+		}
+		time.Sleep(10 * time.Second)
+		text(id, outcome(err))
 	case "env":
 		text(id, strings.Join(os.Environ(), "\n"))
 	case "cwd":
