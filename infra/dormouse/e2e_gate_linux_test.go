@@ -85,13 +85,8 @@ func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 				}
 			}
 			// This test is no box, and goes on to be served.
-			r, err := http.Get("http://" + address + "/healthz")
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = r.Body.Close()
-			if r.StatusCode != http.StatusOK {
-				t.Errorf("a caller outside of boxes gets %d", r.StatusCode)
+			if p := web(t, http.DefaultClient, http.MethodGet, "http://"+address+"/healthz", "", nil); p.status != http.StatusOK {
+				t.Errorf("a caller outside of boxes gets %d", p.status)
 			}
 
 			m.ours(`{"access": {"boxes": true}}`)

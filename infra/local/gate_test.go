@@ -1,0 +1,59 @@
+package local
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
+	read := func(box, access string) *catalog.Catalog {
+		c, _, err := catalog.Parse([]byte(`{"mcpServers":{"free":{"command":"x"},"s":{"command":"x","x-dormouse":`+box+`}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	status := func(g *gate, inBox bool) int {
+		asked := false
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), inBoxKey{}, func() bool { asked = true; return inBox }), http.MethodGet, "/healthz", nil)
+		w := httptest.NewRecorder()
+		g.of(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })).ServeHTTP(w, r)
+		if asked && !g.met.Load() {
+			t.Error("it looks for a caller that it need not know")
+		}
+		return w.Code
+	}
+	for name, test := range map[string]struct {
+		box, access string
+		want        int // for a program in a box
+	}{
+		"nothing":            {`{}`, `{}`, 200},
+		"network_basic":      {`{"box":{"profile":"network_basic"}}`, `{}`, 403},
+		"a limit":            {`{"box":{"memory_mb":64}}`, `{}`, 403},
+		"no network":         {`{"box":{"profile":"default"}}`, `{}`, 200},
+		"an install sandbox": {`{"box":{"profile":"default","install_scripts":true}}`, `{}`, 403},
+		"scripts alone":      {`{"box":{"install_scripts":true}}`, `{}`, 403},
+		"switched off":       {`{"enabled":false,"box":{"profile":"network_basic"}}`, `{}`, 200},
+		"allowed":            {`{"box":{"profile":"network_basic"}}`, `{"boxes":true}`, 200},
+	} {
+		g := newGate()
+		g.take(read(test.box, test.access))
+		if got := status(g, true); got != test.want {
+			t.Errorf("%s: a program in a box gets %d", name, got)
+		}
+		if got := status(g, false); got != 200 {
+			t.Errorf("%s: another program gets %d", name, got)
+		}
+	}
+	// The process of a server that has left the file may still run.
+	g := newGate()
+	g.take(read(`{"box":{"profile":"network_basic"}}`, `{}`))
+	g.take(read(`{}`, `{}`))
+	if got := status(g, true); got != 403 {
+		t.Errorf("after its server has left the file, it gets %d", got)
+	}
+}
