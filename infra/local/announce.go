@@ -23,6 +23,9 @@ func announce(m *machine) {
 	for _, w := range warnings {
 		m.log.Warn("the servers file", "why", w)
 	}
+	if names := guests(m.servers.Load()); names != nil {
+		m.log.Info("servers are confined to the network and a workspace", "servers", names)
+	}
 	for _, name := range m.served() {
 		if m.cfg.JSON == nil {
 			break

@@ -66,18 +66,30 @@ func address(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 }
 
-// ofThisMachine reports whether an address belongs to this machine. If it cannot find out,
-// it returns true.
+// ofThisMachine reports whether an address belongs to this machine.
 func ofThisMachine(a netip.Addr) bool {
 	if !a.IsValid() || a.IsLoopback() {
 		return a.IsValid()
 	}
 	all, err := net.InterfaceAddrs()
-	return err != nil || slices.ContainsFunc(all, func(own net.Addr) bool {
+	if err != nil { // a service may not have the netlink for it
+		return binds(a)
+	}
+	return slices.ContainsFunc(all, func(own net.Addr) bool {
 		n, ok := own.(*net.IPNet)
 		ip, _ := netip.AddrFromSlice(n.IP)
 		return ok && ip.Unmap() == a
 	})
+}
+
+// binds reports whether a socket can have an address, as those of this machine.
+func binds(a netip.Addr) bool {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0)))
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // find returns the socket with these two addresses. It asks by netlink, which takes a tenth

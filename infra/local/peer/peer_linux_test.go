@@ -2,6 +2,7 @@ package peer
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
@@ -135,4 +136,16 @@ func ownAddress(t *testing.T) string {
 		}
 	}
 	return "127.0.0.1"
+}
+
+func TestAddressesOfThisMachine(t *testing.T) {
+	for text, want := range map[string]bool{ownAddress(t): true, "127.0.0.5": true, "192.0.2.7": false, "2001:db8::7": false} {
+		a := netip.MustParseAddr(text)
+		if got := ofThisMachine(a); got != want {
+			t.Errorf("%s: %v", a, got)
+		}
+		if got := binds(a); got != want {
+			t.Errorf("%s without netlink: %v", a, got)
+		}
+	}
 }
