@@ -118,8 +118,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 func TestE2ETokenIsNowhere(t *testing.T) {
 	t.Parallel()
 	program := stdio(t)
-	// The process of a guest would have another TMPDIR, by which this test finds it.
-	m := machineOf(t, map[string]any{"one": map[string]any{"command": program, "x-dormouse": map[string]any{"box": map[string]any{"profile": "none"}}}}).asPrograms()
+	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}}).asPrograms()
 	address := freePort(t)
 	m.start("--listen", address, "--access", "oauth")
 	if out, err := m.command("connect", "claude-code", "one").CombinedOutput(); err != nil || !strings.Contains(string(out), "opens a page in the browser") || !strings.Contains(string(out), m.urls["one"]) {

@@ -225,7 +225,7 @@ func (m *machine) stop(ctx context.Context) {
 
 // readServers reads the servers file for the first time.
 func (m *machine) readServers(context.Context) error {
-	m.file = &serversFile{Config: m.cfg, environ: m.environ, others: !m.public.private(), on: sandbox.Probe(), warned: map[string]bool{}}
+	m.file = &serversFile{Config: m.cfg, environ: m.environ, others: !m.public.private() && m.cfg.Functions != FunctionsProcess, on: sandbox.Probe(), warned: map[string]bool{}}
 	servers, err := m.file.load()
 	if err == nil {
 		m.gate.take(servers)
