@@ -43,11 +43,8 @@ func (l logFiles) open(session string) io.WriteCloser {
 		return nil
 	}
 	l.prune()
-	if err := note(served(l.folder, session), session, ""); err != nil {
-		l.log.Warn("the stderr of a process will not be found by its session", "error", err)
-	}
 	name := proc.LogName(session) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + logEnding
-	return &logFile{path: filepath.Join(l.folder, name)}
+	return &logFile{path: filepath.Join(l.folder, name), process: session}
 }
 
 // sharedEnding is the ending of a file beside the logs of a process: NAME.served. Its first
@@ -139,14 +136,21 @@ func (l logFiles) prune() {
 		used time.Time
 	}
 	var files []file
+	logs := map[string]int{} // how many logs there are, by the name of their process
 	for _, e := range entries {
+		if name, rest, _ := strings.Cut(e.Name(), "."); strings.HasSuffix(rest, logEnding) {
+			logs[name]++
+		}
+	}
+	for _, e := range entries {
+		name, _, _ := strings.Cut(e.Name(), ".")
 		info, err := e.Info()
 		switch {
 		case err != nil:
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
-		case filepath.Ext(e.Name()) == sharedEnding && time.Since(info.ModTime()) > maxLogAge:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // as old as all its logs
+		case slices.Contains([]string{sharedEnding, ".sessions"}, filepath.Ext(e.Name())) && time.Since(info.ModTime()) > maxLogAge && logs[name] == 0:
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // its logs are gone; older releases wrote .sessions
 		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
 		}
@@ -157,15 +161,29 @@ func (l logFiles) prune() {
 			path := filepath.Join(l.folder, f.name)
 			_ = os.Remove(path + olderEnding) // the next prune tries again
 			_ = os.Remove(path)
+			name, _, _ := strings.Cut(f.name, ".")
+			if logs[name]--; logs[name] == 0 {
+				l.forget(name)
+			}
 		}
+	}
+}
+
+// forget removes the file that says whose logs have a name, unless sessions share the
+// process: they may need it for its next log.
+func (l logFiles) forget(name string) {
+	path := filepath.Join(l.folder, name+sharedEnding)
+	if lines, err := os.ReadFile(path); err == nil && bytes.Count(lines, []byte("\n")) < 2 {
+		_ = os.Remove(path)
 	}
 }
 
 // logFile keeps the end of what is written to it.
 type logFile struct {
-	path string
-	f    *os.File
-	left int
+	path    string
+	process string
+	f       *os.File
+	left    int
 }
 
 // Write begins a new file when the present one is full, and keeps the full one as the
@@ -176,6 +194,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 			_ = l.f.Close() // an error is ignored
 			_ = os.Rename(l.path, l.path+olderEnding)
 		}
+		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // without it the log is found by its server
 		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 		if err != nil {
 			l.f, l.left = nil, 0

@@ -88,10 +88,14 @@ func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
 func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 	for _, session := range []string{"", "..", "../../etc/passwd", "a/b", "a.b", strings.Repeat("x", 300), "ü"} {
 		l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
-		if err := l.open(session).Close(); err != nil {
+		w := l.open(session)
+		if _, err := w.Write([]byte("x\n")); err != nil {
 			t.Fatal(err)
 		}
-		if names, _ := kept(t, l.folder); len(names) != 1 || len(names[0]) != 32+len(sharedEnding) {
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if names, _ := kept(t, l.folder); len(names) != 2 || len(names[1]) != 32+len(sharedEnding) || names[0][:33] != names[1][:33] {
 			t.Errorf("%q becomes %q", session, names)
 		}
 		if name := oneLine(session); len(name) != 32 || strings.ContainsAny(name, "./") {
@@ -140,4 +144,48 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 	}
 	var none *sharing
 	none.note("shared", "s1")
+}
+
+func TestWhoseALogIsStaysAsLongAsTheLog(t *testing.T) {
+	l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	w := l.open("s")
+	if _, err := w.Write([]byte("x\n")); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-maxLogAge - time.Hour)
+	of := served(l.folder, "s")
+	if err := os.Chtimes(of, old, old); err != nil {
+		t.Fatal(err)
+	}
+	l.prune()
+	if _, err := os.Stat(of); err != nil {
+		t.Error(err)
+	}
+	names, _ := kept(t, l.folder)
+	if err := os.Remove(filepath.Join(l.folder, names[0])); err != nil {
+		t.Fatal(err)
+	}
+	l.prune()
+	if names, _ := kept(t, l.folder); len(names) != 0 {
+		t.Errorf("%q stay without a log", names)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhoseLogsWereIsForgottenWithThem(t *testing.T) {
+	l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	for n := range maxLogs + 20 {
+		w := l.open(fmt.Sprintf("s%d", n))
+		if _, err := w.Write([]byte("x\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, _ := kept(t, l.folder); len(names) != 2*maxLogs {
+		t.Errorf("%d files are kept of %d logs", len(names), maxLogs)
+	}
 }
