@@ -141,7 +141,8 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// family returns a process and all that descend from it, as far as their parents live.
+// family returns a process and all that descend from it, as far as their parents live. Only
+// those of a user of their own are found without them.
 func family(pid int) []int {
 	if _, err := os.Stat(procFile(pid, "stat")); err != nil {
 		return nil
