@@ -74,7 +74,7 @@ type wsConn struct {
 	// served in order.
 	buffer *semaphore.Weighted
 	rooms  Rooms // those of the caller, which hold the same bytes and those of messages in work
-	// open ends when shut begins, and with it every wait for room.
+	// open ends when shut begins or nobody writes any more, and with it every wait for room.
 	open    context.Context
 	endOpen context.CancelFunc
 
@@ -436,6 +436,7 @@ func (c *wsConn) shut(why closing) {
 // Then it closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
+	defer c.endOpen() // who waits for room, perhaps with the turn to read, would wait in vain
 	for range c.wake {
 		c.mu.Lock()
 		batch, end := c.queue, c.end
