@@ -29,7 +29,9 @@
 //
 //   - P1 For a client of 2025-11-25 every event stream begins with a priming event, which has
 //     an id and an empty data line. No other client gets one, and neither does the answer to
-//     initialize.
+//     initialize. An older client gets such an event only at the end of a response that held
+//     its call in vain as long as it could, without any other event: it could not come back
+//     for its answer otherwise.
 //   - P2 That first event has a new id in every response, even for the same cursor.
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
 //     in trouble the client gets a longer retry, or a comment if it takes none.

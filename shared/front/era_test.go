@@ -164,6 +164,27 @@ func TestOlderClientThatComesBackIsHeldUntilTheAnswer(t *testing.T) {
 	}
 }
 
+// A call may take longer than a response is held, such as while a human thinks. Each response
+// leaves an older client an id to come back with, although it held the call in vain.
+func TestOlderClientComesBackForACallLongerThanItsResponses(t *testing.T) {
+	for _, version := range olderVersions {
+		bubble(t, func(t *testing.T, w *world) {
+			w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(40 * time.Minute); r.end(`{"content":[]}`) })
+			c := w.open("quiet")
+			c.version = version
+			a := w.do(c.request("POST", callOf("long")))
+			for tries := 0; !strings.Contains(a.body, `"result"`); tries++ {
+				events := a.events(t)
+				last := events[len(events)-1]
+				if tries == 5 || last.ID == "" || last.Retry != 0 {
+					t.Fatalf("version %q: after %d responses got %s", version, tries, a.body)
+				}
+				a = c.get(last.ID)
+			}
+		})
+	}
+}
+
 // What Dormouse itself adds to an answer is of the client's version or older: no member, no
 // code and no header of 2026-07-28 comes to a client with a session, and a session id comes
 // with the answer to initialize only.

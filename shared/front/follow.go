@@ -30,6 +30,8 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 			// The response ends and the client polls (SEP-1699). It comes back with this
 			// cursor.
 			out.leave(call.Cursor(), retry)
+		case over && !call.Done() && !out.polls && !out.named && call.Stream() != session.Standalone:
+			out.place(call.Cursor())
 		case over && !call.Done():
 			out.pace(call.Retry())
 		case call.Done():

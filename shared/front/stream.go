@@ -17,6 +17,7 @@ type stream struct {
 	buf   []byte
 	polls bool // the client takes priming events and retry
 	begun bool // something was sent
+	named bool // an event with an id was sent
 	seen  *seen
 }
 
@@ -45,6 +46,13 @@ func (s *stream) away(last wire.SSE) {
 	}
 }
 
+// place adds an event with a cursor and nothing else to the end of a response that gave an
+// older client no id. Few of these clients cannot read it, and without it none could come
+// back for its answer.
+func (s *stream) place(id session.EventID) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), HasData: true})
+}
+
 // fill adds a comment to a stream that would otherwise end with an empty body (P3).
 func (s *stream) fill() {
 	if !s.begun && len(s.buf) == 0 {
@@ -59,6 +67,7 @@ func (s *stream) events(call *host.Call, events []session.Event) {
 		if len(e.Raw) == 0 {
 			continue // it marks the end of the stream, which streamable.follow handles
 		}
+		s.named = true
 		s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)})
 	}
 }
