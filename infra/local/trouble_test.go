@@ -1,47 +1,66 @@
 package local
 
 import (
-	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
-	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// A secret that is new in a folder in use costs what it sealed. A run says so, once.
-func TestANewSecretInAUsedFolderIsTold(t *testing.T) {
-	var data, servers string
-	told := func() bool {
-		var out bytes.Buffer
-		m := configured(t, func(c *Config) {
-			c.JSON = &out
-			if data != "" {
-				c.Data, c.Servers = data, servers
-			}
-			data, servers = c.Data, c.Servers
-		})
-		if err := m.start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		m.stop(t.Context())
-		return strings.Contains(out.String(), "folder.trouble") && strings.Contains(out.String(), datafolder.LostWithSecret)
+// full is a store on a disk that is full: it reads, and cannot write.
+type full struct{ session.Store }
+
+// Writable implements [session.Writable].
+func (full) Writable(context.Context) error { return errors.New("the disk of /data is full") }
+
+// damaged is a store that cannot be read.
+type damaged struct{ session.Store }
+
+// Key implements [session.Store].
+func (damaged) Key(context.Context, string) (session.Key, error) {
+	return session.Key{}, errors.New("the session store is damaged")
+}
+
+// troubled has the functions of a machine whose store is in trouble.
+type troubled struct {
+	functions
+	store session.Store
+}
+
+func (f troubled) records() session.Store { return f.store }
+
+// A monitor gets one line for each part that does not work, and no path.
+func TestHealthSaysWhatDoesNotWork(t *testing.T) {
+	m := started(t, func(c *Config) { c.Runner = []string{"/bin/sh"} })
+	ask := func() (status int, body string) {
+		w := httptest.NewRecorder()
+		health(m)(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+		return w.Code, w.Body.String()
 	}
-	for range 2 {
-		if told() {
-			t.Error("the secret was not lost")
+	if status, body := ask(); status != http.StatusOK || body != "ok\n" {
+		t.Errorf("all is well: %d %q", status, body)
+	}
+	healthy := m.functions
+	for name, store := range map[string]session.Store{
+		"full":    full{sessiontest.NewMemory()},
+		"damaged": damaged{sessiontest.NewMemory()},
+	} {
+		m.functions = troubled{healthy, store}
+		if status, body := ask(); status != http.StatusServiceUnavailable || body != "store: failed\n" {
+			t.Errorf("%s: %d %q", name, status, body)
 		}
 	}
-	if err := os.Remove(data + "/" + datafolder.SecretFile); err != nil {
+	m.functions = healthy
+	m.upkeep.end() // it would make the socket anew
+	if err := os.Remove(m.folder.Socket("relay")); err != nil {
 		t.Fatal(err)
 	}
-	if !datafolder.SecretLost(data) {
-		t.Error("doctor does not know that the secret is gone")
-	}
-	if !told() {
-		t.Error("a new secret was not told")
-	}
-	if told() || datafolder.SecretLost(data) {
-		t.Error("it was told twice")
+	if status, body := ask(); status != http.StatusServiceUnavailable || body != "boxes: none can start\n" {
+		t.Errorf("without the relay's socket: %d %q", status, body)
 	}
 }
