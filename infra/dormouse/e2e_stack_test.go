@@ -56,6 +56,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"tools", "one", at, "echo", 0},
 		{"call", "one echo text=hello", at, "hello", 0},
 		{"sessions", "", at, c.session[:12], 0},
+		{"sessions list", "", at, c.session[:12], 0},
+		{"sessions give", c.session[:12] + " bob --json", at, `"bob"`, 0},
 		{"ps", "", at, "one     awake", 0},
 		{"open", "--no-browser", at, url + "/console/enter?ticket=", 0}, // of this machine; stack.URL has none
 		{"open", "--no-browser", []string{"--url", stack.URL, "--key", operator}, "has no console", 1},
