@@ -170,10 +170,11 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 		return r, func() {}
 	}
 	size := r.ContentLength
-	if size < 0 || size > maxBody {
+	packed := r.Header.Get("Content-Encoding") != ""
+	if packed || size < 0 || size > maxBody {
 		size = maxBody
 	}
-	body := &guardedBody{ReadCloser: r.Body, ctx: r.Context(), room: [2]*semaphore.Weighted{1: b.room}, size: size, conn: http.NewResponseController(w)}
+	body := &guardedBody{packed: packed, ReadCloser: r.Body, ctx: r.Context(), room: [2]*semaphore.Weighted{1: b.room}, size: size, conn: http.NewResponseController(w)}
 	r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 	r.Body = body
 	return r, body.release
@@ -197,6 +198,7 @@ type guardedBody struct {
 	ctx    context.Context
 	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
 	size   int64                  // bytes of room that it takes
+	packed bool                   // it takes more memory than it has bytes
 	within time.Duration          // how long it may take to arrive once it has room; 0 for what is left of bodyWithin
 	conn   *http.ResponseController
 
@@ -215,9 +217,20 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	b.read += int64(n)
 	if errors.Is(err, io.EOF) && !b.over {
 		b.over = true
-		b.give(max(b.size-b.read, 0)) // the body did not state its size
+		if !b.packed {
+			b.give(max(b.size-b.read, 0)) // the body did not state its size
+		}
 	}
 	return n, err
+}
+
+// Unpacked says how many bytes a body has in memory that was packed. It keeps the room of
+// these only.
+func (b *guardedBody) Unpacked(bytes int) {
+	if b.taken && b.packed {
+		b.packed = false
+		b.give(max(b.size-int64(bytes), 0))
+	}
 }
 
 // take waits for room, for roomWithin at most.

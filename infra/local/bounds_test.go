@@ -285,3 +285,30 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 		release()
 	}
 }
+
+// A packed body takes the room of the largest body until it is unpacked, whatever size it
+// states. Then it keeps the room of the bytes that it has in memory.
+func TestAPackedBodyHasTheRoomOfItsUnpackedBytes(t *testing.T) {
+	b := newBodies()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("packed"))
+	r.Header.Set("Content-Encoding", "gzip")
+	r, release := b.guard(httptest.NewRecorder(), r)
+	if _, err := io.ReadAll(r.Body); err != nil {
+		t.Fatal(err)
+	}
+	if b.room.TryAcquire(maxBodies - maxBody + 1) {
+		t.Fatal("a body that is being unpacked has the room of its packed bytes only")
+	}
+	unpacked, ok := r.Body.(interface{ Unpacked(bytes int) })
+	if !ok {
+		t.Fatal("the endpoint cannot say how many bytes it has unpacked")
+	}
+	unpacked.Unpacked(1000)
+	if b.room.TryAcquire(maxBodies-999) || !b.room.TryAcquire(maxBodies-1000) {
+		t.Error("the body does not keep the room of its unpacked bytes")
+	}
+	b.room.Release(maxBodies - 1000)
+	if release(); !b.room.TryAcquire(maxBodies) {
+		t.Error("its room is not free at the end")
+	}
+}

@@ -321,6 +321,32 @@ func TestBodiesOfManyFormsAreRead(t *testing.T) {
 	}
 }
 
+// counting is a body whose reader says how much it has unpacked.
+type counting struct {
+	io.ReadCloser
+	read     bool
+	unpacked int
+}
+
+func (c *counting) Read(p []byte) (int, error) { c.read = true; return c.ReadCloser.Read(p) }
+func (c *counting) Unpacked(n int)             { c.unpacked = n }
+
+// A stranger's packed body may be a thousand times as large as it says, so it is not read. A
+// caller's is counted as what it is in memory.
+func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
+	const list = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	body := zipped(t, list+strings.Repeat(" ", 1<<20))
+	for auth, want := range map[string]int{"Bearer eve": len(list) + 1<<20, "Bearer nobody": 0} {
+		w := newWorld(t)
+		r := request("POST", "/quiet/mcp", body, sessionIs, "absent", "Content-Encoding", "gzip", "Authorization", auth)
+		c := &counting{ReadCloser: r.Body}
+		r.Body = c
+		if a := w.do(r); c.read != (want > 0) || c.unpacked != want {
+			t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
+		}
+	}
+}
+
 // Rust's json! writes null for params that a message does not have.
 func TestMessagesWithoutParamsMaySayNull(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {

@@ -138,6 +138,9 @@ func (x *exchange) body() ([]byte, error) {
 	case int64(len(body)) > most:
 		return nil, tooLarge
 	}
+	if packed, ok := x.r.Body.(interface{ Unpacked(bytes int) }); ok {
+		packed.Unpacked(len(body)) // whoever bounds the memory of bodies knows only their packed size
+	}
 	return bytes.TrimPrefix(body, []byte("\ufeff")), nil
 }
 
@@ -151,10 +154,10 @@ const maxRefused = 16 << 10
 
 // nameRefused finds out which request is refused before its body is read, so that the
 // error response has its id (JSON-RPC 2.0, §5): some clients hide an error without one. A
-// body that is long, or whose length the client does not say, is not worth reading for a
-// stranger.
+// body that is long or packed, or whose length the client does not say, is not worth reading
+// for a stranger.
 func nameRefused(x *exchange) {
-	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused {
+	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused || x.r.Header.Get("Content-Encoding") != "" {
 		return
 	}
 	if body, err := x.body(); err == nil {
