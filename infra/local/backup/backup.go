@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
@@ -107,8 +108,14 @@ func isDatabase(name string) bool {
 	})
 }
 
+// addFile adds a file. A server may put something else in its place meanwhile: a link would
+// bring what the server cannot read itself into its workspace, and a pipe would not end. Such
+// a name counts as one that was removed.
 func addFile(out *tar.Writer, name, path string) (int64, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
+		return 0, fs.ErrNotExist
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -117,13 +124,28 @@ func addFile(out *tar.Writer, name, path string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := out.WriteHeader(&tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()}); err != nil {
-		return 0, err
+	if !info.Mode().IsRegular() {
+		return 0, fs.ErrNotExist
 	}
-	// A file that grows meanwhile is cut to the size that was promised.
-	n, err := io.Copy(out, io.LimitReader(f, info.Size()))
-	return n, err
+	return info.Size(), addContent(out, &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()}, f)
 }
+
+// addContent adds exactly the size that the header promises: a file that grows meanwhile is
+// cut, and one that shrinks ends in zeros.
+func addContent(out *tar.Writer, head *tar.Header, content io.Reader) error {
+	if err := out.WriteHeader(head); err != nil {
+		return err
+	}
+	n, err := io.Copy(out, io.LimitReader(content, head.Size))
+	if err == nil {
+		_, err = io.CopyN(out, zeros{}, head.Size-n)
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // before begins the name of the folder that keeps what a restore has replaced.
 const before = "before-restore-"
