@@ -295,6 +295,26 @@ func TestASessionIsGivenToAnotherPrincipal(t *testing.T) {
 	}
 }
 
+// What was given before an error is the new principal's already.
+func TestAnErrorLeavesNoGivenSessionItsProcess(t *testing.T) {
+	p := newPlace(t, func(o *api.Options) {
+		give, halt := o.Give, o.Halt
+		o.Give = func(ctx context.Context, id session.ID, principal string) ([]session.Session, error) {
+			given, _ := give(ctx, id, principal)
+			given = append(given, session.Session{ID: "member", Server: "one", Tenant: "acme"})
+			return given, session.Errorf(session.Unavailable, "the store is away")
+		}
+		o.Halt = func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+			_, _ = halt(ctx, box, of, by, within)
+			return false, session.Errorf(session.Unavailable, "the box is away")
+		}
+	})
+	_, text := p.ask("operator", "POST", "/api/v1/sessions/aaab/give", `{"principal":"bob"}`, nil)
+	if want := []string{"acme/two aaab2 olga 0s", "acme/one member olga 0s"}; code(text) != "unavailable" || !strings.Contains(text, "the store is away") || !slices.Equal(p.halted, want) {
+		t.Errorf("%s, halted %q", text, p.halted)
+	}
+}
+
 func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 	p := newPlace(t)
 	var made api.Key

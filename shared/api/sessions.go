@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -158,15 +159,14 @@ func (x *exchange) giveSession() (any, error) {
 	if s.Group != "" {
 		return nil, session.Errorf(session.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
 	}
-	given, err := x.h.Give(x.r.Context(), s.ID, to.Principal)
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range given {
+	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
+	for _, g := range given { // also after an error: these are the new principal's
 		// The caller may disconnect before all boxes are told, so do not use its context.
-		if _, err := x.h.Halt(context.WithoutCancel(x.r.Context()), session.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0); err != nil {
-			return nil, err
-		}
+		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), session.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0)
+		failed = cmp.Or(failed, err)
+	}
+	if failed != nil {
+		return nil, failed
 	}
 	return sessionOf(given[0], given[0].Used), nil
 }
