@@ -35,7 +35,8 @@ func (c *backupCommand) Run(t *terminal) (err error) {
 		return err
 	}
 	part := c.File + ".new"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	_ = os.Remove(part) // of a backup that was killed, or of another user who could read this one
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
