@@ -113,12 +113,11 @@ func (s *coldSite) handler(t *testing.T) http.Handler {
 	})
 }
 
-// checkDocument checks that the client used its metadata document and did not register.
 // mostFetches is how often handlers that have just started fetch a document during one
 // sign-in. They keep it once a user has redeemed a code: strangers can store nothing.
 const mostFetches = 8
 
-// Dormouse keeps the document for some minutes, so it fetches the document once.
+// checkDocument checks that the client used its metadata document and did not register.
 func (s *coldSite) checkDocument(t *testing.T) {
 	t.Helper()
 	if fetched, registered := s.fetched.Load(), s.registered.Load(); fetched == 0 || fetched > mostFetches || registered != 0 {
