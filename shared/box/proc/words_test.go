@@ -125,8 +125,8 @@ npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug
 			"cause: Because nope was not found in the package registry and you require nope, we can conclude that your requirements are unsatisfiable.",
 		},
 		"uv behind a proxy": {
-			`error: Failed to fetch: https://pypi.org/simple/nope/
-  cause: error sending request for url (https://pypi.org/simple/nope/)
+			`error: Failed to fetch: https://index.example/simple/nope/
+  cause: error sending request for url (https://index.example/simple/nope/)
   cause: client error (Connect)
   cause: invalid peer certificate: UnknownIssuer
 
