@@ -19,8 +19,9 @@ const (
 	auditKept = 20
 )
 
-// audited is a line of the audit file: the call of a tool, or a refused request. It has names that a client chose,
-// and neither arguments nor results nor texts of errors, which a server writes.
+// audited is a line of the audit file: the call of a tool, or a refused request. It has names
+// that a client chose, and neither arguments nor results nor texts of errors, which a server
+// writes.
 type audited struct {
 	Time      time.Time `json:"time"` // of its end
 	Tenant    string    `json:"tenant"`

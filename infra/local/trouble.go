@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,22 +152,16 @@ const healthPatience = 5 * time.Second
 // health says which parts of the machine do not work: 200 and "ok", or 503 with a line for
 // each part.
 func health(m *machine) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) { tellHealth(m, w, r) }
-}
-
-func tellHealth(m *machine, w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
-	defer cancel()
-	w.Header().Set("Cache-Control", "no-store")
-	wrong := wrong(ctx, m)
-	if len(wrong) == 0 {
-		_, _ = w.Write([]byte("ok\n"))
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	for _, line := range wrong {
-		_, _ = fmt.Fprintln(w, line)
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
+		defer cancel()
+		w.Header().Set("Cache-Control", "no-store")
+		lines := wrong(ctx, m)
+		if len(lines) == 0 {
+			_, _ = w.Write([]byte("ok\n"))
+			return
+		}
+		http.Error(w, strings.Join(lines, "\n"), http.StatusServiceUnavailable)
 	}
 }
 

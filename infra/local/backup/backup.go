@@ -27,10 +27,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// Names in a data folder.
-var (
-	databases = []string{"store.db", "history.db"} // copied by SQLite
-	left      = []string{"lock", "run", "logs", "home", "installs", "environments"}
+// databases are the files of a data folder that SQLite copies.
+var databases = []string{"store.db", "history.db"}
+
+// isLeft reports whether a name at the top of a data folder is in no backup, and stays in its
+// place when one is restored.
+func isLeft(top string) bool {
+	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments"}, top) ||
+		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
+}
+
+// during and before begin the names of folders: what a backup or a restore works in, and what
+// keeps the files that a restore has replaced.
+const (
+	during = "backup-"
+	before = "before-restore-"
 )
 
 // Summary says what a backup has.
@@ -45,7 +56,7 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 	packed := gzip.NewWriter(w)
 	out := tar.NewWriter(packed)
 	defer func() { err = errors.Join(err, out.Close(), packed.Close()) }()
-	copies, err := os.MkdirTemp(folder, "backup-")
+	copies, err := os.MkdirTemp(folder, during)
 	if err != nil {
 		return s, err
 	}
@@ -85,7 +96,7 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 			return errors.Join(err, relErr)
 		case name == ".":
 			return nil
-		case path == copies || slices.Contains(left, top) || strings.HasPrefix(top, "backup-") || strings.HasPrefix(top, before):
+		case isLeft(top):
 			if d.IsDir() {
 				return fs.SkipDir
 			}
@@ -147,9 +158,6 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// before begins the name of the folder that keeps what a restore has replaced.
-const before = "before-restore-"
-
 // Read brings a backup back into a data folder, which no dormouse run may use. It checks the
 // copy before it changes anything. kept is the folder with what was there, "" for nothing.
 func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept string, err error) {
@@ -159,7 +167,7 @@ func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept stri
 		return s, "", err
 	}
 	defer f.Close()
-	unpacked, err := os.MkdirTemp(f.Path, "backup-")
+	unpacked, err := os.MkdirTemp(f.Path, during)
 	if err != nil {
 		return s, "", err
 	}
@@ -224,7 +232,7 @@ func move(from, to string) error {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if slices.Contains(left, name) || strings.HasPrefix(name, "backup-") || strings.HasPrefix(name, before) {
+		if isLeft(name) {
 			continue
 		}
 		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
