@@ -148,7 +148,6 @@ func UnwrapURI(uri string) (member, own string, ok bool) {
 	return strings.Cut(rest, "/")
 }
 
-// has reports whether a name is that of a member.
 func (n *Names) has(member string) bool {
 	return slices.ContainsFunc(n.words, func(w word) bool { return w.member == member })
 }

@@ -27,7 +27,8 @@ func (h *core) deliverWith(ctx context.Context, c Caller, s session.Session, box
 	return h.admit(ctx, c, s, box, d)
 }
 
-// getSecrets gets the secrets of a delivery's caller.
+// getSecrets comes before admission, so that a user who has not connected an account wakes
+// nothing. Messages without a request need no secrets.
 func (h *core) getSecrets(ctx context.Context, c Caller, s session.Session, d *Delivery) (err error) {
 	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
 		want := session.Want{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
