@@ -231,10 +231,11 @@ func (p *process) send(number int64, line []byte) bool {
 	if line = p.proto.outgoing(r, line); line == nil {
 		return true
 	}
+	before := p.output.now() // the process may answer as soon as it has the line
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
 		r.given.line, r.given.at = raw, at
-		r.before = p.output.now()
+		r.before = before
 		p.conv.known(r)
 		p.clock.limit(r)
 	}

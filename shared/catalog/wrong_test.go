@@ -272,8 +272,8 @@ func TestFileTooLargeIsRefused(t *testing.T) {
 // them without the restriction.
 func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
-		"of the file":    {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits`},
-		"of a bare file": {`{"x": {"command": "a"}, "x-dormouse": {"approvals": {}}}`, `f:1:40: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits`},
+		"of the file":    {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits, profile`},
+		"of a bare file": {`{"x": {"command": "a"}, "x-dormouse": {"approvals": {}}}`, `f:1:40: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits, profile`},
 		"of a group":     {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are servers, separator, names, tools`},
 		"of a box":       {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
 	} {
