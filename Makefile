@@ -316,7 +316,7 @@ SAM        := $(TOOLS)/sam/aws-sam-cli-1.170.0-cfn-lint-1.58.0/bin/sam
 export SAM_CLI_TELEMETRY ?= 0
 
 # What sam build calls (BuildMethod: makefile in template.yaml).
-build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction build-TracesFunction: build-%Function: need-go
+build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction: build-%Function: need-go
 	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/$$(tr A-Z a-z <<<'$*')
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 

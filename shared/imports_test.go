@@ -69,7 +69,6 @@ func arrows() []arrow {
 		{"shared/meter", append(core, "shared/intercept")},
 		{"shared/quota", append(core, "shared/meter")},
 		{"shared/pprofsock", nil},
-		{"shared/otlp", nil},
 		{"shared/timerslack", nil},
 		{"shared/relay", nil}, // the package comment explains the protocol; its tests run both halves
 		{"shared/relay/frame", core},
@@ -110,7 +109,8 @@ func arrows() []arrow {
 		{"infra/local/peer", nil},
 		{"infra/local/watch", nil},
 		{"infra/local/history", []string{"infra/local/journal", "shared/api", "shared/session"}},
-		{"infra/local/telemetry", []string{"infra/local/journal", "shared/otlp"}},
+		{"infra/local/telemetry", []string{"infra/local/journal", "infra/local/telemetry/otlp"}},
+		{"infra/local/telemetry/otlp", nil},
 		{"infra/local/display", []string{"infra/local/journal"}},
 		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/session"}},
 		{"infra/local/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},

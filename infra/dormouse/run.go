@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/otlp"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
 )
 

@@ -41,7 +41,7 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	e.resolved(created)
 	e.used(created)
 	e.change("update", "BoxFunctions=on", "BoxPlace=lambda", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com", "MonthlyBudget=5",
-		"HttpConcurrency=10", "RelayConcurrency=5", "AccessLogs=on", "OtlpEndpoint=https://collector.example.com", "OtlpHeaders=api-key=secret", "WorkspaceVersionDays=7", "SecretsPath=mine", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
+		"HttpConcurrency=10", "RelayConcurrency=5", "AccessLogs=on", "WorkspaceVersionDays=7", "SecretsPath=mine", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
 	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)

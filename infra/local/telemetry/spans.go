@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/otlp"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
 // tree is a request with the spans that it consists of.

@@ -1,7 +1,7 @@
-// Package telemetry makes spans and metrics of what happens on this machine, and sends
+// Package telemetry makes spans of what happens on this machine, and sends
 // them to an OpenTelemetry collector. It reads events, which come from log lines, so a
 // request waits for nothing and costs no operation of the store. Names are those of
-// OpenTelemetry's conventions for MCP. Spans and metrics have no arguments, results or
+// OpenTelemetry's conventions for MCP. Spans have no arguments, results or
 // ids of messages.
 package telemetry
 
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/otlp"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
 // Bounds of what is kept in memory. What exceeds them is lost, and a log line says so.
@@ -46,7 +46,6 @@ type Telemetry struct {
 	begun  map[string]time.Time       // when a process began to start, by server and process
 	starts []started                  // the newest starts, the oldest first
 	lost   int
-	counts metrics
 }
 
 // started is a start of a server's process.
@@ -63,7 +62,6 @@ func New(o Options) *Telemetry {
 	return &Telemetry{
 		options: o, exporter: otlp.NewExporter(o.Settings, o.Version),
 		parts: map[string][]journal.Event{}, boxes: map[string]time.Time{}, begun: map[string]time.Time{},
-		counts: newMetrics(time.Now()),
 	}
 }
 
@@ -76,7 +74,6 @@ func (t *Telemetry) Record(e journal.Event) {
 	defer t.mu.Unlock()
 	switch e.Kind {
 	case journal.Call, journal.Request:
-		t.counts.request(e, t.options)
 		if len(t.ended) == maxWaiting {
 			t.lost++
 			return
@@ -87,7 +84,6 @@ func (t *Telemetry) Record(e journal.Event) {
 			t.parts[e.Trace] = append(t.parts[e.Trace], e)
 		}
 	case journal.BoxWake:
-		t.counts.wake(e)
 		if len(t.boxes) >= maxStarts {
 			clear(t.boxes)
 		}
@@ -122,27 +118,23 @@ func (t *Telemetry) ready(e journal.Event) {
 	t.starts = append(t.starts, s)
 }
 
-// Keep sends spans and metrics at intervals until ctx ends.
+// Keep sends spans at intervals until ctx ends.
 func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
-	spans, figures := time.NewTicker(t.options.Settings.Every[0]), time.NewTicker(t.options.Settings.Every[1])
-	defer spans.Stop()
-	defer figures.Stop()
+	ticker := time.NewTicker(t.options.Settings.Every)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-spans.C:
+		case <-ticker.C:
 			t.sendSpans(ctx, log, time.Now().Add(-settle))
-		case <-figures.C:
-			t.sendMetrics(ctx, log)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// Close sends the remaining spans and the metrics, until ctx ends.
+// Close sends the remaining spans, until ctx ends.
 func (t *Telemetry) Close(ctx context.Context, log *slog.Logger) {
 	t.sendSpans(ctx, log, time.Now())
-	t.sendMetrics(ctx, log)
 }
 
 // sendSpans sends the requests that ended before a time.
@@ -181,13 +173,4 @@ func (t *Telemetry) take(before time.Time) (spans []otlp.Span, lost int) {
 	}
 	lost, t.lost = t.lost, 0
 	return spans, lost
-}
-
-func (t *Telemetry) sendMetrics(ctx context.Context, log *slog.Logger) {
-	t.mu.Lock()
-	histograms, counters := t.counts.snapshot()
-	t.mu.Unlock()
-	if err := t.exporter.Metrics(ctx, time.Now(), histograms, counters); err != nil {
-		log.Warn("the collector did not take metrics; the next ones include them", "error", err)
-	}
 }

@@ -14,14 +14,14 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/otlp"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
 // sent is what a collector got: spans as "parent > name", and all bodies.
 type sent struct {
-	spans        []string
-	traces       map[string]bool
-	all, metrics string
+	spans  []string
+	traces map[string]bool
+	all    string
 }
 
 // collect sends events, and returns what the collector got.
@@ -32,9 +32,6 @@ func collect(t *testing.T, principals bool, events ...journal.Event) (got sent) 
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		got.all += string(text)
-		if strings.Contains(string(text), `"resourceMetrics"`) {
-			got.metrics += string(text)
-		}
 		var body struct {
 			ResourceSpans []struct {
 				ScopeSpans []struct {
@@ -103,7 +100,6 @@ func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`, `"key":"user.id","value":{"stringValue":"ada"}`,
-		`"name":"mcp.server.operation.duration"`, `"name":"dormouse.box.starts"`, `"bucketCounts":["0","0","0","0","0","0","0","0","0","1","0","0","0","0","0"]`,
 	} {
 		if !strings.Contains(got.all, want) {
 			t.Errorf("%s is not in %s", want, got.all)
@@ -133,24 +129,5 @@ func TestTracesBeginHereWithoutAParent(t *testing.T) {
 	}
 	if strings.Contains(got.all, "ada") {
 		t.Error("the principal was sent")
-	}
-}
-
-// Clients choose the names of tools and methods, so they could make any number of
-// metrics.
-func TestMetricsAreBounded(t *testing.T) {
-	var events []journal.Event
-	for i := range 3_000 {
-		events = append(events, call(time.Now(), func(e *journal.Event) { e.Tool = strings.Repeat("x", i%64) + string(rune('a'+i/64)) }))
-	}
-	for _, tool := range []string{"quiet", "invented"} {
-		events = append(events, call(time.Now(), func(e *journal.Event) { e.Tenant, e.Tool, e.Unlisted = "calm", tool, tool == "invented" }))
-	}
-	got := collect(t, false, events...)
-	if n := strings.Count(got.metrics, `"bucketCounts"`); n > 2_003 || !strings.Contains(got.metrics, `"(others)"`) {
-		t.Errorf("%d points", n)
-	}
-	if !strings.Contains(got.metrics, `"quiet"`) || !strings.Contains(got.metrics, `"(unknown)"`) || strings.Contains(got.metrics, `"invented"`) {
-		t.Error("the names of one tenant hide those of another, or a name of no list is a label")
 	}
 }

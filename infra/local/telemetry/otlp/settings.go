@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// Settings say where telemetry goes.
+// Settings say where spans go.
 type Settings struct {
-	Traces   string            // URL that spans are posted to; "" for none
-	Metrics  string            // URL that metrics are posted to; "" for none
-	Headers  [2]http.Header    // of posts to Traces and to Metrics; they may have secrets
+	Endpoint string            // URL that spans are posted to
+	Headers  http.Header       // of posts; they may have secrets
 	Timeout  time.Duration     // of one post
-	Every    [2]time.Duration  // between posts of spans, and of metrics
+	Every    time.Duration     // between posts
 	Resource map[string]string // what every post says about the sender, such as service.name
 	Sampler  Sampler
 }
 
-// Sampler says which requests become spans. Metrics count all of them.
+// Sampler says which requests become spans.
 type Sampler struct {
 	Ratio  float64 // of the traces that begin here, 0 to 1
 	Parent bool    // the flag in a client's traceparent decides for its trace
@@ -50,12 +49,12 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 	if strings.EqualFold(v["OTEL_SDK_DISABLED"], "true") {
 		return nil, nil //nolint:nilnil // nil settings are no telemetry
 	}
-	s := &Settings{Timeout: 10 * time.Second, Every: [2]time.Duration{5 * time.Second, time.Minute}}
-	for _, read := range []func(*Settings, string) error{v.endpoints, v.headers, v.times, v.resource, v.sampler} {
+	s := &Settings{Timeout: 10 * time.Second, Every: 5 * time.Second}
+	for _, read := range []func(*Settings, string) error{v.endpoint, v.headers, v.times, v.resource, v.sampler} {
 		if err := read(s, service); err != nil {
 			return nil, err
 		}
-		if s.Traces == "" && s.Metrics == "" {
+		if s.Endpoint == "" {
 			return nil, nil //nolint:nilnil // as above
 		}
 	}
@@ -64,57 +63,52 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 
 type variables map[string]string
 
-// of returns the variable that sets what for a signal, TRACES or METRICS: the signal's
-// own variable, or else the general one.
-func (v variables) of(signal, what string) (name, value string) {
-	if name = "OTEL_EXPORTER_OTLP_" + signal + "_" + what; v[name] != "" {
+// of returns the variable that sets what: that of spans alone, or else the general one.
+func (v variables) of(what string) (name, value string) {
+	if name = "OTEL_EXPORTER_OTLP_TRACES_" + what; v[name] != "" {
 		return name, v[name]
 	}
 	name = "OTEL_EXPORTER_OTLP_" + what
 	return name, v[name]
 }
 
-func (v variables) endpoints(s *Settings, _ string) error {
-	for signal, to := range map[string]*string{"TRACES": &s.Traces, "METRICS": &s.Metrics} {
-		switch exporter := v["OTEL_"+signal+"_EXPORTER"]; exporter {
-		case "", "otlp":
-		case "none":
-			continue
-		default:
-			return fmt.Errorf("OTEL_%s_EXPORTER is %q; it may be otlp or none", signal, exporter)
-		}
-		name, value := v.of(signal, "ENDPOINT")
-		if value == "" {
-			continue
-		}
-		u, err := url.Parse(value)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return fmt.Errorf("%s is no URL of http or https; an example is http://localhost:4318", name)
-		}
-		if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
-			u = u.JoinPath("v1", strings.ToLower(signal))
-		}
-		*to = u.String()
-		switch name, protocol := v.of(signal, "PROTOCOL"); protocol {
-		case "", "http/json", "http/protobuf": // an endpoint of OTLP/HTTP takes both on the same path
-		default:
-			return fmt.Errorf("%s is %q; Dormouse sends http/json, usually to port 4318", name, protocol)
-		}
+func (v variables) endpoint(s *Settings, _ string) error {
+	switch exporter := v["OTEL_TRACES_EXPORTER"]; exporter {
+	case "", "otlp":
+	case "none":
+		return nil
+	default:
+		return fmt.Errorf("OTEL_TRACES_EXPORTER is %q; it may be otlp or none", exporter)
 	}
-	return nil
+	name, value := v.of("ENDPOINT")
+	if value == "" {
+		return nil
+	}
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("%s is no URL of http or https; an example is http://localhost:4318", name)
+	}
+	if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
+		u = u.JoinPath("v1/traces")
+	}
+	s.Endpoint = u.String()
+	switch name, protocol := v.of("PROTOCOL"); protocol {
+	case "", "http/json", "http/protobuf": // an endpoint of OTLP/HTTP takes both on the same path
+		return nil
+	default:
+		return fmt.Errorf("%s is %q; Dormouse sends http/json, usually to port 4318", name, protocol)
+	}
 }
 
 func (v variables) headers(s *Settings, _ string) error {
-	for i, signal := range []string{"TRACES", "METRICS"} {
-		name, value := v.of(signal, "HEADERS")
-		pairs, err := list(value)
-		if err != nil {
-			return fmt.Errorf("%s: write key=value, with commas between the pairs, and %%2C for a comma in a value", name)
-		}
-		s.Headers[i] = http.Header{}
-		for _, p := range pairs {
-			s.Headers[i].Set(p[0], p[1])
-		}
+	name, value := v.of("HEADERS")
+	pairs, err := list(value)
+	if err != nil {
+		return fmt.Errorf("%s: write key=value, with commas between the pairs, and %%2C for a comma in a value", name)
+	}
+	s.Headers = http.Header{}
+	for _, p := range pairs {
+		s.Headers.Set(p[0], p[1])
 	}
 	return nil
 }
@@ -140,7 +134,7 @@ func list(text string) (pairs [][2]string, err error) {
 
 func (v variables) times(s *Settings, _ string) error {
 	for name, to := range map[string]*time.Duration{
-		"OTEL_EXPORTER_OTLP_TIMEOUT": &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every[0], "OTEL_METRIC_EXPORT_INTERVAL": &s.Every[1],
+		"OTEL_EXPORTER_OTLP_TIMEOUT": &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every,
 	} {
 		if v[name] == "" {
 			continue

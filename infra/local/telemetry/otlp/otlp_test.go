@@ -11,24 +11,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/otlp"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 )
 
 func TestSettingsOfTheStandardVariables(t *testing.T) {
 	for _, tt := range []struct {
-		environ         string // lines
-		traces, metrics string
-		refused         string
+		environ  string // lines
+		endpoint string
+		refused  string
 	}{
 		{environ: "PATH=/bin"},
 		{environ: "OTEL_SERVICE_NAME=x"},
-		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", traces: "http://c:4318/v1/traces", metrics: "http://c:4318/v1/metrics"},
-		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=https://c/otlp/", traces: "https://c/otlp/v1/traces", metrics: "https://c/otlp/v1/metrics"},
-		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://d/in", traces: "http://d/in", metrics: "http://c/v1/metrics"},
-		{environ: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://d/in", metrics: "http://d/in"},
-		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_METRICS_EXPORTER=none", traces: "http://c/v1/traces"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", endpoint: "http://c:4318/v1/traces"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=https://c/otlp/", endpoint: "https://c/otlp/v1/traces"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://d/in", endpoint: "http://d/in"},
+		{environ: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://d/in"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_TRACES_EXPORTER=none"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c", endpoint: "http://c/v1/traces"},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_SDK_DISABLED=TRUE"},
-		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf\nOTEL_METRICS_EXPORTER=none", traces: "http://c/v1/traces"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", endpoint: "http://c/v1/traces"},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=c:4318", refused: "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_PROTOCOL=grpc", refused: `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; Dormouse sends http/json`},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_HEADERS=hunter22", refused: "OTEL_EXPORTER_OTLP_HEADERS: write key=value"},
@@ -48,8 +49,8 @@ func TestSettingsOfTheStandardVariables(t *testing.T) {
 		if s == nil {
 			s = &otlp.Settings{}
 		}
-		if err != nil || s.Traces != tt.traces || s.Metrics != tt.metrics {
-			t.Errorf("%s: %q, %q, %v", tt.environ, s.Traces, s.Metrics, err)
+		if err != nil || s.Endpoint != tt.endpoint {
+			t.Errorf("%s: %q, %v", tt.environ, s.Endpoint, err)
 		}
 	}
 }

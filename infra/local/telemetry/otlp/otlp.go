@@ -88,28 +88,6 @@ type Span struct {
 	Failed     bool
 }
 
-// Histogram counts durations in seconds, since the start of the sender.
-type Histogram struct {
-	Name, About string
-	Points      []Point
-}
-
-// Counter counts events, since the start of the sender.
-type Counter struct {
-	Name, About, Unit string
-	Points            []Point
-}
-
-// Point is one combination of attributes. A counter has only Count.
-type Point struct {
-	Attributes map[string]string
-	Begin      time.Time
-	Count      uint64
-	Sum        float64
-	Bounds     []float64 // upper ones, each included
-	Buckets    []uint64  // one more than bounds
-}
-
 // Exporter sends telemetry. It is safe for concurrent use.
 type Exporter struct {
 	settings Settings
@@ -130,7 +108,7 @@ const scope = "github.com/dormouse-mcp/dormouse"
 // Spans sends spans. An error says whether the collector or the connection to it failed.
 // The spans are lost then.
 func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
-	if e.settings.Traces == "" || len(spans) == 0 {
+	if len(spans) == 0 {
 		return nil
 	}
 	all := make([]object, 0, len(spans))
@@ -153,55 +131,9 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 		}
 		all = append(all, o)
 	}
-	return e.post(ctx, 0, object{"resourceSpans": []object{{
+	return e.post(ctx, object{"resourceSpans": []object{{
 		"resource": e.resource(), "scopeSpans": []object{{"scope": e.scope(), "spans": all}},
 	}}})
-}
-
-// Metrics sends cumulative metrics, as of now. Errors are as for Spans, but no count is
-// lost: the next metrics include it.
-func (e *Exporter) Metrics(ctx context.Context, now time.Time, histograms []Histogram, counters []Counter) error {
-	if e.settings.Metrics == "" {
-		return nil
-	}
-	const cumulative = 2
-	var all []object
-	for _, h := range histograms {
-		points := make([]object, 0, len(h.Points))
-		for _, p := range h.Points {
-			buckets := make([]string, 0, len(p.Buckets))
-			for _, n := range p.Buckets {
-				buckets = append(buckets, strconv.FormatUint(n, 10))
-			}
-			o := p.object(now)
-			o["count"], o["sum"], o["explicitBounds"], o["bucketCounts"] = strconv.FormatUint(p.Count, 10), p.Sum, p.Bounds, buckets
-			points = append(points, o)
-		}
-		if len(points) > 0 {
-			all = append(all, object{"name": h.Name, "description": h.About, "unit": "s", "histogram": object{"aggregationTemporality": cumulative, "dataPoints": points}})
-		}
-	}
-	for _, c := range counters {
-		points := make([]object, 0, len(c.Points))
-		for _, p := range c.Points {
-			o := p.object(now)
-			o["asInt"] = strconv.FormatUint(p.Count, 10)
-			points = append(points, o)
-		}
-		if len(points) > 0 {
-			all = append(all, object{"name": c.Name, "description": c.About, "unit": c.Unit, "sum": object{"aggregationTemporality": cumulative, "isMonotonic": true, "dataPoints": points}})
-		}
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	return e.post(ctx, 1, object{"resourceMetrics": []object{{
-		"resource": e.resource(), "scopeMetrics": []object{{"scope": e.scope(), "metrics": all}},
-	}}})
-}
-
-func (p Point) object(now time.Time) object {
-	return object{"attributes": attributes(p.Attributes), "startTimeUnixNano": nanos(p.Begin), "timeUnixNano": nanos(now)}
 }
 
 func (e *Exporter) resource() object { return object{"attributes": attributes(e.settings.Resource)} }
@@ -223,14 +155,14 @@ func attributes(of map[string]string) []object {
 // tries limits the attempts at a post that failed and may succeed later.
 const tries = 3
 
-// post sends a body to the endpoint of a signal: 0 for spans, 1 for metrics.
-func (e *Exporter) post(ctx context.Context, signal int, body object) error {
+// post sends a body to the endpoint.
+func (e *Exporter) post(ctx context.Context, body object) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
 	for try := 1; ; try++ {
-		again, err := e.postOnce(ctx, signal, text)
+		again, err := e.postOnce(ctx, text)
 		if err == nil || !again || try == tries {
 			return err
 		}
@@ -243,15 +175,14 @@ func (e *Exporter) post(ctx context.Context, signal int, body object) error {
 }
 
 // postOnce posts. again says that another attempt may succeed.
-func (e *Exporter) postOnce(ctx context.Context, signal int, text []byte) (again bool, err error) {
+func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
 	defer cancel()
-	to := []string{e.settings.Traces, e.settings.Metrics}[signal]
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.settings.Endpoint, bytes.NewReader(text))
 	if err != nil {
 		return false, err
 	}
-	for key, values := range e.settings.Headers[signal] {
+	for key, values := range e.settings.Headers {
 		req.Header[key] = values
 	}
 	req.Header.Set("Content-Type", "application/json")
