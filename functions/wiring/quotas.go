@@ -17,13 +17,11 @@ func (f *Function) limit() (err error) {
 	if f.Servers == nil {
 		return nil
 	}
-	file, servers := f.Servers.Limits()
-	if file == nil && len(servers) == 0 {
+	limits := f.Servers.Limits()
+	if limits == nil {
 		return nil // a cold start reads no prices
 	}
-	f.Quotas, err = quota.New(quota.Config{
-		Store: f.Store, Sections: quota.Sections{File: file, Servers: servers}, Prices: meter.Published(), Log: f.Log,
-	})
+	f.Quotas, err = quota.New(quota.Config{Store: f.Store, Limits: limits, Prices: meter.Published(), Log: f.Log})
 	if f.Quotas != nil {
 		f.Meter = f.Quotas.Meter(f.Meter)
 	}
@@ -36,7 +34,7 @@ func (f *Function) Stopped(t fleet.Status) {
 		return
 	}
 	tenant, server := session.BoxID(t.Box).Parts()
-	f.Quotas.ChargeTask(tenant, server, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
+	f.Quotas.ChargeTask(tenant, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
 }
 
 // Flush writes down what tenants have used, for a function that ends. Errors: Unavailable.

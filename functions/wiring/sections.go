@@ -18,31 +18,15 @@ import (
 )
 
 // CheckSections checks what package catalog does not read: the sections limits, access and
-// connect of a servers file, as a machine with these variables reads them. It rejects a
-// server whose limits are wrong. The error joins the mistakes of the file, as that of
-// [catalog.Parse] does.
+// connect of a servers file, as a machine with these variables reads them. The error joins
+// the mistakes, as that of [catalog.Parse] does.
 func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
 	var env Settings
 	if err := env.Read(getenv); err != nil {
 		return err
 	}
-	file, servers := c.Limits()
-	for _, server := range slices.Sorted(maps.Keys(servers)) {
-		var wrong []*catalog.Error
-		read := func(section []byte) error {
-			_, _, err := quota.Read(quota.Sections{Servers: map[string][]byte{server: section}})
-			return err
-		}
-		for _, m := range mistakes(servers[server], read, read) {
-			why := strings.Replace(m.why, fmt.Sprintf("limits of server %q", server), "limits", 1)
-			wrong = append(wrong, c.Mistake(server, "limits", m.key, "x-dormouse."+why))
-		}
-		if wrong != nil {
-			c.Reject(server, wrong...)
-		}
-	}
 	limits := func(section []byte) error {
-		_, _, err := quota.Read(quota.Sections{File: section})
+		_, _, err := quota.Read(section)
 		return err
 	}
 	third := func(section []byte) error {
@@ -52,10 +36,10 @@ func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
 	var wrong []error
 	add := func(name string, found []mistake) {
 		for _, m := range found {
-			wrong = append(wrong, c.Mistake("", name, m.key, "x-dormouse."+strings.TrimPrefix(m.why, "x-dormouse.")))
+			wrong = append(wrong, c.Mistake(name, m.key, "x-dormouse."+strings.TrimPrefix(m.why, "x-dormouse.")))
 		}
 	}
-	add("limits", mistakes(file, limits, limits))
+	add("limits", mistakes(c.Limits(), limits, limits))
 	add("access", mistakes(c.Access(), readAccess, func(section []byte) error { return checkAccess(c, section) }))
 	add("connect", mistakes(c.Connect(), third, third))
 	return errors.Join(wrong...)

@@ -18,21 +18,12 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 		served string
 		wrong  []string
 	}{
-		"right": {`{"mcpServers": {"a": {"command": "a", "x-dormouse": {"limits": {"day": 5}}}},
+		"right": {`{"mcpServers": {"a": {"command": "a"}},
 			"x-dormouse": {"limits": {"principal": "60/m"}, "access": {"issuer": "https://login.example.com", "allow": {"*": {"groups": ["a"]}}}}}`, "a", nil},
-		"limits of a server": {`{"mcpServers": {
-			"good": {"command": "a"},
-			"a": {"command": "a", "x-dormouse": {"limits": {"hour": 5, "day": 5}}},
-			"b": {"command": "a", "x-dormouse": {"limits": {"concurrent": -1, "boxes": 2}}},
-			"c": {"command": "${NOT_SET}", "x-dormouse": {"limits": {"hour": 5}}}}}`, "good", []string{
-			`server "a" is not served: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb (f:3:52)`,
-			`server "b" is not served: x-dormouse.limits: boxes, principal_month_usd, principal_month_gb: put these under x-dormouse of the file (f:4:70, and 1 more)`,
-			`server "c" is not served: command: NOT_SET is not set: set it, or write ${NOT_SET:-default} (f:5:21)`,
-		}},
 		"limits of the file": {`{"mcpServers": {"a": {"command": "a"}},
 			"x-dormouse": {"limits": {"hour": 5, "concurrent": -1}}}`, "", []string{
 			`f:2:41: x-dormouse.limits: concurrent is -1; want a number above 0, or null for no limit`,
-			`f:2:30: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb`,
+			`f:2:30: x-dormouse.limits: there is no limit "hour"; the limits are principal, concurrent, boxes, month_usd`,
 		}},
 		"keys of access": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {
 			"issuer": 5,
@@ -47,10 +38,6 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 			`f:3:4: x-dormouse.access: tenant_claim needs tenants, and tenants needs tenant_claim: name the claim, and the tenant for each of its values`,
 		}},
 		"access with a variable": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"access": {"issuer": "${NOT_SET}", "tenant_claim": "org"}}}`, "a", nil},
-		"access of a server without limits": {`{"mcpServers": {"a": {"command": "a"}, "b": {"command": "b", "x-dormouse": {"limits": {"hour": 5}}}},
-			"x-dormouse": {"access": {"issuer": "https://login.example.com", "allow": {"a": {"groups": ["a"]}, "b": {"groups": ["a"]}}}}}`, "a", []string{
-			`server "b" is not served: x-dormouse.limits: there is no limit "hour"; the limits are principal, tenant, server, tools, weights, concurrent, boxes, day, month_usd, month_gb, principal_month_usd, principal_month_gb (f:1:88)`,
-		}},
 		"connect": {`{"mcpServers": {"a": {"command": "a"}}, "x-dormouse": {"connect": {
 			"github": {"authorize": "https://example.com/a"},
 			"gitlab": {"authorise": "https://example.com/a"}}}}`, "", []string{

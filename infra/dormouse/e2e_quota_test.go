@@ -12,9 +12,6 @@ import (
 type quotasReport []struct {
 	Tenant string
 	USD    float64
-	Used   struct {
-		Principals map[string]struct{ Nanos, Bytes int64 }
-	}
 }
 
 func (m *machine) quotas() (q quotasReport) {
@@ -26,13 +23,13 @@ func (m *machine) quotas() (q quotasReport) {
 	return q
 }
 
-// Row Q-12: the account of a tenant, which caps go by, and the bill say the same of calls
+// The account of a tenant, which caps go by, and the bill say the same of calls
 // that wake boxes, after boxes have gone to sleep several times. The account has neither
 // open connections nor stored data.
 func TestE2EAccountOfATenantAgreesWithTheBill(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil, "two": nil})
-	m.ours(`{"limits": {"principal_month_usd": 1000}}`)
+	m.ours(`{"limits": {"month_usd": 1000}}`)
 	m.start(sleepy()...)
 	const rounds, calls = 2, 250
 	for range rounds {
@@ -69,9 +66,5 @@ func TestE2EAccountOfATenantAgreesWithTheBill(t *testing.T) {
 	if billed < 0.0005 {
 		t.Errorf("only $%.6f are billed", billed)
 	}
-	mine := float64(of[0].Used.Principals["local"].Nanos) / 1e9
-	if mine <= 0 || mine >= of[0].USD || of[0].Used.Principals["local"].Bytes < rounds*4*calls*50 {
-		t.Errorf("the principal has used %+v, and the tenant $%.6f", of[0].Used.Principals, of[0].USD)
-	}
-	t.Logf("account $%.6f, bill $%.6f, requests of the principal $%.6f", of[0].USD, billed, mine)
+	t.Logf("account $%.6f, bill $%.6f", of[0].USD, billed)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,8 +23,7 @@ type quotasCommand struct {
 // tenantQuotas is the JSON form of a tenant. Limits are the ones that apply now.
 type tenantQuotas struct {
 	quota.Report
-	Limits quota.Settings `json:"limits"`
-	USD    float64        `json:"usd"` // used in the month
+	Limits quota.Limits `json:"limits"`
 }
 
 type showQuotasCommand struct {
@@ -60,19 +58,18 @@ func (c *showQuotasCommand) Run(t *terminal) error {
 	})
 }
 
-// fileLimits returns the limits of a servers file. If it cannot be read, as on another
-// machine than that of a stack, it prints a warning.
-func fileLimits(t *terminal, path string) quota.Sections {
+// fileLimits returns the section of a servers file with its limits. If it cannot be read, as
+// on another machine than that of a stack, it prints a warning.
+func fileLimits(t *terminal, path string) []byte {
 	servers, _, err := catalog.Load(path, os.LookupEnv)
 	if err != nil {
 		_, _ = fmt.Fprintf(t.err, "The limits of the servers file are not shown: %v\n", err)
-		return quota.Sections{}
+		return nil
 	}
-	file, of := servers.Limits()
-	if file == nil && len(of) == 0 {
+	if servers.Limits() == nil {
 		_, _ = fmt.Fprintf(t.err, "No limits hold: %s has no x-dormouse.limits, where {} is enough.\n", path)
 	}
-	return quota.Sections{File: file, Servers: of}
+	return servers.Limits()
 }
 
 // tenantsOf returns all tenants that have sessions, keys or limits of their own.
@@ -113,84 +110,38 @@ func callersOf(ctx context.Context, store session.Store) ([]string, error) {
 	}
 }
 
-func quotasOf(file quota.Sections, r quota.Report) (tenantQuotas, error) {
+func quotasOf(file []byte, r quota.Report) (tenantQuotas, error) {
 	limits, err := quota.InForce(file, r.Own)
-	return tenantQuotas{Report: r, Limits: limits, USD: float64(r.Used.Nanos[""]) / 1e9}, err
+	return tenantQuotas{r, limits}, err
 }
 
 func printQuotas(out io.Writer, all []tenantQuotas) error {
-	most := func(format string, n float64) string {
-		if n == 0 {
+	most := func(limited bool, limit any) string {
+		if !limited {
 			return "–"
 		}
-		return fmt.Sprintf(format, n)
+		return fmt.Sprint(limit)
 	}
 	return table(out, func(say func(string, ...any)) {
-		say("TENANT\tSERVER OR PRINCIPAL\tUSD OF MONTH\tLIMIT\tGB\tLIMIT\tCALLS TODAY\tLIMIT\tRATES\n")
+		say("TENANT\tUSD OF MONTH\tLIMIT\tCALLS OF A PRINCIPAL\tAT ONCE\tBOXES\n")
 		for _, q := range all {
-			servers := []string{""}
-			servers = append(servers, slices.Sorted(maps.Keys(q.Limits.Servers))...)
-			for _, server := range servers {
-				limits, name := q.Limits.Limits, "all"
-				if server != "" {
-					limits, name = q.Limits.Servers[server], server
-				}
-				say("%s\t%s\t%.4f\t%s\t%.3f\t%s\t%d\t%s\t%s\n", q.Tenant, name,
-					float64(q.Used.Nanos[server])/1e9, most("%.2f", limits.MonthUSD),
-					float64(q.Used.Bytes[server])/(1<<30), most("%g", limits.MonthGB),
-					q.Used.Calls[server], most("%.0f", float64(limits.Day)), cmp.Or(ratesOf(limits), "–"))
-			}
-			usd, gb := most("%.2f", q.Limits.PrincipalUSD), most("%g", q.Limits.PrincipalGB)
-			if q.Limits.PrincipalUSD > 0 || q.Limits.PrincipalGB > 0 {
-				say("%s\teach principal\t–\t%s\t–\t%s\t–\t–\t–\n", q.Tenant, usd, gb)
-			}
-			for _, principal := range slices.Sorted(maps.Keys(q.Used.Principals)) {
-				share := q.Used.Principals[principal]
-				say("%s\t%s\t%.4f\t%s\t%.3f\t%s\t–\t–\t–\n", q.Tenant, principal, float64(share.Nanos)/1e9, usd, float64(share.Bytes)/(1<<30), gb)
-			}
+			l := q.Limits
+			say("%s\t%.4f\t%s\t%s\t%s\t%s\n", q.Tenant, q.USD, most(l.MonthUSD > 0, fmt.Sprintf("%.2f", l.MonthUSD)),
+				most(!l.Principal.IsZero(), l.Principal), most(l.Concurrent > 0, l.Concurrent), most(l.Boxes > 0, l.Boxes))
 		}
 	})
 }
 
-// ratesOf describes the rates of limits in one line.
-func ratesOf(l quota.Limits) (text string) {
-	add := func(name, value string) {
-		if text != "" {
-			text += ", "
-		}
-		text += name + " " + value
-	}
-	for _, of := range []struct {
-		name string
-		rate quota.Rate
-	}{{"principal", l.Principal}, {"tenant", l.Tenant}, {"server", l.Server}} {
-		if !of.rate.IsZero() {
-			add(of.name, of.rate.String())
-		}
-	}
-	for _, tool := range slices.Sorted(maps.Keys(l.Tools)) {
-		add(tool, l.Tools[tool].String())
-	}
-	if l.Concurrent > 0 {
-		add("concurrent", fmt.Sprint(l.Concurrent))
-	}
-	if l.Boxes > 0 {
-		add("boxes", fmt.Sprint(l.Boxes))
-	}
-	return text
-}
-
 type setQuotasCommand struct {
 	Tenant  string   `arg:"" help:"The tenant. Others keep the limits of the servers file."`
-	Change  []string `arg:"" name:"limit" help:"KEY=VALUE, as under x-dormouse.limits: month_usd=20, principal_month_usd=2, day=5000, principal=60/m, and for a server tools.NAME=5/m. off removes a limit, file gives that of the servers file back."`
-	Server  string   `help:"Name of a server: limits of its callers only."`
+	Change  []string `arg:"" name:"limit" help:"KEY=VALUE, as under x-dormouse.limits: month_usd=20, principal=60/m, concurrent=4, boxes=8. off removes a limit, file gives that of the servers file back."`
 	Servers string   `default:"servers.json" type:"path" help:"As for show. Limits hold only where the servers file has x-dormouse.limits; {} is enough."`
 	keyStore
 }
 
 func (c *setQuotasCommand) Run(t *terminal) error {
 	file := fileLimits(t, c.Servers)
-	change, err := quota.Change(c.Server, c.Change)
+	change, err := quota.Change(c.Change)
 	if err != nil {
 		return err
 	}

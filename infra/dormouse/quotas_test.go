@@ -11,38 +11,33 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// dormouse quotas shows what each principal has used beside its caps, and includes caps
-// that the operator has set.
-func TestQuotasShowPrincipals(t *testing.T) {
+// dormouse quotas shows what a tenant has used beside its limits, and includes limits that
+// the operator has set.
+func TestQuotasShowUseBesideLimits(t *testing.T) {
 	s := newShell(t)
-	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{"principal_month_gb":2}}}`)
+	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{"month_usd":1,"boxes":3}}}`)
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := quota.New(quota.Config{Store: store, Sections: quota.Sections{File: []byte(`{"principal_month_gb":2}`)}, Prices: meter.Published()})
+	l, err := quota.New(quota.Config{Store: store, Limits: []byte(`{"month_usd":1}`), Prices: meter.Published()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Charge("acme", "bob", "a", meter.Units{}, 1<<29)
-	l.Charge("acme", "ada", "a", meter.Units{}, 2<<30) // over the cap, so it is written at once
+	l.Charge("acme", meter.Units{Requests: 1e6})
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
 	const line = " --data $DATA --servers $DATA/limits.json"
-	if printed, code := s.run("quotas set acme principal_month_usd=0.5" + line); code != exitDone {
+	if printed, code := s.run("quotas set acme month_usd=0.5 principal=60/m concurrent=4" + line); code != exitDone {
 		t.Error(printed)
 	}
 	printed, code := s.run("quotas --tenant acme" + line)
-	for _, want := range []string{"acme    each principal       –             0.50   –      2", "acme    ada                  0.0000        0.50   2.000  2", "acme    bob                  0.0000        0.50   0.500  2"} {
-		if code != exitDone || !strings.Contains(printed, want) {
-			t.Errorf("there is no line %q in\n%s", want, printed)
-		}
+	fields := strings.Fields(printed[strings.LastIndex(printed, "\nacme")+1:])
+	if code != exitDone || len(fields) < 8 || fields[1] == "0.0000" || strings.Join(fields[2:], " ") != "0.50 60/m burst 10 4 3" {
+		t.Errorf("%q in\n%s", fields, printed)
 	}
-	if printed, _ := s.run("quotas set acme principal_month_usd=off --server a" + line); !strings.Contains(printed, "each principal") {
-		t.Error(printed)
-	}
-	if printed, code := s.run("quotas set acme principal_month_usd=1 --server a" + line); code == exitDone || !strings.Contains(printed, "put these under x-dormouse of the file") {
+	if printed, code := s.run("quotas set acme day=5" + line); code == exitDone || !strings.Contains(printed, `there is no limit "day"`) {
 		t.Error(printed)
 	}
 }

@@ -85,8 +85,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 		m.lines.Asleep(t.Server)
 	}
 	m.ledger.Stopped(t)
-	file, servers := m.servers.Load().Limits()
-	if t.ExitCode != 0 || file != nil || len(servers) > 0 { // limits count its time
+	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits count its time
 		m.functions.sweep(&t)
 	}
 }

@@ -11,18 +11,17 @@ import (
 // accepted is the form in which the process that reads the servers file passes a Catalog
 // to the others.
 type accepted struct {
-	Version  int                        `json:"version"`
-	Servers  []marshaled                `json:"servers"`
-	Rejected []Rejection                `json:"rejected,omitempty"`
-	Access   json.RawMessage            `json:"access,omitempty"`
-	Boxes    bool                       `json:"boxes,omitempty"`
-	Connect  json.RawMessage            `json:"connect,omitempty"`
-	Removed  map[string]string          `json:"removed,omitempty"`
-	Limits   json.RawMessage            `json:"limits,omitempty"`
-	Of       map[string]json.RawMessage `json:"limits_of,omitempty"`
-	Groups   map[string]Group           `json:"groups,omitempty"`
-	Tools    map[string]ToolFilter      `json:"tools,omitempty"` // of servers, by name
-	Path     string                     `json:"path,omitempty"`  // see Server
+	Version  int                   `json:"version"`
+	Servers  []marshaled           `json:"servers"`
+	Rejected []Rejection           `json:"rejected,omitempty"`
+	Access   json.RawMessage       `json:"access,omitempty"`
+	Boxes    bool                  `json:"boxes,omitempty"`
+	Connect  json.RawMessage       `json:"connect,omitempty"`
+	Removed  map[string]string     `json:"removed,omitempty"`
+	Limits   json.RawMessage       `json:"limits,omitempty"`
+	Groups   map[string]Group      `json:"groups,omitempty"`
+	Tools    map[string]ToolFilter `json:"tools,omitempty"` // of servers, by name
+	Path     string                `json:"path,omitempty"`  // see Server
 }
 
 const acceptedVersion = 1
@@ -33,10 +32,7 @@ const acceptedVersion = 1
 func (c *Catalog) Marshal() []byte {
 	a := accepted{
 		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,
-		Limits: c.limits, Groups: c.groups, Of: map[string]json.RawMessage{}, Tools: map[string]ToolFilter{},
-	}
-	for name, limits := range c.of {
-		a.Of[name] = limits
+		Limits: c.limits, Groups: c.groups, Tools: map[string]ToolFilter{},
 	}
 	for _, name := range c.names {
 		s := c.servers[name]
@@ -62,10 +58,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 	}
 	c := &Catalog{
 		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, boxes: a.Boxes, connect: a.Connect, removed: a.Removed,
-		limits: a.Limits, groups: a.Groups, of: map[string][]byte{},
-	}
-	for name, limits := range a.Of {
-		c.of[name] = limits
+		limits: a.Limits, groups: a.Groups,
 	}
 	for _, m := range a.Servers {
 		if !validName(m.Name) {

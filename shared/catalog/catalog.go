@@ -37,7 +37,6 @@ type Catalog struct {
 	removed  map[string]string // see Removed
 	files    []string
 	limits   []byte
-	of       map[string][]byte // limits of servers, by name
 	groups   map[string]Group
 	file     *reader // that has read it, with the places; nil for an accepted copy
 }
@@ -60,10 +59,9 @@ func (c *Catalog) BoxesMayCall() bool { return c.boxes }
 // describes the third parties of `${principal:NAME}`; package upstream reads it.
 func (c *Catalog) Connect() []byte { return c.connect }
 
-// Limits returns the sections x-dormouse.limits as JSON, without comments: of the file,
-// nil if there is none, and of its servers by name. Package quota reads them. The caller
-// must not modify them.
-func (c *Catalog) Limits() (file []byte, servers map[string][]byte) { return c.limits, c.of }
+// Limits returns the section x-dormouse.limits as JSON, without comments, and nil if there
+// is none. Package quota reads it. The caller must not modify it.
+func (c *Catalog) Limits() []byte { return c.limits }
 
 // Server returns the server of that name, also a disabled one: the caller checks
 // Server.Disabled before it starts the server. Args and Env are shared with the catalog

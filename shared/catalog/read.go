@@ -192,7 +192,6 @@ func (r *reader) servers(all []member, c *Catalog, roots []string) {
 			continue
 		}
 		delete(c.servers, m.name)
-		delete(c.of, m.name)
 		c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == m.name })
 		i, ok := of[m.name]
 		if !ok {
@@ -227,12 +226,6 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 	s := serverReader{reader: r, what: what, key: m, roots: roots}
 	c.names = append(c.names, m.name)
 	c.servers[m.name] = s.read()
-	if s.limits != nil {
-		if c.of == nil {
-			c.of = map[string][]byte{}
-		}
-		c.of[m.name] = s.limits
-	}
 }
 
 // validName accepts names that need no escaping in a URL path, a DynamoDB key and an

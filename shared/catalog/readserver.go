@@ -28,7 +28,6 @@ type serverReader struct {
 	secret    bool              // the last string that text read holds a secret
 	elsewhere map[string]string // variables from other keys than env
 	times     map[string]bool   // the times that were set, in x-dormouse or in its section box
-	limits    []byte            // x-dormouse.limits as JSON
 	after     []func()          // reads that come after all other keys
 }
 
@@ -287,11 +286,6 @@ func additionKeys() map[string]field {
 	keys := map[string]field{
 		"native": (*serverReader).nativeName, "remote": (*serverReader).remoteSettings, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
 		"enabled": readBefore, "tools": (*serverReader).tools,
-		"limits": func(r *serverReader, m member) {
-			if r.want(m.value, object, r.what+": limits") {
-				r.limits = r.plain(nil, m.value)
-			}
-		},
 		"box": func(r *serverReader, m member) {
 			if r.want(m.value, object, r.what+": box") {
 				r.after = append(r.after, func() { r.box(m.value) })

@@ -4,55 +4,59 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Bounds of what an instance knows and keeps of an account.
 const (
 	figureAge   = 30 * time.Second // the account is read again when it is this old
-	figureLost  = 10 * time.Minute // if the account could not be read for this long, caps refuse work
+	figureLost  = 10 * time.Minute // if the account could not be read for this long, a cap refuses work
 	flushEvery  = time.Minute
-	flushCalls  = 50
 	flushNanos  = 10_000_000 // a cent
 	near        = 0.9        // above this part of a cap, each invocation writes what it used
 	keptTasks   = 32
 	accountLife = 400 * 24 * time.Hour
 	nanos       = 1e9 // of a dollar
 	flushTime   = 2 * time.Second
-	maxServers  = 1000 // that an account tells apart
-	// maxPrincipals is how many principals with caps an account tells apart in a month.
-	maxPrincipals = 1000
 )
-
-// Used is what a tenant has used, of all servers ("") and by the name of a server.
-type Used struct {
-	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
-	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar, in the month
-	Bytes map[string]int64 `json:"bytes,omitempty"` // in the month
-	Day   string           `json:"day,omitempty"`   // YYYY-MM-DD, UTC
-	Calls map[string]int64 `json:"calls,omitempty"` // on the day
-	// Principals is what each principal has used in the month, if principals have caps.
-	Principals map[string]Share `json:"principals,omitempty"`
-}
-
-// Share is what a principal has used in a month.
-type Share struct {
-	Nanos int64 `json:"nanos,omitempty"` // of a dollar
-	Bytes int64 `json:"bytes,omitempty"`
-}
-
-func (s Share) plus(more Share) Share { return Share{s.Nanos + more.Nanos, s.Bytes + more.Bytes} }
 
 // accountRow is the stored form of a tenant's account.
 type accountRow struct {
-	Limits json.RawMessage `json:"limits,omitempty"` // what an operator has set, as Settings
-	Used   Used            `json:"used"`
+	Limits json.RawMessage `json:"limits,omitempty"` // what an operator has set, members of Limits
+	Used   used            `json:"used"`
 	Tasks  []string        `json:"tasks,omitempty"` // the latest tasks that were charged
 	Writer string          `json:"writer,omitempty"`
+}
+
+// used is what a tenant has used in a month. Earlier releases told servers apart too, so
+// the sum is under "".
+type used struct {
+	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
+	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar
+}
+
+// in returns what was used in the month of a time. If u has a later month, another instance
+// has begun it already.
+func (u used) in(t time.Time) (month string, nanos int64) {
+	if month = t.UTC().Format("2006-01"); u.Month < month {
+		return month, 0
+	}
+	return u.Month, u.Nanos[""]
+}
+
+// nextMonth returns when the next month begins.
+func nextMonth(t time.Time) time.Time {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+}
+
+func accountKey(tenant string) session.ValueKey {
+	return session.ValueKey{Tenant: tenant, Scope: session.ValueOfServer, Name: "quota.account"}
 }
 
 // account is what this instance knows about the use and the limits of a tenant. Callers
@@ -60,117 +64,32 @@ type accountRow struct {
 type account struct {
 	tenant string
 	turn   turn
-	used   time.Time
 
 	rev     int64
 	row     accountRow
 	read    time.Time // when rev and row were true last; zero: never
 	failed  time.Time // when the store failed last, after read
 	born    time.Time
-	limits  Settings // limits of the servers file; those of the row replace them
-	pending pending
+	limits  Limits   // of the servers file; those of the row replace them
+	nanos   int64    // used, and not in the row yet
+	tasks   []string // the same
 	flushed time.Time
 }
 
-// pending is what was used and is not in the row yet.
-type pending struct {
-	nanos, bytes, calls map[string]int64
-	principals          map[string]Share
-	tasks               []string
+// spent returns what the tenant has spent in the month of a time, in nanodollars.
+func (a *account) spent(now time.Time) float64 {
+	_, nanos := a.row.Used.in(now)
+	return float64(nanos + a.nanos)
 }
 
-// addTo adds to what a principal has used.
-func (p *pending) addTo(principal string, more Share) {
-	if p.principals == nil {
-		p.principals = map[string]Share{}
-	}
-	p.principals[principal] = p.principals[principal].plus(more)
-}
+// pending reports whether something was used that is not in the row.
+func (a *account) pending() bool { return a.nanos != 0 || len(a.tasks) > 0 }
 
-func (p *pending) add(to *map[string]int64, server string, n int64) {
-	if *to == nil {
-		*to = map[string]int64{}
-	}
-	(*to)[""] += n
-	if server != "" {
-		(*to)[server] += n
-	}
-}
-
-func (p *pending) empty() bool {
-	return p.nanos[""] == 0 && p.bytes[""] == 0 && p.calls[""] == 0 && len(p.tasks) == 0
-}
-
-func accountKey(tenant string) session.ValueKey {
-	return session.ValueKey{Tenant: tenant, Scope: session.ValueOfServer, Name: "quota.account"}
-}
-
-// month and day name the month and the day of a time.
-func month(t time.Time) string { return t.UTC().Format("2006-01") }
-func day(t time.Time) string   { return t.UTC().Format(time.DateOnly) }
-
-// nextMonth and nextDay return when the next month and the next day begin.
-func nextMonth(t time.Time) time.Time {
-	t = t.UTC()
-	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
-}
-
-func nextDay(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour) }
-
-// at returns what was used in the month and on the day of a time.
-func (u Used) at(t time.Time) Used {
-	now := Used{Month: month(t), Day: day(t)}
-	// If u has a later month or day than t, another instance has begun it already.
-	if u.Month >= now.Month {
-		now.Month, now.Nanos, now.Bytes, now.Principals = u.Month, u.Nanos, u.Bytes, u.Principals
-	}
-	if u.Day >= now.Day {
-		now.Day, now.Calls = u.Day, u.Calls
-	}
-	return now
-}
-
-// plus returns the sum of both. It leaves the principals out.
-func (u Used) plus(p pending) Used {
-	u.Nanos, u.Bytes, u.Calls = sum(u.Nanos, p.nanos), sum(u.Bytes, p.bytes), sum(u.Calls, p.calls)
-	return u
-}
-
-// sum adds two maps. Servers beyond maxServers count for all servers together only.
-func sum(a, b map[string]int64) map[string]int64 {
-	all := maps.Clone(a)
-	if all == nil {
-		all = map[string]int64{}
-	}
-	for name, n := range b {
-		if _, known := all[name]; known || name == "" || len(all) <= maxServers {
-			all[name] += n
-		}
-	}
-	return all
-}
-
-// shares adds what principals have used. Those beyond maxPrincipals count for their tenant
-// only.
-func shares(a, b map[string]Share) map[string]Share {
-	if len(b) == 0 {
-		return a
-	}
-	all := maps.Clone(a)
-	if all == nil {
-		all = map[string]Share{}
-	}
-	for name, more := range b {
-		if _, known := all[name]; known || len(all) < maxPrincipals {
-			all[name] = all[name].plus(more)
-		}
-	}
-	return all
-}
-
-// shareOf returns what a principal has used in the month of a time.
-func (a *account) shareOf(principal string, now time.Time) Share {
-	return a.row.Used.at(now).Principals[principal].plus(a.pending.principals[principal])
+// due reports whether what is pending has to be written now.
+func (a *account) due() bool {
+	most := a.limits.MonthUSD * nanos
+	return a.pending() && (a.nanos >= flushNanos || len(a.tasks) > 0 || time.Since(a.flushed) >= flushEvery ||
+		most > 0 && a.spent(time.Now()) >= near*most)
 }
 
 // look reads the account if this instance's copy is too old. While the store is down,
@@ -194,14 +113,10 @@ func (l *Limiter) load(ctx context.Context, a *account) error {
 }
 
 func (l *Limiter) take(a *account, rev int64, row accountRow) {
-	a.rev, a.row, a.read = rev, row, time.Now()
-	a.limits = l.settings
-	if len(row.Limits) == 0 {
-		return
-	}
-	if own, err := readObject(row.Limits); err == nil {
-		if limits, err := l.sections.over(own).settings(); err == nil {
-			a.limits = limits
+	a.rev, a.row, a.read, a.limits = rev, row, time.Now(), l.file
+	if len(row.Limits) > 0 {
+		if own, err := l.file.under(row.Limits); err == nil {
+			a.limits = own
 		}
 	}
 }
@@ -210,34 +125,34 @@ func (l *Limiter) take(a *account, rev int64, row accountRow) {
 func (l *Limiter) flush(ctx context.Context, a *account) error {
 	for tries := range maxTries {
 		row, now := a.row, time.Now()
-		row.Used = row.Used.at(now).plus(a.pending)
-		row.Used.Principals = shares(row.Used.Principals, a.pending.principals)
-		row.Tasks = append(slices.Clone(row.Tasks), a.pending.tasks...)
+		month, before := row.Used.in(now)
+		row.Used = used{month, map[string]int64{"": before + a.nanos}}
+		row.Tasks = append(slices.Clone(row.Tasks), a.tasks...)
 		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
 		row.Writer = session.NewNonce()
 		err := l.saveAccount(ctx, a, row)
-		switch {
-		case err == nil:
-			a.pending, a.flushed = pending{}, now
+		// The write may have succeeded in spite of an error. It has if its nonce is in the
+		// row.
+		if err == nil || !errors.Is(err, session.Conflict) && l.load(ctx, a) == nil && a.row.Writer == row.Writer {
+			a.nanos, a.tasks, a.flushed = 0, nil, now
 			return nil
-		case errors.Is(err, session.Conflict):
-			if err := pause(ctx, tries); err != nil {
-				return err
-			}
-			if err := l.load(ctx, a); err != nil {
-				return err
-			}
-		default:
-			// The write may have succeeded in spite of the error. It has if its nonce is
-			// in the row.
-			if l.load(ctx, a) == nil && a.row.Writer == row.Writer {
-				a.pending, a.flushed = pending{}, now
-				return nil
-			}
+		}
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+		if err := l.load(ctx, a); err != nil {
 			return err
 		}
 	}
-	return session.Errorf(session.Unavailable, "too many requests change the account of the tenant at once; try again")
+	return crowded(a.tenant)
+}
+
+// crowded is the error of an account that others write all the time.
+func crowded(tenant string) error {
+	return session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
 }
 
 func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) error {
@@ -252,87 +167,89 @@ func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) e
 	return err
 }
 
-// due reports whether pending use has to be written now.
-func (a *account) due() bool {
-	if a.pending.empty() {
-		return false
-	}
-	p := a.pending
-	return p.nanos[""] >= flushNanos || p.calls[""] >= flushCalls || len(p.tasks) > 0 || time.Since(a.flushed) >= flushEvery || a.close()
+// Meter returns a meter that also charges tenants for what inner counts. Its Spent writes
+// the account when that is due, with a time limit of two seconds.
+func (l *Limiter) Meter(inner session.Meter) session.Meter { return charging{inner, l} }
+
+type charging struct {
+	session.Meter
+	limiter *Limiter
 }
 
-// close reports whether a cap of the tenant is nearly used up.
-func (a *account) close() bool {
-	used := a.row.Used.at(time.Now()).plus(a.pending)
-	over := func(n int64, most float64) bool { return most > 0 && float64(n) >= near*most }
-	nearly := func(l Limits, server string) bool {
-		return over(used.Nanos[server], l.MonthUSD*nanos) || over(used.Bytes[server], l.MonthGB*gigabyte) || over(used.Calls[server], float64(l.Day))
+// Spent implements session.Meter.
+func (c charging) Spent(a session.Account) []any {
+	attrs := c.Meter.Spent(a)
+	if a.Tenant == "" {
+		return attrs
 	}
-	if nearly(a.limits.Limits, "") {
-		return true
-	}
-	for principal := range a.pending.principals {
-		share := a.shareOf(principal, time.Now())
-		if over(share.Nanos, a.limits.PrincipalUSD*nanos) || over(share.Bytes, a.limits.PrincipalGB*gigabyte) {
-			return true
+	for i := 1; i < len(attrs); i += 2 {
+		if u, ok := attrs[i].(meter.Units); ok {
+			c.limiter.Charge(a.Tenant, u)
 		}
 	}
-	for server, of := range a.limits.Servers {
-		if nearly(of, server) {
-			return true
-		}
-	}
-	return false
+	return attrs
 }
 
-const gigabyte = 1 << 30
-
-// spent is a cap that is used up.
-type spent struct {
-	kind   string // see session.Limited
-	scope  string // the same: principal or tenant
-	cap    float64
-	server string // "" for all servers
-	until  time.Time
+// Charge adds use to the account of a tenant. An error of the store leaves the use for the
+// next charge.
+func (l *Limiter) Charge(tenant string, u meter.Units) {
+	l.charge(tenant, func(a *account) { a.nanos += l.nanos(u) })
 }
 
-// spent returns the cap that refuses work of a principal on a server, the narrowest first.
-func (a *account) spent(principal, server string, calls int64) *spent {
-	now := time.Now()
-	if l := a.limits.Limits; l.capsPrincipals() {
-		switch share := a.shareOf(principal, now); {
-		case l.PrincipalUSD > 0 && float64(share.Nanos) >= l.PrincipalUSD*nanos:
-			return &spent{"spend", "principal", l.PrincipalUSD, "", nextMonth(now)}
-		case l.PrincipalGB > 0 && float64(share.Bytes) >= l.PrincipalGB*gigabyte:
-			return &spent{"bytes", "principal", l.PrincipalGB, "", nextMonth(now)}
+// ChargeTask adds the time of a task of a box. A fleet may report a task more than once;
+// ChargeTask counts a task with the same name once.
+func (l *Limiter) ChargeTask(tenant, task string, u meter.Units) {
+	l.charge(tenant, func(a *account) {
+		if !slices.Contains(a.row.Tasks, task) && !slices.Contains(a.tasks, task) {
+			a.tasks = append(a.tasks, task)
+			a.nanos += l.nanos(u)
 		}
+	})
+}
+
+// nanos returns the cost of units in nanodollars.
+func (l *Limiter) nanos(u meter.Units) int64 { return int64(math.Round(l.prices.Cost(u) * nanos)) }
+
+func (l *Limiter) charge(tenant string, add func(*account)) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	a := l.account(tenant)
+	if a.turn.take(ctx) != nil {
+		a.turn <- struct{}{} // another flush has a time limit, too
 	}
-	used := a.row.Used.at(now).plus(a.pending)
-	for _, of := range []string{server, ""} {
-		limits := a.limits.Limits
-		if of != "" {
-			limits = a.limits.Servers[of]
-		}
-		switch {
-		case limits.MonthUSD > 0 && float64(used.Nanos[of]) >= limits.MonthUSD*nanos:
-			return &spent{"spend", "tenant", limits.MonthUSD, of, nextMonth(now)}
-		case limits.MonthGB > 0 && float64(used.Bytes[of]) >= limits.MonthGB*gigabyte:
-			return &spent{"bytes", "tenant", limits.MonthGB, of, nextMonth(now)}
-		case limits.Day > 0 && calls > 0 && used.Calls[of]+calls > int64(limits.Day):
-			return &spent{"day", "tenant", float64(limits.Day), of, nextDay(now)}
-		}
+	defer a.turn.end()
+	if a.read.IsZero() {
+		l.look(ctx, a)
 	}
-	return nil
+	add(a)
+	if !a.due() || time.Since(a.failed) < time.Second {
+		return
+	}
+	if err := l.flush(ctx, a); err != nil {
+		a.failed = time.Now()
+		l.trouble("what a tenant has used is not written down; the next request tries again", err)
+	}
 }
 
-// capped reports whether one of the limits in US dollars applies to the calls of a
-// server.
-func (a *account) capped(server string) bool {
-	return a.limits.MonthUSD > 0 || a.limits.PrincipalUSD > 0 || a.limits.Servers[server].MonthUSD > 0
-}
-
-// blind reports whether the account could not be read for so long that this instance
-// cannot keep caps.
-func (a *account) blind() bool {
-	return time.Since(later(a.read, a.born)) >= figureLost
+// Flush writes what is pending to the store, before an instance ends.
+//
+// Errors: Unavailable; what is not written stays pending.
+func (l *Limiter) Flush(ctx context.Context) error {
+	l.mu.Lock()
+	var all []*account
+	for _, a := range l.accounts {
+		all = append(all, a)
+	}
+	l.mu.Unlock()
+	var failed error
+	for _, a := range all {
+		if err := a.turn.take(ctx); err != nil {
+			return err
+		}
+		if a.pending() {
+			failed = errors.Join(failed, l.flush(ctx, a))
+		}
+		a.turn.end()
+	}
+	return failed
 }

@@ -1,14 +1,14 @@
-// Package quota keeps the limits of callers: calls by rate, calls in flight, calls of a
-// day, bytes and money of a month. A limit belongs to a tool, a principal, a tenant or a
-// server. [Limiter] admits work, and counts what it cost.
+// Package quota keeps the limits of callers: calls of a principal by rate, its calls in
+// flight, the boxes of a tenant, and the money of a tenant's month. [Limiter] admits work,
+// and counts what it cost.
 //
 // # What it stores
 //
-// Everything is in durable values ([session.Values]) of names that no native server can
-// reach, because their keys name no server or no tenant. Each is one row:
+// Everything is in durable values ([session.Values]) that no native server can reach,
+// because their keys name no server. Each is one row:
 //
-//   - rates of a principal, of a tenant, or of a server: when each bucket is full again;
-//   - calls in flight of a principal;
+//   - the rate of a principal: when its bucket is full again;
+//   - the calls in flight of a principal;
 //   - the account of a tenant: its own limits, and what it has used.
 //
 // # Rates
@@ -17,8 +17,8 @@
 // and spends them from memory within a second. So most calls of a busy caller write
 // nothing. What an instance may hold is taken from the burst, so that all instances
 // together never exceed the limit in any window. Slow limits are taken one call at a
-// time. A refused call takes from no limit, and an instance asks the store again only
-// when the refusal is over.
+// time. An instance that has refused a call asks the store again only when the refusal is
+// over.
 //
 // A row carries the latest time that any of its writers has seen. An instance whose clock
 // is behind it goes by that time. A clock that is ahead therefore refills a bucket at most
@@ -27,16 +27,12 @@
 // # Money
 //
 // The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it
-// to the account after a cent, 50 calls or a minute, whichever comes first. Above 90
-// percent of a cap, it does so with every invocation. The cap may so be exceeded by a
-// cent for each instance, and by the boxes that run at that time.
-//
-// Caps of principals are kept in the account of their tenant, so they cost no read and no
-// write more. They count the requests of the principal. The account tells a thousand
-// principals apart in a month.
+// to the account after a cent or a minute, whichever comes first. Above 90 percent of the
+// cap, it does so with every invocation. The cap may so be exceeded by a cent for each
+// instance, and by the boxes that run at that time.
 //
 // # Trouble with the store
 //
-// Rates go on with half of the limit in each instance. Caps of money refuse work once the
+// Rates go on with half of the limit in each instance. A cap of money refuses work once the
 // account could not be read for ten minutes.
 package quota

@@ -7,101 +7,38 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path"
 	"reflect"
-	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // off is written in place of a limit to remove the limit.
 const off = "off"
 
-// Limits are the limits of the callers of all servers, or of one. Zero fields are no
+// Limits are the limits of callers: of a servers file, or of a tenant. Zero fields are no
 // limits.
 type Limits struct {
-	// Principal, Tenant and Server are rates of tools/call: of each principal, of each
-	// tenant, and of all callers of a server together.
-	Principal Rate `json:"principal,omitzero"`
-	Tenant    Rate `json:"tenant,omitzero"`
-	Server    Rate `json:"server,omitzero"`
-	// Tools are rates of single tools for each principal, by name. A name may have "*" and
-	// "?"; the longest name that fits counts.
-	Tools map[string]Rate `json:"tools,omitempty"`
-	// Weights say that a call of a tool counts as several, by name as in Tools.
-	Weights map[string]int `json:"weights,omitempty"`
-	// Concurrent is how many calls of a principal may be in flight.
-	Concurrent int `json:"concurrent,omitempty"`
-	// Boxes is how many boxes of a tenant may run.
-	Boxes int `json:"boxes,omitempty"`
-	// Day is how many calls a tenant has on a day, UTC.
-	Day int `json:"day,omitempty"`
-	// MonthUSD and MonthGB are what a tenant may use in a month, UTC. MonthUSD is money at
-	// the prices of the bill. MonthGB is gigabytes (2^30) of requests and answers.
-	MonthUSD float64 `json:"month_usd,omitempty"`
-	MonthGB  float64 `json:"month_gb,omitempty"`
-	// PrincipalUSD and PrincipalGB are the same for each principal of a tenant. They count
-	// what the principal's own requests cost, and not boxes, which several may share.
-	PrincipalUSD float64 `json:"principal_month_usd,omitempty"`
-	PrincipalGB  float64 `json:"principal_month_gb,omitempty"`
+	Principal  Rate    `json:"principal,omitzero"`   // calls of tools, of each principal
+	Concurrent int     `json:"concurrent,omitempty"` // calls of a principal in flight
+	Boxes      int     `json:"boxes,omitempty"`      // boxes of a tenant that run
+	MonthUSD   float64 `json:"month_usd,omitempty"`  // of a tenant in a month, UTC, at the prices of the bill
 }
-
-// capsPrincipals reports whether there are caps for each principal.
-func (l Limits) capsPrincipals() bool { return l.PrincipalUSD > 0 || l.PrincipalGB > 0 }
-
-// Settings are the limits of a servers file, or those that an operator has set for a
-// tenant.
-type Settings struct {
-	Limits
-	Servers map[string]Limits `json:"servers,omitempty"`
-}
-
-// Names of the keys of Limits that count for all servers only, or for one server only.
-func onlyOfAll() []string { return []string{"boxes", "principal_month_usd", "principal_month_gb"} }
-func onlyOfOne() []string { return []string{"server", "tools", "weights"} }
-
-// MaxSettings bounds the JSON of limits of a tenant, in bytes.
-const MaxSettings = 64 << 10
 
 // object is a JSON object whose members are not decoded. null stands for "off".
 type object map[string]json.RawMessage
 
-// Sections are limits as JSON objects: of the servers file, and of its servers by name.
-type Sections struct {
-	File    []byte // nil: no section
-	Servers map[string][]byte
-}
-
-// Read reads the limits of a servers file. on is false if the file has no section, and
-// then nothing is limited. Errors name the key.
-func Read(s Sections) (settings Settings, on bool, err error) {
-	all, on := object{}, s.File != nil || len(s.Servers) > 0
-	if s.File != nil {
-		if all, err = readObject(s.File); err != nil {
-			return Settings{}, false, fmt.Errorf("limits: %w", err)
-		}
-		if _, nested := all["servers"]; nested {
-			return Settings{}, false, errors.New("limits: servers: put the limits of a server under its own x-dormouse")
-		}
+// Read reads the limits of a servers file, nil for none. on is false if the file has no
+// limits, and then nothing is limited. Errors name the key.
+func Read(section []byte) (limits Limits, on bool, err error) {
+	if section == nil {
+		return Limits{}, false, nil
 	}
-	if len(s.Servers) > 0 {
-		servers, err := json.Marshal(raws(s.Servers))
-		if err != nil {
-			return Settings{}, false, fmt.Errorf("limits: %w", err)
-		}
-		all["servers"] = servers
+	o, err := readObject(section)
+	if err != nil {
+		return Limits{}, false, fmt.Errorf("limits: %w", err)
 	}
-	settings, err = all.settings()
-	return settings, on, err
-}
-
-func raws(of map[string][]byte) object {
-	o := object{}
-	for name, text := range of {
-		o[name] = text
-	}
-	return o
+	limits, err = o.limits()
+	return limits, true, err
 }
 
 func readObject(text []byte) (object, error) {
@@ -116,21 +53,11 @@ func readObject(text []byte) (object, error) {
 	return o, nil
 }
 
-// over returns o with the members of own added or replaced. If a member is an object in
-// both, over merges the two objects in the same way.
+// over returns o with the members of own added or replaced.
 func (o object) over(own object) object {
-	all := maps.Clone(o)
-	if all == nil {
-		all = object{}
-	}
-	for key, value := range own {
-		was, err := readObject(all[key])
-		more, wrong := readObject(value)
-		if err == nil && wrong == nil {
-			value = was.over(more).text()
-		}
-		all[key] = value
-	}
+	all := object{}
+	maps.Copy(all, o)
+	maps.Copy(all, own)
 	return all
 }
 
@@ -142,13 +69,14 @@ func (o object) text() []byte {
 	return text
 }
 
-// object returns settings as an object.
-func (s Settings) object() (object, error) {
-	text, err := json.Marshal(s)
+// object returns limits as an object.
+func (l Limits) object() object {
+	text, err := json.Marshal(l)
 	if err != nil {
-		return nil, err
+		panic("quota: " + err.Error()) // checked numbers and texts always encode
 	}
-	return readObject(text)
+	o, _ := readObject(text) // it is one
+	return o
 }
 
 // limitNames returns the keys of [Limits].
@@ -160,110 +88,113 @@ func limitNames() (names []string) {
 	return names
 }
 
-// settings decodes and checks limits.
-func (o object) settings() (Settings, error) {
-	var s Settings
+// known returns the members of o that are limits. What an operator has set in an earlier
+// release may have others.
+func (o object) known() object {
+	of := object{}
+	for _, name := range limitNames() {
+		if value, ok := o[name]; ok {
+			of[name] = value
+		}
+	}
+	return of
+}
+
+// limits decodes and checks limits.
+func (o object) limits() (Limits, error) {
+	var l Limits
 	d := json.NewDecoder(bytes.NewReader(o.text()))
 	d.DisallowUnknownFields()
 	var shape *json.UnmarshalTypeError
-	switch err := d.Decode(&s); {
+	switch err := d.Decode(&l); {
 	case errors.As(err, &shape):
-		return Settings{}, fmt.Errorf("limits: %s cannot be a %s; want %s", strings.TrimPrefix(shape.Field, "Limits."), shape.Value, wanted(shape.Type))
+		return Limits{}, fmt.Errorf("limits: %s cannot be a %s; want %s", shape.Field, shape.Value, wanted(shape.Type))
 	case err != nil:
 		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
-			return Settings{}, fmt.Errorf("limits: there is no limit %s; the limits are %s", name, strings.Join(limitNames(), ", "))
+			return Limits{}, fmt.Errorf("limits: there is no limit %s; the limits are %s", name, strings.Join(limitNames(), ", "))
 		}
-		return Settings{}, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return Limits{}, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
-	if s.Server.N != 0 || len(s.Tools) > 0 || len(s.Weights) > 0 {
-		return Settings{}, fmt.Errorf("limits: %s: put these under x-dormouse of a server", strings.Join(onlyOfOne(), ", "))
-	}
-	if err := s.check(); err != nil {
-		return Settings{}, fmt.Errorf("limits: %w", err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Servers)) {
-		of := s.Servers[name]
-		if of.Boxes != 0 || of.capsPrincipals() {
-			return Settings{}, fmt.Errorf("limits of server %q: %s: put these under x-dormouse of the file", name, strings.Join(onlyOfAll(), ", "))
-		}
-		if err := of.check(); err != nil {
-			return Settings{}, fmt.Errorf("limits of server %q: %w", name, err)
+	for key, n := range map[string]int{"concurrent": l.Concurrent, "boxes": l.Boxes} {
+		if n < 0 || n > maxCalls {
+			return Limits{}, fmt.Errorf("limits: %s is %d; want a number above 0, or null for no limit", key, n)
 		}
 	}
-	return s, nil
+	if l.Concurrent > maxSlots {
+		return Limits{}, fmt.Errorf("limits: concurrent is %d; want at most %d", l.Concurrent, maxSlots)
+	}
+	if n := l.MonthUSD; !(n >= 0 && n <= 1e9) || n > 0 && n < 1e-6 {
+		return Limits{}, fmt.Errorf("limits: month_usd is %v; want a number above 0, or null for no limit", n)
+	}
+	return l, nil
 }
 
 // wanted says in words which values a type of Limits has.
 func wanted(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Float64:
+	if t.Kind() == reflect.Float64 {
 		return "a number, such as 20 or 0.5"
-	case reflect.Int:
-		return "a whole number, such as 5000"
-	default:
-		return "a JSON object"
 	}
+	return "a whole number, such as 5000"
 }
 
-func (l Limits) check() error {
-	for key, n := range map[string]int{"concurrent": l.Concurrent, "boxes": l.Boxes, "day": l.Day} {
-		if n < 0 || n > maxCalls {
-			return fmt.Errorf("%s is %d; want a number above 0, or null for no limit", key, n)
-		}
-	}
-	if l.Concurrent > maxSlots {
-		return fmt.Errorf("concurrent is %d; want at most %d", l.Concurrent, maxSlots)
-	}
-	for key, n := range map[string]float64{"month_usd": l.MonthUSD, "month_gb": l.MonthGB, "principal_month_usd": l.PrincipalUSD, "principal_month_gb": l.PrincipalGB} {
-		if !(n >= 0 && n <= 1e9) || n > 0 && n < 1e-6 {
-			return fmt.Errorf("%s is %v; want a number above 0, or null for no limit", key, n)
-		}
-	}
-	for name := range l.Tools {
-		if err := checkName(name); err != nil {
-			return fmt.Errorf("tools: %w", err)
-		}
-	}
-	for name, n := range l.Weights {
-		if err := checkName(name); err != nil {
-			return fmt.Errorf("weights: %w", err)
-		}
-		if n < 0 || n > 1_000_000 {
-			return fmt.Errorf("weights: %q is %d; want a number above 0, or null for 1", name, n)
-		}
-	}
-	return nil
+// fromFile is written in place of a limit to return to that of the servers file.
+const fromFile = "file"
+
+// withoutFile removes members that are fromFile.
+func (o object) withoutFile() object {
+	maps.DeleteFunc(o, func(_ string, value json.RawMessage) bool {
+		var text string
+		return json.Unmarshal(value, &text) == nil && text == fromFile
+	})
+	return o
 }
 
-func checkName(name string) error {
-	if _, err := path.Match(name, ""); err != nil || name == "" || len(name) > 128 || strings.ContainsAny(name, `[]\`) {
-		return fmt.Errorf(`%q is not a name of tools; want a name, in which "*" and "?" stand for other characters`, clip(name))
+// InForce returns the limits of a tenant: those of the servers file, with the tenant's own
+// ones over them. Errors are as for [Read].
+func InForce(section, own []byte) (Limits, error) {
+	file, _, err := Read(section)
+	if err != nil || len(own) == 0 {
+		return file, err
 	}
-	return nil
+	return file.under(own)
 }
 
-// fits reports whether a name with "*" and "?" names a tool.
-func fits(pattern, tool string) bool {
-	plain := func(text string) string { return strings.ReplaceAll(session.FoldTool(text), "/", "\x1f") } // "*" stands for it, too
-	ok, err := path.Match(plain(pattern), plain(tool))
-	return err == nil && ok
+// under returns the limits of a tenant that has own ones.
+func (l Limits) under(own []byte) (Limits, error) {
+	more, err := readObject(own)
+	if err != nil {
+		return Limits{}, err
+	}
+	return l.object().over(more.known()).limits()
 }
 
-// nearest returns the longest name in a map that fits a tool.
-func nearest[V any](of map[string]V, tool string) (name string, found bool) {
-	for pattern := range of {
-		longer := len(pattern) > len(name) || len(pattern) == len(name) && (pattern == tool || name != tool && pattern < name)
-		if fits(pattern, tool) && (!found || longer) {
-			name, found = pattern, true
+// Change turns words of the form KEY=VALUE into the JSON for [Set]. A key is one of
+// [Limits]. A value may also be "off" or "file".
+//
+// Errors: Invalid for a word that has no "=".
+func Change(words []string) ([]byte, error) {
+	change := object{}
+	for _, word := range words {
+		key, value, ok := strings.Cut(word, "=")
+		if !ok || key == "" || value == "" {
+			return nil, nothing(word)
 		}
+		change[key] = encoded(value)
 	}
-	return name, found
+	return change.text(), nil
 }
 
-// weight is how many calls a call of a tool counts as.
-func (l Limits) weight(tool string) int {
-	if name, ok := nearest(l.Weights, tool); ok {
-		return max(1, l.Weights[name])
+// encoded returns a word as JSON: a number, null for "off", or a text.
+func encoded(word string) json.RawMessage {
+	if word == off {
+		return json.RawMessage("null")
 	}
-	return 1
+	if _, err := strconv.ParseFloat(word, 64); err == nil && json.Valid([]byte(word)) {
+		return json.RawMessage(word)
+	}
+	text, err := json.Marshal(word)
+	if err != nil {
+		panic("quota: " + err.Error()) // texts always encode
+	}
+	return text
 }

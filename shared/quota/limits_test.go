@@ -37,44 +37,25 @@ func TestRatesAreRead(t *testing.T) {
 	}
 }
 
-func TestSettingsOfAServersFile(t *testing.T) {
-	s, on, err := quota.Read(quota.Sections{
-		File:    []byte(`{"principal": "60/m", "boxes": 3, "day": 5000, "month_usd": 20.5, "concurrent": null}`),
-		Servers: map[string][]byte{"files": []byte(`{"tools": {"write_*": "5/m"}, "weights": {"big": 10}, "server": "1000/m"}`)},
-	})
-	if err != nil || !on || s.Boxes != 3 || s.MonthUSD != 20.5 || s.Servers["files"].Tools["write_*"].N != 5 {
-		t.Errorf("%+v, %v, %v", s, on, err)
+func TestLimitsOfAServersFile(t *testing.T) {
+	l, on, err := quota.Read([]byte(`{"principal": "60/m", "boxes": 3, "month_usd": 20.5, "concurrent": null}`))
+	if err != nil || !on || l.Boxes != 3 || l.MonthUSD != 20.5 || l.Principal.N != 60 || l.Concurrent != 0 {
+		t.Errorf("%+v, %v, %v", l, on, err)
 	}
 	for file, says := range map[string]string{
-		`{"principle": "60/m"}`:              `there is no limit "principle"; the limits are principal, tenant, server, `,
-		`{"principal": 60}`:                  `"60/m"`,
-		`{"server": "60/m"}`:                 "under x-dormouse of a server",
-		`{"concurrent": 1000}`:               "at most 256",
-		`{"month_usd": -1}`:                  "month_usd",
-		`{"servers": {}}`:                    "under its own x-dormouse",
-		`{"day": 1.5}`:                       "day",
-		`{"weights": {"a": 1}, "boxes": 2}`:  "under x-dormouse of a server",
-		`{"month_gb": 1e300}`:                "month_gb",
-		`{"principal_month_usd": -1}`:        "principal_month_usd",
-		`{"principal_month_gb": "1"}`:        "principal_month_gb cannot be a string; want a number, such as 20",
-		`{"month_usd": "5USD"}`:              "month_usd cannot be a string; want a number, such as 20",
-		`{"boxes": "three"}`:                 "boxes cannot be a string; want a whole number, such as 5000",
-		`{"tools": 5}`:                       "tools cannot be a number; want a JSON object",
-		`{"tenant": "60/m burst 5 or more"}`: "is not a rate",
+		`{"principle": "60/m"}`:                 `there is no limit "principle"; the limits are principal, concurrent, boxes, month_usd`,
+		`{"day": 5}`:                            `there is no limit "day"`,
+		`{"principal": 60}`:                     `"60/m"`,
+		`{"concurrent": 1000}`:                  "at most 256",
+		`{"month_usd": -1}`:                     "month_usd",
+		`{"boxes": 1.5}`:                        "boxes",
+		`{"month_usd": 1e300}`:                  "month_usd",
+		`{"month_usd": "5USD"}`:                 "month_usd cannot be a string; want a number, such as 20",
+		`{"boxes": "three"}`:                    "boxes cannot be a string; want a whole number, such as 5000",
+		`{"principal": "60/m burst 5 or more"}`: "is not a rate",
+		`[]`:                                    "want a JSON object",
 	} {
-		if _, _, err := quota.Read(quota.Sections{File: []byte(file)}); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", file, err)
-		}
-	}
-	for file, says := range map[string]string{
-		`{"boxes": 1}`:            "under x-dormouse of the file",
-		`{"tools": {"": "1/s"}}`:  "not a name of tools",
-		`{"tools": {"[": "1/s"}}`: "not a name of tools",
-		`{"weights": {"a": -1}}`:  "weights",
-		`[]`:                      "cannot",
-	} {
-		_, _, err := quota.Read(quota.Sections{Servers: map[string][]byte{"files": []byte(file)}})
-		if err == nil || !strings.Contains(err.Error(), says) {
+		if _, _, err := quota.Read([]byte(file)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -98,8 +79,7 @@ func FuzzParseRate(f *testing.F) {
 // Set accepts the limits that it has stored, and does not change them.
 func FuzzSet(f *testing.F) {
 	for _, seed := range []string{
-		`{"principal": "60/m burst 20", "servers": {"a": {"tools": {"x*": "1/s"}, "weights": {"x": 2}}}}`,
-		`{"day": null, "month_usd": 1e-6}`, `{"servers": {"a": {"day": "file"}}}`, `{"principal": "file"}`, `{"servers": null}`, `{"servers": {"a": null}}`, `{`, `null`,
+		`{"principal": "60/m burst 20"}`, `{"boxes": null, "month_usd": 1e-6}`, `{"principal": "file"}`, `{`, `null`,
 	} {
 		f.Add(seed, seed)
 	}

@@ -42,14 +42,14 @@ func ParseRate(text string) (Rate, error) {
 		return Rate{}, wrong
 	}
 	number, unit, _ := strings.Cut(words[0], "/")
-	n, ok := calls(number)
+	n, ok := readCalls(number)
 	per, known := periods()[unit]
 	if !ok || !known {
 		return Rate{}, wrong
 	}
 	r := Rate{N: n, Per: per, Burst: max(1, 10*n/int(per/time.Second))}
 	if len(words) == 3 {
-		if r.Burst, ok = calls(words[2]); !ok {
+		if r.Burst, ok = readCalls(words[2]); !ok {
 			return Rate{}, wrong
 		}
 	}
@@ -59,8 +59,8 @@ func ParseRate(text string) (Rate, error) {
 	return r, nil
 }
 
-// calls reads a number of calls, in digits only.
-func calls(text string) (n int, ok bool) {
+// readCalls reads a number of calls, in digits only.
+func readCalls(text string) (n int, ok bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 1 && n <= maxCalls && text[0] != '+'
 }

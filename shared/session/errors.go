@@ -121,8 +121,8 @@ func (e *Error) Unwrap() []error {
 
 // Limited is the cause of a Busy error if a limit of a caller is used up.
 type Limited struct {
-	Kind  string        // of the limit: rate, concurrent, day, spend or bytes
-	Scope string        // whose limit it is: tool, principal, tenant or server
+	Kind  string        // of the limit: rate, concurrent or spend
+	Scope string        // whose limit it is: principal or tenant
 	After time.Duration // when to try again; more than 0
 	Flood bool          // the caller goes on at ten times the rate
 }

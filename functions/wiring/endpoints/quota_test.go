@@ -205,7 +205,7 @@ func inMarket(t *testing.T, limits string, test func(t *testing.T, m *market)) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newMarket(t, limits, open(t))) })
 }
 
-func TestNoLimitsCostNothing(t *testing.T) { // Q-1
+func TestNoLimitsCostNothing(t *testing.T) {
 	var counts []map[string]int
 	for _, limits := range []string{"", "{}"} {
 		inMarket(t, limits, func(t *testing.T, m *market) {
@@ -227,7 +227,7 @@ func TestNoLimitsCostNothing(t *testing.T) { // Q-1
 	}
 }
 
-func TestARefusedCallIsAToolErrorOnEveryTransport(t *testing.T) { // Q-2, Q-5
+func TestARefusedCallIsAToolErrorOnEveryTransport(t *testing.T) {
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		inMarket(t, `{"principal": "60/m burst 3"}`, func(t *testing.T, m *market) {
 			b := m.open(version)
@@ -258,7 +258,7 @@ func TestARefusedCallIsAToolErrorOnEveryTransport(t *testing.T) { // Q-2, Q-5
 	}
 }
 
-func TestACallOfAStatelessClientIsCountedOnce(t *testing.T) { // Q-5
+func TestACallOfAStatelessClientIsCountedOnce(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
 		call := func(tool string) *httptest.ResponseRecorder {
 			return m.do("POST", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{},"_meta":{
@@ -281,7 +281,7 @@ func TestACallOfAStatelessClientIsCountedOnce(t *testing.T) { // Q-5
 	})
 }
 
-func TestABatchIsAnsweredRequestByRequest(t *testing.T) { // Q-5
+func TestABatchIsAnsweredRequestByRequest(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 3"}`, func(t *testing.T, m *market) {
 		b := m.open("2025-03-26")
 		batch := `[` + callEcho + `,{"jsonrpc":"2.0","id":2,"method":"prompts/list"},` + strings.Replace(callEcho, `"id":1`, `"id":3`, 1) + `]`
@@ -308,7 +308,7 @@ func TestABatchIsAnsweredRequestByRequest(t *testing.T) { // Q-5
 	})
 }
 
-func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) { // Q-5, Q-8
+func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
 		socket, err := endpoints.NewSocket(m.function(), m.servers(), endpoints.Alarms{Invoke: func(context.Context, []byte) error { return nil }}, func(context.Context, session.ID) error { return nil }, nil)
 		if err != nil {
@@ -337,7 +337,7 @@ func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) { // Q-5, Q-8
 	})
 }
 
-func TestAFloodGetsAStatusAndCostsLittle(t *testing.T) { // Q-8
+func TestAFloodGetsAStatusAndCostsLittle(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
 		m.heat()
 		b := m.open("2025-11-25")
@@ -362,7 +362,7 @@ func TestAFloodGetsAStatusAndCostsLittle(t *testing.T) { // Q-8
 	})
 }
 
-func TestAtTheCapResultsCanStillBeRead(t *testing.T) { // Q-11
+func TestAtTheCapResultsCanStillBeRead(t *testing.T) {
 	inMarket(t, `{"month_usd": 1}`, func(t *testing.T, m *market) {
 		b := m.open("2025-11-25")
 		done := b.post(strings.Replace(callEcho, "echo", "slow", 1)) // an event stream, with ids
@@ -385,35 +385,13 @@ func TestAtTheCapResultsCanStillBeRead(t *testing.T) { // Q-11
 	})
 }
 
-// A principal at its cap gets a tool error that says what to do. Other principals are not
-// refused. Each request reaches a function that has just started.
-func TestACapOfAPrincipalIsAToolError(t *testing.T) { // Q-11
-	inMarket(t, `{"principal_month_gb": 0.00001}`, func(t *testing.T, m *market) { // 10,737 bytes
-		ada, bob := m.open("2025-11-25"), m.open("2025-11-25", "Authorization", "bob")
-		long := strings.Replace(callEcho, `"arguments":{}`, `"arguments":{"x":"`+strings.Repeat("x", 11_000)+`"}`, 1)
-		if !m.sold(ada.post(callEcho)) || !m.sold(bob.post(callEcho)) {
-			t.Fatal("refused below the cap")
-		}
-		ada.post(long)
-		res := ada.post(callEcho)
-		for _, part := range []string{`"isError":true`, `"kind":"bytes"`, `"scope":"principal"`, "for you is used up", "raises principal_month_gb"} {
-			if res.Code != http.StatusOK || !strings.Contains(res.Body.String(), part) {
-				t.Errorf("%d %s has no %s", res.Code, res.Body, part)
-			}
-		}
-		if !m.sold(bob.post(callEcho)) {
-			t.Error("bob is refused")
-		}
-	})
-}
-
 // spend lets the tenant spend an amount.
 func (m *market) spend(usd float64) error {
 	f := m.function()
 	one := meter.Published().Cost(meter.Units{Requests: 1})
-	f.Quotas.Charge("acme", "", "shop", meter.Units{Requests: usd / one}, 0)
+	f.Quotas.Charge("acme", meter.Units{Requests: usd / one})
 	r, err := quota.Show(m.t.Context(), m.store, "acme")
-	if err == nil && float64(r.Used.Nanos[""]) < usd*1e9-1e6 {
+	if err == nil && r.USD < usd-1e-3 {
 		err = fmt.Errorf("%+v", r)
 	}
 	return err
@@ -421,7 +399,7 @@ func (m *market) spend(usd float64) error {
 
 // The account agrees with the bill that the log lines add up to. The store in memory is
 // fast enough for many more calls.
-func TestTheAccountAgreesWithTheBill(t *testing.T) { // Q-12
+func TestTheAccountAgreesWithTheBill(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { accountAgrees(t, open(t), 300) })
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { accountAgrees(t, sessiontest.NewMemory(), 10_000) })
@@ -459,7 +437,7 @@ func accountAgrees(t *testing.T, store session.Store, calls int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := float64(r.Used.Nanos[""]) / 1e9
+	got := r.USD
 	if billed < 4e-6*float64(calls) || math.Abs(got-billed) > 0.02*billed {
 		t.Errorf("the account has $%.5f, the bill $%.5f", got, billed)
 	}
@@ -467,10 +445,10 @@ func accountAgrees(t *testing.T, store session.Store, calls int) {
 
 // While one tenant is at its limit, a call of another tenant costs no read and no write
 // more, and no call of that tenant is refused. make bench PART=tenants measures the time.
-func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) { // Q-9
+func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) {
 	costs := map[bool][][2]int{}
 	for _, crowded := range []bool{false, true} {
-		inMarket(t, `{"tenant": "60/m burst 10", "concurrent": 5}`, func(t *testing.T, m *market) {
+		inMarket(t, `{"principal": "60/m burst 10", "concurrent": 5}`, func(t *testing.T, m *market) {
 			m.heat()
 			quiet, greedy := m.open("2025-11-25"), m.open("2025-11-25", "X-Tenant", "umbrella")
 			flood := 0
@@ -499,7 +477,7 @@ func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) { // Q-9
 }
 
 // go-sdk's client gets its refusal as a result, and its session goes on.
-func TestGoSDKGoesOnAfterARefusal(t *testing.T) { storetest.Each(t, goSDKGoesOnAfterARefusal) } // Q-7
+func TestGoSDKGoesOnAfterARefusal(t *testing.T) { storetest.Each(t, goSDKGoesOnAfterARefusal) }
 
 func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 	t.Helper()
@@ -532,7 +510,7 @@ func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 
 // Both numbers include the allocations of the test itself. make bench PART=tenants
 // measures the time.
-func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) { // Q-8
+func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) {
 	allocations := func(limits string) float64 {
 		m := newMarket(t, limits, sessiontest.NewMemory())
 		m.heat()

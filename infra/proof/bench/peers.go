@@ -40,7 +40,7 @@ type launch struct {
 	names []string // names of the servers, all with the same command; if there are none, one server "echo"
 	flags []string
 	env   []string
-	box   map[string]any // x-dormouse of the server
+	file  map[string]any // x-dormouse of the servers file
 }
 
 // endpoint is a peer that runs.
@@ -208,9 +208,6 @@ func overSocket(_, url string) string { return url }
 
 func serversFile(path string, l launch) error {
 	server := map[string]any{"command": l.server[0], "args": l.server[1:]}
-	if len(l.box) > 0 {
-		server["x-dormouse"] = l.box
-	}
 	names := l.names
 	if len(names) == 0 {
 		names = []string{"echo"}
@@ -219,7 +216,11 @@ func serversFile(path string, l launch) error {
 	for _, name := range names {
 		servers[name] = server
 	}
-	text, err := json.Marshal(map[string]any{"mcpServers": servers})
+	document := map[string]any{"mcpServers": servers}
+	if l.file != nil {
+		document["x-dormouse"] = l.file
+	}
+	text, err := json.Marshal(document)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ const (
 func tenants(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},
-		box:   map[string]any{"limits": map[string]any{"tenant": fmt.Sprintf("%d/s burst %d", limitRate, limitRate)}},
+		file:  map[string]any{"limits": map[string]any{"principal": fmt.Sprintf("%d/s burst %d", limitRate, limitRate)}},
 	})
 	if err != nil {
 		return err
@@ -107,11 +107,11 @@ func over(values, bases []float64) float64 {
 // refusals measures the CPU time of a call of a tenant without a limit, and of a refused
 // request of another tenant.
 func (m *measurement) refusals(ctx context.Context, e *endpoint) error {
-	free, err := m.tenant(ctx, e, "free", "tenant=off")
+	free, err := m.tenant(ctx, e, "free", "principal=off")
 	if err != nil {
 		return err
 	}
-	spent, err := m.tenant(ctx, e, "spent", "tenant=1/h burst 1")
+	spent, err := m.tenant(ctx, e, "spent", "principal=1/h burst 1")
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (m *measurement) tenant(ctx context.Context, e *endpoint, name string, limi
 		return strings.TrimSpace(string(out)), err
 	}
 	if len(limits) > 0 {
-		if _, err := run(append([]string{"quotas", "set", name, "--server", "echo"}, limits...)...); err != nil {
+		if _, err := run(append([]string{"quotas", "set", name}, limits...)...); err != nil {
 			return nil, err
 		}
 	}

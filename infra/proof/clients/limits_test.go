@@ -4,10 +4,8 @@ package clients
 
 import (
 	"encoding/json"
-	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,18 +15,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
-// Row Q-7: a call that a limit refuses leaves the client's session alive, and the model
+// A call that a limit refuses leaves the client's session alive, and the model
 // learns when to call again. Go-sdk's client over HTTP is in the tests of
 // functions/wiring/endpoints.
 func TestRealClientsGoOnAfterARefusal(t *testing.T) {
-	counter := map[string]any{"native": "counter", "limits": map[string]any{"principal": "60/m burst 3"}}
-	// Each client has a server of its own, and so a limit of its own.
-	names, servers := []string{"py-1.30.0", "py-2.3.0", "ts-1.32.2", "ts-2.4.0", "mcp-remote"}, map[string]any{}
-	for i := range names {
-		servers[fmt.Sprint("counter", i)] = map[string]any{"x-dormouse": counter}
+	// Each client has a machine of its own, and so a limit of its own.
+	hosted := func(t *testing.T) string {
+		servers := map[string]any{"counter": map[string]any{"x-dormouse": map[string]any{"native": "counter"}}}
+		return programtest.HostWith(t, servers, map[string]any{"limits": map[string]any{"principal": "60/m burst 3"}})["counter"].URL
 	}
-	hosted := programtest.Host(t, servers)
-	urlFor := func(client string) string { return hosted[fmt.Sprint("counter", slices.Index(names, client))].URL }
 	program := func(of string) func(*testing.T) []string {
 		return func(t *testing.T) []string {
 			if requirements, python := strings.CutPrefix(of, "py "); python {
@@ -41,7 +36,7 @@ func TestRealClientsGoOnAfterARefusal(t *testing.T) {
 		"py-1.30.0": program("py requirements-1.30.0.txt"), "py-2.3.0": program("py requirements-2.3.0.txt"), "ts-1.32.2": program("ts"), "ts-2.4.0": program("ts2"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			command := append(prepare(t), "--url", urlFor(name))
+			command := append(prepare(t), "--url", hosted(t))
 			var got struct {
 				Done  int
 				Text  string
@@ -58,7 +53,7 @@ func TestRealClientsGoOnAfterARefusal(t *testing.T) {
 	}
 	t.Run("mcp-remote-0.15.1", func(t *testing.T) {
 		remote := filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js")
-		command := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp), remote, urlFor("mcp-remote"))
+		command := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp), remote, hosted(t))
 		command.Env = append(command.Environ(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
 		client := mcp.NewClient(&mcp.Implementation{Name: "limits", Version: "1"}, nil)
 		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: command}, nil)
