@@ -36,9 +36,15 @@ func TestTheTemplateIsValid(t *testing.T) {
 // sam deploy and sam package refuse a template with an image that they would push, unless
 // a flag says where to. make deploy pushes the image of boxes itself.
 func TestSAMHasNoImageToPush(t *testing.T) {
+	image := filepath.Join(t.TempDir(), "image.yaml")
+	if err := os.WriteFile(image, []byte("Resources: {F: {Type: AWS::Serverless::Function, Properties: {PackageType: Image, ImageUri: f:latest}}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const kinds = `import sys; from samcli.commands._utils.template import get_template_artifacts_format as kinds; print(*{k if isinstance(k, str) else "" for k in kinds(sys.argv[1])})`
-	if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, root("template.yaml")))); !slices.Equal(got, []string{"Zip"}) {
-		t.Errorf("sam would package %q", got)
+	for template, pushes := range map[string]bool{root("template.yaml"): false, image: true} {
+		if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, template))); slices.Contains(got, "Image") != pushes {
+			t.Errorf("%s: sam would package %q", template, got)
+		}
 	}
 }
 
