@@ -252,6 +252,8 @@ func (s stack) holds(condition any) bool {
 			return !s.holds(list[0])
 		case "Fn::And":
 			return s.holds(list[0]) && s.holds(list[1])
+		case "Fn::Or":
+			return s.holds(list[0]) || s.holds(list[1])
 		}
 	}
 	panic(fmt.Sprintf("the tests cannot evaluate %v", condition))

@@ -119,6 +119,7 @@ func TestTrafficIsShiftedAsTheParameterSays(t *testing.T) {
 		}
 	}
 	s := expandAs(t, root("template.yaml"), "TrafficShift=Canary10Percent15Minutes")
+	s.params["TrafficShift"] = "Canary10Percent15Minutes"
 	for _, name := range versioned() {
 		policy, _ := s.resources[name+"FunctionAliaslive"]["UpdatePolicy"].(object)
 		if group := s.value(dig(policy, "CodeDeployLambdaAliasUpdate", "DeploymentGroupName")); group != name+"FunctionDeploymentGroup" {
@@ -130,7 +131,11 @@ func TestTrafficIsShiftedAsTheParameterSays(t *testing.T) {
 			t.Errorf("%s is shifted by %s", name, got)
 		}
 		var alarms []string
-		for _, alarm := range dig(group, "AlarmConfiguration", "Alarms").([]any) {
+		choice, _ := dig(group, "AlarmConfiguration", "Fn::If").([]any)
+		if len(choice) != 3 || !s.holds(object{"Condition": choice[0]}) {
+			t.Fatalf("%s: a gradual update has no alarms: %v", name, group["AlarmConfiguration"])
+		}
+		for _, alarm := range dig(choice[1], "Alarms").([]any) {
 			alarms = append(alarms, s.value(alarm.(object)["Name"]))
 		}
 		if d := cmp.Diff([]string{"HttpErrorsAlarm", "HttpApiErrorsAlarm", "SocketErrorsAlarm", "RelayErrorsAlarm", "FailedStartsAlarm"}, alarms); d != "" {

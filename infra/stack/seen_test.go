@@ -117,19 +117,51 @@ func TestMoneyIsThatOfThePriceList(t *testing.T) {
 	}
 }
 
-// The owner of a stack sets the thresholds of alarms.
-func TestThresholdsOfAlarmsAreParameters(t *testing.T) {
+// An alarm or a dashboard that nobody asked for costs money and tells nobody anything.
+func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	s := expand(t)
-	s.params["Metrics"] = "on"
-	for parameter, alarms := range map[string][]string{
-		"ErrorAlarm": {"HttpApiErrorsAlarm"}, "FailedStartAlarm": {"FailedStartsAlarm"}, "LostBoxAlarm": {"LostBoxesAlarm"}, "WakeAlarmSeconds": {"WakeTimeAlarm"},
-		"ThrottleAlarm": {"HttpErrorsAlarm", "HttpThrottlesAlarm", "SocketErrorsAlarm", "RelayThrottlesAlarm", "SweepErrorsAlarm", "TableThrottlesAlarm", "TableReadThrottlesAlarm"},
-	} {
-		s.params[parameter] = "77"
-		for _, alarm := range alarms {
-			if got := s.value(s.get(t, alarm, "AWS::CloudWatch::Alarm")["Threshold"]); strings.TrimSuffix(got, "000") != "77" {
-				t.Errorf("%s=77 makes the threshold of %s %s", parameter, alarm, got)
+	made := func() (alarms, dashboards int) {
+		for _, r := range s.resources {
+			if c := r["Condition"]; c != nil && !s.holds(object{"Condition": c}) {
+				continue
+			}
+			switch r["Type"] {
+			case "AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter", "AWS::SNS::Topic":
+				alarms++
+			case "AWS::CloudWatch::Dashboard":
+				dashboards++
 			}
 		}
+		return alarms, dashboards
+	}
+	if alarms, dashboards := made(); alarms > 0 || dashboards > 0 {
+		t.Errorf("by default there are %d resources of alarms and %d dashboards", alarms, dashboards)
+	}
+	s.params["AlarmEmail"], s.params["ShowDashboard"] = "me@example.com", "on"
+	if alarms, dashboards := made(); alarms < 20 || dashboards != 1 {
+		t.Errorf("with an address there are %d resources of alarms and %d dashboards", alarms, dashboards)
+	}
+	// CodeDeploy watches these while it moves traffic, also without an address.
+	s.params["AlarmEmail"], s.params["TrafficShift"] = "", "Canary10Percent15Minutes"
+	if alarms, _ := made(); alarms != 5+3 {
+		t.Errorf("with a gradual update there are %d resources of alarms, want five alarms and their three filters", alarms)
+	}
+}
+
+// sam deploy --guided asks about each route that says nothing of Auth, and gives up unless
+// each is confirmed.
+func TestNoRouteIsAskedAbout(t *testing.T) {
+	text, err := os.ReadFile(root("template.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := regexp.MustCompile(`Properties: \{ RestApiId: .*`).FindAllString(string(text), -1)
+	for _, r := range routes {
+		if !strings.Contains(r, "Auth: { InvokeRole: NONE }") {
+			t.Error(r)
+		}
+	}
+	if len(routes) < 10 {
+		t.Errorf("only %d routes", len(routes))
 	}
 }

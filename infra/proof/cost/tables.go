@@ -19,7 +19,7 @@ type tables struct {
 }
 
 // stack counts the resources of a template that cost the same each month even without
-// messages. alarms counts the metrics that the alarms watch, because AWS bills those.
+// messages.
 type stack struct{ alarms, dashboards, secrets int }
 
 // Prices of these resources for a month, in US dollars, without free tiers.
@@ -32,13 +32,13 @@ const (
 	serverMetrics  = 10              // about, of a server, with Metrics=on
 )
 
+// stackOf counts what a stack has by default, without the resources under a condition.
 func stackOf(template string) stack {
-	has := func(kind string) int { return strings.Count(template, "Type: "+kind+"\n") }
-	// An alarm that adds metrics up is billed for each of them. The metrics of Metrics=on
-	// exist only if they are switched on.
-	added := strings.Count(template, "MetricStat:") - strings.Count(template, "SUM(METRICS())")
-	alarms := has("AWS::CloudWatch::Alarm") + added - strings.Count(template, "Type: AWS::CloudWatch::Alarm\n    Condition: HasMetrics\n")
-	return stack{alarms, has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
+	has := func(kind string) int {
+		kind = "Type: " + kind + "\n"
+		return strings.Count(template, kind) - strings.Count(template, kind+"    Condition:")
+	}
+	return stack{has("AWS::CloudWatch::Alarm"), has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
 }
 
 func (s stack) month() float64 {

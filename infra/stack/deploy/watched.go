@@ -126,12 +126,15 @@ func (p *program) rollback(ctx context.Context, minutes int) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if len(names) != len(triggers()) {
+		return "", fmt.Errorf("the stack %s has %d of the alarms %v: deploy it once with AlarmEmail=ADDRESS, then again with ROLLBACK", p.config.stack, len(names), triggers())
+	}
 	arns, err := p.list(ctx, append(append([]string{"cloudwatch", "describe-alarms", "--alarm-names"}, names...), "--query", "MetricAlarms[].AlarmArn")...)
 	if err != nil {
 		return "", err
 	}
 	if len(arns) != len(triggers()) {
-		return "", fmt.Errorf("the stack has %d of the alarms %v; deploy it once without ROLLBACK", len(arns), triggers())
+		return "", fmt.Errorf("CloudWatch has %d of the alarms %v of the stack: deploy it once without ROLLBACK", len(arns), triggers())
 	}
 	var all []map[string]string
 	for _, arn := range arns {
