@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// pkg is a package of the product, without its tests.
+type pkg struct {
+	path    string // below the module
+	set     *token.FileSet
+	files   []*ast.File
+	types   *types.Package
+	info    *types.Info
+	imports []string // those of our own
+}
+
+// load returns the packages of the module in root, as go list sees them on this machine.
+// Packages for tests are not among them.
+func load(root string) ([]*pkg, error) {
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Export,Module", "./...") //nolint:noctx // the program ends with it
+	cmd.Dir, cmd.Stderr = root, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	exports := map[string]string{}
+	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	var all []*pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var listed struct {
+			ImportPath, Dir, Export string
+			GoFiles, Imports        []string
+			Module                  *struct {
+				Path string
+				Main bool
+			}
+		}
+		if err := d.Decode(&listed); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		exports[listed.ImportPath] = listed.Export
+		if listed.Module == nil || !listed.Module.Main || strings.HasSuffix(listed.ImportPath, "test") {
+			continue
+		}
+		p := &pkg{path: strings.TrimPrefix(listed.ImportPath, listed.Module.Path+"/"), set: token.NewFileSet()}
+		for _, name := range listed.GoFiles {
+			f, err := parser.ParseFile(p.set, filepath.Join(listed.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			p.files = append(p.files, f)
+		}
+		for _, path := range listed.Imports {
+			if own, ours := strings.CutPrefix(path, listed.Module.Path+"/"); ours {
+				p.imports = append(p.imports, own)
+			}
+		}
+		if err := p.check(open); err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+}
+
+var (
+	parameter = regexp.MustCompile(`(?m)^  [A-Za-z0-9]+:$`)
+	quoted    = regexp.MustCompile("`[^`]+`")
+	variable  = regexp.MustCompile(`\bDORMOUSE_[A-Z0-9_]*[A-Z0-9]\b`)
+)
+
+// knobs counts what somebody can set: the template's parameters, variables in the strings
+// of programs, keys of the servers file and flags of the commands as their pages have them.
+func knobs(root string, packages []*pkg) ([]row, error) {
+	text := func(name string) (string, error) {
+		all, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // of the tree that the caller names
+		return string(all), err
+	}
+	template, err := text("template.yaml")
+	if err != nil {
+		return nil, err
+	}
+	_, template, _ = strings.Cut(template, "\nParameters:\n")
+	if end := regexp.MustCompile(`(?m)^\S`).FindStringIndex(template); end != nil {
+		template = template[:end[0]]
+	}
+	servers, err := text("docs/servers-file.md")
+	if err != nil {
+		return nil, err
+	}
+	commands, err := text("docs/cli.md")
+	if err != nil {
+		return nil, err
+	}
+
+	var variables []string
+	for _, p := range packages {
+		for _, f := range p.files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					if s, err := strconv.Unquote(lit.Value); err == nil {
+						variables = append(variables, variable.FindAllString(s, -1)...)
+					}
+				}
+				return true
+			})
+		}
+	}
+	slices.Sort(variables)
+
+	keys, table := 0, false
+	for line := range strings.Lines(servers) {
+		cells := strings.Split(line, "|")
+		switch {
+		case len(cells) < 3:
+			table = false
+		case strings.TrimSpace(cells[1]) == "key":
+			table = true
+		case table:
+			keys += len(quoted.FindAllString(cells[1], -1))
+		}
+	}
+	return []row{
+		{len(parameter.FindAllString(template, -1)), "parameters of template.yaml"},
+		{len(slices.Compact(variables)), "variables DORMOUSE_*"},
+		{keys, "keys of the servers file"},
+		{len(regexp.MustCompile("(?m)^\\| `-").FindAllString(commands, -1)), "flags of commands"},
+	}, nil
+}

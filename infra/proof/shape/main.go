@@ -1,0 +1,258 @@
+// Command shape prints measurements of the repository below its argument, and never fails
+// because of one: lines, methods on one state, references back between files, arrows
+// between packages, long functions, and knobs. make shape runs it.
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	if err := measure(os.Stdout, strings.Join(os.Args[1:], "")); err != nil {
+		fmt.Fprintln(os.Stderr, "shape:", err)
+		os.Exit(1)
+	}
+}
+
+const (
+	most = 8   // of each list, the largest first
+	long = 140 // lines of a function
+)
+
+// row is one line of a list.
+type row struct {
+	size int
+	text string
+}
+
+func measure(w io.Writer, root string) error {
+	show := func(title string, rows []row) {
+		_, _ = fmt.Fprintf(w, "\n%s\n", title)
+		slices.SortStableFunc(rows, func(a, b row) int { return b.size - a.size })
+		for _, r := range rows[:min(len(rows), most)] {
+			_, _ = fmt.Fprintf(w, "  %6d  %s\n", r.size, r.text)
+		}
+	}
+	count, err := linesOf(root)
+	if err != nil {
+		return err
+	}
+	show("lines of Go", []row{{count["product"], "product"}, {count["tests"], "tests"}, {count["support"], "test support"}, {count["proof"], "proof"}})
+
+	packages, err := load(root)
+	if err != nil {
+		return err
+	}
+	var states, turned, longs, imports []row
+	var references, back, arrows int
+	for _, p := range packages {
+		states, longs = append(states, p.states()...), append(longs, p.longs()...)
+		n, against := p.references()
+		references, back = references+n, back+against
+		turned = append(turned, row{against, fmt.Sprintf("%s: of %d, in %d files", p.path, n, len(p.files))})
+		arrows += len(p.imports)
+		imports = append(imports, row{len(p.imports), p.path})
+	}
+	show("methods on one state: of a type, and of those that embed it by a pointer or hold only it", states)
+	show(fmt.Sprintf("references back between files of a package: %d of %d", back, references), turned)
+	show(fmt.Sprintf("arrows between packages: %d, of %d packages", arrows, len(packages)), imports)
+	show(fmt.Sprintf("functions over %d lines: %d", long, len(longs)), longs)
+
+	found, err := knobs(root, packages)
+	if err != nil {
+		return err
+	}
+	sum := 0
+	for _, k := range found {
+		sum += k.size
+	}
+	show(fmt.Sprintf("knobs: %d", sum), found)
+	return nil
+}
+
+// linesOf counts the lines of all Go files by their kind. The programs in testdata are
+// support of tests.
+func linesOf(root string) (map[string]int, error) {
+	count := map[string]int{}
+	err := filepath.WalkDir(root, func(name string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			if name != root && (strings.HasPrefix(base, ".") || base == "node_modules" || base == "bin") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(base, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(name) //nolint:gosec // of the tree that the caller names
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(filepath.Dir(below))
+		kind := "product"
+		switch {
+		case strings.HasSuffix(base, "_test.go"):
+			kind = "tests"
+		case strings.HasPrefix(dir+"/", "infra/proof/"):
+			kind = "proof"
+		case strings.HasSuffix(dir, "test"), strings.Contains("/"+dir+"/", "/testdata/"):
+			kind = "support"
+		}
+		count[kind] += strings.Count(string(text), "\n")
+		return nil
+	})
+	return count, err
+}
+
+// states returns the named types of a package with the methods of each together with those
+// of its facets: the types that embed a pointer to it, or whose only field it is.
+func (p *pkg) states() (rows []row) {
+	facet := map[*types.TypeName]*types.TypeName{} // of which state
+	var named []*types.TypeName
+	for _, name := range p.types.Scope().Names() {
+		of, ok := p.types.Scope().Lookup(name).(*types.TypeName)
+		if !ok || of.IsAlias() {
+			continue
+		}
+		named = append(named, of)
+		fields, ok := of.Type().Underlying().(*types.Struct)
+		if !ok {
+			continue
+		}
+		for i := range fields.NumFields() {
+			f := fields.Field(i)
+			held, pointer := f.Type(), false
+			if p, ok := held.(*types.Pointer); ok {
+				held, pointer = p.Elem(), true
+			}
+			if n, ok := held.(*types.Named); ok && n.Obj().Pkg() == p.types && !types.IsInterface(n) && (f.Embedded() && pointer || fields.NumFields() == 1) {
+				facet[of] = n.Obj()
+			}
+		}
+	}
+	methods, facets := map[*types.TypeName]int{}, map[*types.TypeName]int{}
+	for _, of := range named {
+		n, ok := of.Type().(*types.Named)
+		if !ok {
+			continue
+		}
+		state := of
+		for hops := 0; facet[state] != nil && hops < len(named); hops++ {
+			state = facet[state]
+		}
+		methods[state] += n.NumMethods()
+		if state != of {
+			facets[state]++
+		}
+	}
+	for _, of := range named {
+		if methods[of] > 0 {
+			rows = append(rows, row{methods[of], fmt.Sprintf("%s.%s, in %d types", p.path, of.Name(), 1+facets[of])})
+		}
+	}
+	return rows
+}
+
+// longs returns the long functions.
+func (p *pkg) longs() (rows []row) {
+	for _, f := range p.files {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				from, to := p.set.Position(fn.Pos()), p.set.Position(fn.End())
+				if n := to.Line - from.Line + 1; n > long {
+					rows = append(rows, row{n, fmt.Sprintf("%s %s:%d", fn.Name.Name, filepath.ToSlash(filepath.Join(p.path, filepath.Base(from.Filename))), from.Line)})
+				}
+			}
+		}
+	}
+	return rows
+}
+
+// references counts the pairs of files of which the first uses a name that the second
+// declares, fields and methods among them; and those that point back, in an order of the
+// files with few of these.
+func (p *pkg) references() (all, back int) {
+	number := map[string]int{}
+	for i, f := range p.files {
+		number[p.set.Position(f.Pos()).Filename] = i
+	}
+	uses := make([][]bool, len(p.files))
+	for i := range uses {
+		uses[i] = make([]bool, len(p.files))
+	}
+	note := func(at token.Pos, used types.Object) {
+		if used == nil || used.Pkg() != p.types {
+			return
+		}
+		from, to := number[p.set.Position(at).Filename], number[p.set.Position(used.Pos()).Filename]
+		if from != to && !uses[from][to] {
+			uses[from][to] = true
+			all++
+		}
+	}
+	for id, used := range p.info.Uses {
+		note(id.Pos(), used)
+	}
+	return all, pointBack(uses)
+}
+
+// pointBack returns how many arrows point back in the best order that moving single files
+// finds.
+func pointBack(uses [][]bool) int {
+	order := make([]int, len(uses))
+	for i := range order {
+		order[i] = i
+	}
+	cost := func() (n int) {
+		for i, from := range order {
+			for _, to := range order[:i] {
+				if uses[from][to] {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	least := cost()
+	for better := true; better; {
+		better = false
+		for i := range order {
+			for j := range order {
+				before := slices.Clone(order)
+				moved := order[i]
+				order = slices.Insert(slices.Delete(order, i, i+1), j, moved)
+				if c := cost(); c < least {
+					least, better = c, true
+				} else {
+					order = before
+				}
+			}
+		}
+	}
+	return least
+}
+
+// check type-checks the files of a package against the export data of what it imports.
+func (p *pkg) check(exports func(path string) (io.ReadCloser, error)) (err error) {
+	p.info = &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	config := types.Config{Importer: importer.ForCompiler(p.set, "gc", exports)}
+	p.types, err = config.Check(p.path, p.set, p.files, p.info)
+	return err
+}
