@@ -47,8 +47,7 @@ bin/runner: force need-go
 bin/%: force need-go
 	@$(GO_BUILD) -o $@ ./functions/$*
 
-# Runs targets one after the other, each timed. The first that fails ends it. Unit tests
-# come before the linter, which takes minutes to build the first time.
+# Runs targets one after the other, each timed. The first that fails ends it.
 parts = for part in $(1); do \
     echo "== $$part"; begin=$$SECONDS; \
     $(MAKE) $$part || { echo "== $$part failed after $$((SECONDS - begin)) s"; exit 1; }; \
@@ -61,12 +60,14 @@ check: ## Check before each commit, in a minute and a half: unit tests without e
 	@$(call parts,test-short vet lint)
 	@printf 'LEFT OUT: %s\n' $(foreach part,$(LEFT_OUT),'$(subst _, ,$(part))')
 
+# End-to-end tests wait more than they compute, so unit tests run beside them.
 .PHONY: test
-test: ## Check before a change goes in: unit tests, lint, end-to-end tests (RACE=yes has the race detector look)
-	@$(call parts,test-unit test-worlds vet lint test-e2e)
-	@printf 'LEFT OUT, .ci/run has it: %s\n' 'nine of ten simulated worlds (make worlds)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
+test: need-race need-node need-python build ## Check before a change goes in: unit tests, vet, end-to-end tests (RACE=yes has the race detector look)
+	@printf '%s\n' 'make test-unit' 'make test-e2e' 'make vet' | .ci/beside 2
+	@printf 'LEFT OUT, .ci/run has it: %s\n' 'the linters (make lint)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
 	  'function programs and handlers that are made anew, end to end (make test-e2e FUNCTIONS=process, FUNCTIONS=cold)' \
 	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)' $(if $(RACE),,'the race detector (make test RACE=yes)')
+	@printf 'LEFT OUT, make nightly has it: %s\n' 'four of five simulated worlds, chaos, fuzzing'
 
 # What check leaves out: packages that need an emulator or a package index, and tests in
 # other packages that need one.
@@ -94,22 +95,36 @@ test-unit: need-race ## Run the unit tests (few simulated worlds)
 	@$(call each,$(TEST) -p 4 -timeout 20m ./...)
 
 # Never with the race detector, which makes them ten times as long.
-TEST_WORLDS ?= 100
-.PHONY: test-worlds
-test-worlds:
-	@$(MAKE) worlds WORLDS=$(TEST_WORLDS)
-
 WORLDS ?= 1000
 .PHONY: worlds
 worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every frame
 	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|Neighbours|CutAtEveryFrame)$$' ./shared/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
 
+# What takes hours: the long forms of what .ci/run has, and what finds something only in
+# the long run.
+.PHONY: nightly
+nightly: build ## Run what takes hours: all worlds, all end-to-end tests in every lane, every client, chaos, fuzzing
+	@printf '%s\n' 'make worlds' 'make chaos DURATION=30m' 'make chaos DURATION=30m BOXES=lambda' 'make fuzz FUZZTIME=1m' 'make test-upgrade' \
+	  'make test-e2e FUNCTIONS=process E2E=^TestE2E' 'make test-e2e BOXES=lambda E2E=^TestE2E' 'make test-e2e FUNCTIONS=cold E2E=^TestE2E' 'make test-clients' 'make test-servers' | .ci/beside 2
+
+# Nothing of it fails because of what it measures.
+.PHONY: shape
+shape: need-go ## Measure the shape of the code: lines, methods on one state, references back, arrows, long functions, knobs
+	@cd infra/proof && go run ./shape ../..
+
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or
 # cold, inside by handlers that are made anew for each message. BOXES=lambda has the boxes
 # of function programs run as invocations, as on Lambda, so it means FUNCTIONS=process.
+# Outside of the first lane the tests are those that could fail only there: programs that
+# read their settings and die; a box that ends or begins in the middle; a handler that
+# keeps something for the next message. E2E=^TestE2E runs all.
 FUNCTIONS ?= $(if $(BOXES),process,inside)
-E2E       ?= ^TestE2E
+E2E_inside  := ^TestE2E
+E2E_process := ^TestE2E(Socket|OneWebSocket|Relay|EveryCallEnds|CallCanBe|Native|Answer|Handshake|KeysLet|Upstream|Users|Functions|LogLines|OneAddress|Nothing|Workspace|Remote|Refusals|Boxes)
+E2E_lambda  := ^TestE2E(Talk|Cut|CallsEnd|SessionOutlives|Modern|MessageRight|OneWake|Task|Killed)
+E2E_cold    := ^TestE2E(Socket|Native|Question|Handshake|Modern|Task|Suspended|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
+E2E         ?= $(E2E_$(or $(BOXES),$(FUNCTIONS)))
 .PHONY: test-e2e
 test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
@@ -118,9 +133,11 @@ test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the b
 	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
 # The programs of the releases in infra/stack/releases.txt are built once, into .tools.
+# RELEASES=last takes only the last one.
+RELEASES ?= all
 .PHONY: test-upgrade
 test-upgrade: need-go build ## Run functions and runners of earlier releases beside those of this one, on one table
-	@go test -count=1 -parallel 6 -timeout 20m -tags e2e,upgrade -run '^TestUpgrade' ./infra/dormouse
+	@DORMOUSE_TEST_RELEASES='$(RELEASES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e,upgrade -run '^TestUpgrade' ./infra/dormouse
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python need-mvn build ## Run real clients (TypeScript, Python, Go, Java) against Dormouse

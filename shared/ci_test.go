@@ -1,9 +1,15 @@
 package shared_test
 
 import (
+	"bufio"
+	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -28,7 +34,7 @@ func recipe(t *testing.T, target string) string {
 
 // The CI builds for macOS, and README.md tells users of Windows to use WSL2.
 func TestCIVetsAndBuildsForMacOS(t *testing.T) {
-	if !strings.Contains(fileOf(t, "../.ci/run"), "\nstep make vet-darwin\n") {
+	if !slices.Contains(stepsOf(t), "make vet-darwin") {
 		t.Error(".ci/run does not run make vet-darwin")
 	}
 	made := recipe(t, "vet-darwin")
@@ -42,14 +48,99 @@ func TestCIVetsAndBuildsForMacOS(t *testing.T) {
 	}
 }
 
+// stepsOf returns the commands of .ci/run, of whatever the machine has.
+func stepsOf(t *testing.T) (steps []string) {
+	t.Helper()
+	for _, found := range regexp.MustCompile(`'(make [A-Za-z0-9= -]+)'`).FindAllStringSubmatch(fileOf(t, "../.ci/run"), -1) {
+		steps = append(steps, found[1])
+	}
+	return steps
+}
+
+// README.md names make test; .ci/run runs it and the linters, and the workflow has a job for
+// each step that a machine of GitHub's can run.
+func TestTheWorkflowHasTheStepsOfTheRun(t *testing.T) {
+	steps, workflow := stepsOf(t), fileOf(t, "../.github/workflows/ci.yml")
+	for _, step := range []string{"make test RACE=yes", "make lint"} {
+		if !slices.Contains(steps, step) {
+			t.Errorf(".ci/run does not run %s, but %q", step, steps)
+		}
+	}
+	for _, step := range steps {
+		if !strings.Contains(workflow, "          - "+step+"\n") && step != "make test-systemd" && step != "make vulncheck" {
+			t.Errorf("ci.yml has no job %q, which is a step of .ci/run", step)
+		}
+	}
+}
+
+// beside runs .ci/beside with these commands, and returns it with what it prints.
+func beside(t *testing.T, commands ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../.ci/beside", "1")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, bufio.NewScanner(said)
+}
+
+// A step that fails stops no other. Its output comes last, and the run fails.
+func TestStepsThatFailComeLastAndFailTheRun(t *testing.T) {
+	var said []string
+	cmd, lines := beside(t, "ls /not-there", "echo all is well")
+	for lines.Scan() {
+		said = append(said, lines.Text())
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the run succeeds")
+	}
+	index := func(part string) int {
+		return slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, part) })
+	}
+	passed, failed, why := index("=== echo all is well: passed in "), index("=== FAILED: ls /not-there"), index("ls: ")
+	if passed < 0 || failed < passed || why < failed || !strings.HasPrefix(said[len(said)-1], "=== ls /not-there: failed in ") {
+		t.Errorf("the run says\n%s", strings.Join(said, "\n"))
+	}
+}
+
+// Ctrl-C ends a run, whose steps end with it.
+func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd, lines := beside(t, "cat "+pipe, "echo never")
+	end, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once the step reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = end.Close() }()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	if err := cmd.Wait(); err == nil || last != "=== echo never: not begun" {
+		t.Errorf("the run ends with %v and says %q at last", err, last)
+	}
+	if _, err := end.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the step still reads: %v", err)
+	}
+}
+
 // The linter takes minutes to build the first time. A newcomer must not wait for it to see
 // whether the tests pass.
 func TestUnitTestsBeginBeforeTheLinterIsBuilt(t *testing.T) {
-	for target, first := range map[string]string{"check": "test-short", "test": "test-unit"} {
-		made := recipe(t, target)
-		tests, lint := strings.Index(made, first), strings.Index(made, "lint")
-		if tests < 0 || lint < tests {
-			t.Errorf("make %s does not run %s before lint:\n%s", target, first, made)
-		}
+	if made := recipe(t, "check"); !regexp.MustCompile(`test-short.* lint`).MatchString(made) {
+		t.Errorf("make check does not run test-short before lint:\n%s", made)
+	}
+	if made := recipe(t, "test"); strings.Contains(made, "'make lint'") || !strings.Contains(made, "make test-unit") {
+		t.Errorf("make test runs lint, or no unit tests:\n%s", made)
 	}
 }
