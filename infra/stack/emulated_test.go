@@ -2,9 +2,11 @@ package stack_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +96,10 @@ type emulator struct {
 	t        *testing.T
 	python   string
 	endpoint string
-	template string // the file
+	template string         // the file
+	steps    io.Writer      // of testdata/emulate.py
+	came     *bufio.Scanner // what came of each step
+	failed   *bytes.Buffer  // what it says when it fails
 }
 
 func emulate(t *testing.T) *emulator {
@@ -141,8 +146,31 @@ func emulate(t *testing.T) *emulator {
 		<-ended
 		_ = cmd.Wait() // how it ended says nothing of the stack
 	})
+	e.listen()
 	e.write()
 	return e
+}
+
+// listen starts testdata/emulate.py, which takes steps until the test is over.
+func (e *emulator) listen() {
+	e.t.Helper()
+	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint) //nolint:gosec // installed above
+	e.failed = &bytes.Buffer{}
+	cmd.Stderr = e.failed
+	steps, err := cmd.StdinPipe()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	came, err := cmd.StdoutPipe()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended it
+	e.steps, e.came = steps, bufio.NewScanner(came)
+	e.came.Buffer(nil, 64<<20)
 }
 
 // write writes the template in the form that CloudFormation gets, with values of parameters.
@@ -223,15 +251,21 @@ func (e *emulator) zone() (id string) {
 	return id
 }
 
-// do makes a step of testdata/emulate.py, and decodes what it prints.
-func (e *emulator) do(into any, args ...string) {
+// do makes a step of testdata/emulate.py, and decodes what came of it.
+func (e *emulator) do(into any, step ...string) {
 	e.t.Helper()
-	said := run(e.t, e.python, append([]string{filepath.Join("testdata", "emulate.py"), e.endpoint}, args...)...)
+	line, err := json.Marshal(step)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := e.steps.Write(append(line, '\n')); err != nil || !e.came.Scan() {
+		e.t.Fatalf("%s: %v, %v\n%s", line, err, e.came.Err(), e.failed)
+	}
 	if into == nil {
 		return
 	}
-	if err := json.Unmarshal(said, into); err != nil {
-		e.t.Fatalf("%s: %v", said, err)
+	if err := json.Unmarshal(e.came.Bytes(), into); err != nil {
+		e.t.Fatalf("%s: %s: %v", line, e.came.Bytes(), err)
 	}
 }
 

@@ -1,20 +1,54 @@
 package stack_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A message for a server that sleeps has the http function register a task definition and
-// start a task, with the rights of its role.
-func TestAFunctionStartsABoxUnderItsRole(t *testing.T) {
-	d := newDrill(t)
-	// The call is asynchronous, because no runner comes and so no answer does.
-	d.call("dormouse-http", d.event("one", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`, nil),
-		http.Header{"X-Amz-Invocation-Type": {"Event"}}, http.StatusAccepted)
+// The http function runs in the emulator, with the rights of its role. For a job it makes a
+// schedule. EventBridge Scheduler invokes the function when it is due, and deletes it.
+//
+// A message for a server that sleeps has the function register a task definition and start a
+// task. A new account has ten invocations, and each call that waits for a box holds one.
+// Without a bound the calls hold all ten, and none is left to take the frames of the box for
+// which they wait.
+func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
+	t.Setenv("LAMBDA_ACCOUNT_CONCURRENCY", "10")
+	d := newDrill(t, "WaitingCalls=3")
+
+	job := d.open("job")
+	got := d.request("job", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{"steps":2,"seconds":1}}}`, job)
+	if !strings.Contains(got.Body, `"text":"worked 2 steps"`) {
+		t.Errorf("the job says %+v", got)
+	}
+	var schedules []string
+	if d.do(&schedules, "schedules"); len(schedules) > 0 {
+		t.Errorf("schedules are left: %q", schedules)
+	}
+
+	const first = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+	event, store := d.event("one", first, nil), d.table(d.made.Resources["Table"])
+	for waiting := range 3 {
+		go func() {
+			_, _ = emulated(t.Context(), d.endpoint, "dormouse-http", event, nil) // no runner comes
+		}()
+		for there := waiting; there == waiting && t.Context().Err() == nil; {
+			items, err := store.Items(t.Context(), session.BoxFor("default", "one"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			there = len(items)
+		}
+	}
+	if got := d.request("one", first, nil); !strings.Contains(got.Body, "no more may wait") {
+		t.Errorf("a fourth call is answered with %+v", got)
+	}
+	if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
+		t.Errorf("while calls wait the relay answers %s", said)
+	}
+
 	var tasks []struct{ Family, Image, Execution string }
 	for len(tasks) == 0 && t.Context().Err() == nil {
 		d.do(&tasks, "tasks")
@@ -22,58 +56,5 @@ func TestAFunctionStartsABoxUnderItsRole(t *testing.T) {
 	want := d.made.Outputs["RepositoryUri"] + ":latest"
 	if got := tasks[0]; len(tasks) != 1 || got.Image != want || !strings.HasPrefix(got.Family, "dormouse-box-") || !strings.HasSuffix(got.Execution, "/"+d.made.Resources["BoxExecutionRole"]) {
 		t.Errorf("the tasks are %+v, want one of %s", tasks, want)
-	}
-}
-
-// The http function runs in the emulator, with the rights of its role. For a job it makes a
-// schedule. EventBridge Scheduler invokes the function when it is due, and deletes it.
-func TestAnAlarmInvokesTheFunctionThatSetIt(t *testing.T) {
-	d := newDrill(t)
-
-	job := d.open("job")
-	got := d.request("job", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{"steps":2,"seconds":1}}}`, job)
-	if !strings.Contains(got.Body, `"text":"worked 2 steps"`) {
-		t.Errorf("the job says %+v", got)
-	}
-	var left []string
-	d.do(&left, "schedules")
-	if len(left) > 0 {
-		t.Errorf("schedules are left: %q", left)
-	}
-}
-
-// A new account has ten invocations, and each call that waits for a box holds one.
-// Without a bound the calls hold all ten, and none is left to take the frames of the box
-// for which they wait.
-func TestWaitingCallsLeaveAnInvocationForTheBox(t *testing.T) {
-	t.Setenv("LAMBDA_ACCOUNT_CONCURRENCY", "10")
-	for bound, calls := range map[string]int{"3": 3, "0": 10} {
-		t.Run(bound, func(t *testing.T) {
-			d := newDrill(t, "WaitingCalls="+bound)
-			const first = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
-			event, store := d.event("one", first, nil), d.table(d.made.Resources["Table"])
-			for waiting := range calls {
-				go func() {
-					_, _ = emulated(t.Context(), d.endpoint, "dormouse-http", event, nil) // no runner comes
-				}()
-				for there := waiting; there == waiting && t.Context().Err() == nil; {
-					items, err := store.Items(t.Context(), session.BoxFor("default", "one"))
-					if err != nil {
-						t.Fatal(err)
-					}
-					there = len(items)
-				}
-			}
-			if bound == "0" {
-				d.call("dormouse-relay", eventFile(t, "relay-connect.json"), nil, http.StatusTooManyRequests)
-				return
-			}
-			if got := d.request("one", first, nil); !strings.Contains(got.Body, "no more may wait") {
-				t.Errorf("a fourth call is answered with %+v", got)
-			}
-			if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
-				t.Errorf("while calls wait the relay answers %s", said)
-			}
-		})
 	}
 }

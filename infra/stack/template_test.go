@@ -287,16 +287,18 @@ func TestNoResourceWaitsForItself(t *testing.T) {
 func (s stack) waits(t *testing.T) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(s.resources))
-	needs := map[string][]string{}
+	used, needs := map[string]*regexp.Regexp{}, map[string][]string{}
+	for _, name := range names {
+		quoted := regexp.QuoteMeta(name)
+		used[name] = regexp.MustCompile(`"Ref":"` + quoted + `"|"Fn::GetAtt":\["` + quoted + `"|\$\{` + quoted + `[.}]|"DependsOn":(\[[^]]*)?"` + quoted + `"`)
+	}
 	for _, name := range names {
 		text, err := json.Marshal(s.resources[name])
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, other := range names {
-			quoted := regexp.QuoteMeta(other)
-			used := regexp.MustCompile(`"Ref":"` + quoted + `"|"Fn::GetAtt":\["` + quoted + `"|\$\{` + quoted + `[.}]|"DependsOn":(\[[^]]*)?"` + quoted + `"`)
-			if other != name && used.Match(text) {
+			if other != name && used[other].Match(text) {
 				needs[name] = append(needs[name], other)
 			}
 		}

@@ -1,6 +1,7 @@
-"""One step of a stack's life on an emulator of AWS. Prints what came of it as JSON.
+"""Steps of a stack's life on an emulator of AWS.
 
-Arguments: the endpoint, a step, and what the step takes:
+Its argument is the endpoint. A line of its input is a step with what it takes, as a list in
+JSON; it prints what came of each as a line of JSON:
   create TEMPLATE NAME=VALUE...   update TEMPLATE NAME=VALUE...   delete
   functions    the functions with their environments
   live         the same of the versions that clients reach
@@ -18,6 +19,7 @@ Arguments: the endpoint, a step, and what the step takes:
   left         what is there, by service
 """
 
+import functools
 import io
 import json
 import sys
@@ -26,10 +28,11 @@ import zipfile
 
 import boto3
 
-endpoint, step, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
+endpoint = sys.argv[1]
 STACK = "dormouse"
 
 
+@functools.cache
 def client(service):
     return boto3.client(service, endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
 
@@ -53,13 +56,13 @@ def code():
     s3.put_object(Bucket="bucket", Key="code", Body=archive.getvalue())
 
 
-def change(operation):
+def change(operation, template, *values):
     if operation == "create":
         code()
-    with open(rest[0], "rb") as file:
+    with open(template, "rb") as file:
         client("s3").put_object(Bucket="bucket", Key="template", Body=file.read())
     cloudformation = client("cloudformation")
-    parameters = [dict(zip(("ParameterKey", "ParameterValue"), pair.split("=", 1))) for pair in rest[1:]]
+    parameters = [dict(zip(("ParameterKey", "ParameterValue"), pair.split("=", 1))) for pair in values]
     begun = len(events()) if operation == "update" else 0
     getattr(cloudformation, operation + "_stack")(
         StackName=STACK, TemplateURL=endpoint + "/bucket/template", Capabilities=["CAPABILITY_IAM"], Parameters=parameters)
@@ -117,8 +120,8 @@ def policies():
     return all_
 
 
-def credentials():
-    role = next(r for r in pages("iam", "list_roles", "Roles") if r["RoleName"].startswith(rest[0]))
+def credentials(prefix):
+    role = next(r for r in pages("iam", "list_roles", "Roles") if r["RoleName"].startswith(prefix))
     got = client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName="test")["Credentials"]
     return {"key": got["AccessKeyId"], "secret": got["SecretAccessKey"], "token": got["SessionToken"]}
 
@@ -128,8 +131,8 @@ def zone():
     return made["HostedZone"]["Id"].rsplit("/", 1)[-1]
 
 
-def program():
-    lambda_, (name, file, *values) = client("lambda"), rest
+def program(name, file, *values):
+    lambda_ = client("lambda")
     if file != "-":
         with open(file, "rb") as code:
             lambda_.update_function_code(FunctionName=name, ZipFile=code.read())
@@ -139,11 +142,11 @@ def program():
     lambda_.update_alias(FunctionName=name, Name="live", FunctionVersion=lambda_.publish_version(FunctionName=name)["Version"])
 
 
-def settings():
+def settings(table):
     dynamodb = client("dynamodb")
-    kept = dynamodb.describe_continuous_backups(TableName=rest[0])["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
+    kept = dynamodb.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
     return {
-        "expires": dynamodb.describe_time_to_live(TableName=rest[0])["TimeToLiveDescription"].get("AttributeName", ""),
+        "expires": dynamodb.describe_time_to_live(TableName=table)["TimeToLiveDescription"].get("AttributeName", ""),
         "recovers": kept["PointInTimeRecoveryStatus"],
     }
 
@@ -155,9 +158,9 @@ def network():
     return {"vpc": vpc, "subnets": ",".join(ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.1.{n}.0/24")["Subnet"]["SubnetId"] for n in (1, 2))}
 
 
-def firewall():
+def firewall(group):
     """The VPC of a security group."""
-    return client("ec2").describe_security_groups(GroupIds=[rest[0]])["SecurityGroups"][0]["VpcId"]
+    return client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["VpcId"]
 
 
 def tasks():
@@ -188,8 +191,10 @@ def left():
 
 
 steps = {
-    "create": lambda: change("create"), "update": lambda: change("update"), "delete": delete,
+    "create": functools.partial(change, "create"), "update": functools.partial(change, "update"), "delete": delete,
     "functions": functions, "live": live, "policies": policies, "schedules": lambda: [s["Name"] for s in pages("scheduler", "list_schedules", "Schedules")], "tasks": tasks, "credentials": credentials, "zone": zone, "left": left,
-    "code": program, "settings": settings, "network": network, "firewall": firewall, "lose": lambda: client("dynamodb").delete_table(TableName=rest[0]),
+    "code": program, "settings": settings, "network": network, "firewall": firewall, "lose": lambda table: client("dynamodb").delete_table(TableName=table) and None,
 }
-json.dump(steps[step](), sys.stdout, default=str)
+for line in sys.stdin:
+    step, *arguments = json.loads(line)
+    print(json.dumps(steps[step](*arguments), default=str), flush=True)
