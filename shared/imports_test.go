@@ -87,7 +87,6 @@ func arrows() []arrow {
 		{"shared/fleet/ecs", []string{"shared/fleet"}},
 		{"shared/fleet/process", []string{"shared/fleet"}},
 		{"shared/fleet/lambda", []string{"shared/fleet"}},
-		{"shared/fleet/agentcore", []string{"shared/fleet"}},
 		{"shared/fleet/places", []string{"shared/fleet"}},
 		{"functions/wiring", []string{"shared/..."}},
 		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/snapshot", "shared/session"}},
@@ -149,7 +148,7 @@ type owner struct {
 func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
-		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/fleet/lambda", "shared/fleet/agentcore", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/fleet/lambda", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
 		{"github.com/aws/smithy-go", []string{"shared/dynamostore"}},
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},

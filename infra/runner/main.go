@@ -38,10 +38,6 @@
 // its welcome. The runner reads DORMOUSE_CACHE there, and removes AWS's variables from its
 // environment before it starts a server.
 //
-// With DORMOUSE_LISTEN, an address such as :8080, the runner is invited too, as the
-// container of an AgentCore runtime. POST /invocations brings the invitation. GET /ping
-// says whether there was one.
-//
 // A server that configures no sandbox runs with the rights of the runner. A server with
 // a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
 // its staged files, and its workspace. A server with only limits or network off keeps
@@ -91,8 +87,9 @@ const memory = 128 << 20
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	debug.SetMemoryLimit(memory)
-	invited := onLambda() || os.Getenv(listenAt) != ""
-	if invited {
+	serve := run
+	if onLambda() {
+		serve = serveInvocations
 		if err := hide(); err != nil {
 			log.Error("the runner cannot wait for an invitation", "error", err)
 			os.Exit(exitFailed)
@@ -105,13 +102,6 @@ func Main() {
 			code = exitFailed
 		}
 		os.Exit(code)
-	}
-	serve := run
-	switch {
-	case onLambda():
-		serve = serveInvocations
-	case invited:
-		serve = serveSession
 	}
 	if err := serve(log); err != nil {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)

@@ -128,8 +128,6 @@ func called(t *testing.T) []string {
 					actions = append(actions, "lambda:InvokeFunction")
 				case strings.HasPrefix(n.Value, `"Logs_20140328.`):
 					actions = append(actions, "logs:"+strings.Trim(n.Value[len(`"Logs_20140328.`):], `"`))
-				case n.Value == `"/runtimes/"`:
-					actions = append(actions, "bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession")
 				case n.Value == `"/schedules/"`:
 					actions = append(actions, "scheduler:CreateSchedule", "scheduler:DeleteSchedule", "iam:PassRole") // of the schedules' role
 				}
@@ -204,7 +202,6 @@ func ofOwn() map[string][]string {
 		"shared/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
 		"shared/relay/relayhost.(*Connections).send":      {"execute-api:ManageConnections"},
 		"shared/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
-		"shared/fleet/agentcore.(*Fleet).call":            {"bedrock-agentcore:InvokeAgentRuntime", "bedrock-agentcore:StopRuntimeSession"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
 		"functions/wiring/webconsole.(*Logs).ask":         {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},

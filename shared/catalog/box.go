@@ -31,7 +31,7 @@ const HostPathAuto = "auto"
 type Box struct {
 	// Image is the container image of the box; it has no effect on one machine.
 	Image string `json:"image,omitempty"`
-	// Place is where the box runs on AWS: "auto", "lambda", "agentcore" or "fargate"; "" is
+	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is
 	// the stack's own choice.
 	Place string `json:"place,omitempty"`
 	// Offline is network "off": the server's processes have no network. The box still uses
@@ -230,7 +230,7 @@ func boxKeys() map[string]field {
 		"profile": readBefore,
 		"image":   func(r *serverReader, m member) { r.server.Box.Image = r.text(m.value, "image") },
 		"place": func(r *serverReader, m member) {
-			r.server.Box.Place = r.oneOf(m, "auto", "lambda", "agentcore", "fargate")
+			r.server.Box.Place = r.oneOf(m, "auto", "lambda", "fargate")
 		},
 		"network":          func(r *serverReader, m member) { r.server.Box.Offline = r.oneOf(m, "on", "off") == "off" },
 		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.path(m.value, "host_path") },

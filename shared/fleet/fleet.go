@@ -46,11 +46,9 @@ type Traits struct {
 	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
 	// once this time has passed since its start.
 	Lifetime time.Duration
-	// Stops reports whether Stop ends a task. Otherwise Stop does nothing, and a task ends
-	// by itself.
-	Stops bool
-	// Lists reports whether Tasks lists the tasks. Otherwise Tasks fails with
-	// [ErrUnlisted], and Run may start two tasks for one token, at once or later.
+	// Lists reports whether Tasks lists the tasks and Stop ends them. Otherwise Tasks fails
+	// with [ErrUnlisted], Stop does nothing, and Run may start two tasks for one token, at
+	// once or later. A task then ends by itself.
 	Lists bool
 	// Invites reports whether a task gets only what it needs for its hello. The host sends
 	// it the rest of its environment with the welcome.

@@ -119,7 +119,7 @@ func (f denFleet) Tasks(context.Context) (running []fleet.Status, err error) {
 }
 
 func (denFleet) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
+	return fleet.Traits{Lists: true}
 }
 
 // denPoster posts to boxes that live.

@@ -27,7 +27,7 @@ type healthy struct{}
 
 func (healthy) Stop(context.Context, string, string) error    { return nil }
 func (healthy) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
-func (healthy) Traits(string) fleet.Traits                    { return fleet.Traits{Stops: true, Lists: true} }
+func (healthy) Traits(string) fleet.Traits                    { return fleet.Traits{Lists: true} }
 
 // unasked is the part of an Executor that has nothing to do while boxes get only messages.
 type unasked struct{}

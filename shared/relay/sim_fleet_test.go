@@ -353,7 +353,7 @@ func (f *simFleet) Traits(place string) fleet.Traits {
 	if place == blindPlace {
 		return fleet.Traits{Lifetime: blindLife, Invites: true, StartTimeout: 75 * time.Second}
 	}
-	return fleet.Traits{Stops: true, Lists: true}
+	return fleet.Traits{Lists: true}
 }
 
 // Tasks implements fleet.Fleet. It may report a living task as dead.

@@ -39,8 +39,7 @@ const (
 	EnvCheck        = "DORMOUSE_CHECK"              // with any value, the function only checks whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
 	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions for boxes on AWS, see lambda.ParseSizes; empty: none
-	EnvBoxRuntime   = "DORMOUSE_BOX_RUNTIME"        // ARN of an AgentCore runtime for boxes on AWS; empty: none
-	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, agentcore, or fargate
+	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, or fargate
 
 	// EnvDashboard is the URL of the dashboard in CloudWatch. The console links to it for
 	// data that the store does not have.

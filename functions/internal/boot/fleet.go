@@ -8,7 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/agentcore"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
@@ -18,9 +17,9 @@ import (
 // ecsListLag is the longest delay until ECS lists a task.
 const ecsListLag = time.Minute
 
-// openFleet opens ECS, Lambda if EnvBoxFunctions names functions for boxes, and AgentCore
-// if EnvBoxRuntime names a runtime. If EnvFleet is not set, it opens the fleet of the
-// emulator instead of ECS, which lists tasks without delay.
+// openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
+// is not set, it opens the fleet of the emulator instead of ECS, which lists tasks without
+// delay.
 func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
@@ -43,20 +42,7 @@ func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Dura
 			return nil, 0, fmt.Errorf("%s: %w", EnvBoxFunctions, err)
 		}
 	}
-	if arn := os.Getenv(EnvBoxRuntime); arn != "" {
-		if all[agentcore.Place], err = openAgentCore(arn); err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", EnvBoxRuntime, err)
-		}
-	}
 	return places.New(base, cmp.Or(os.Getenv(EnvBoxPlace), wish), all), listLag, nil
-}
-
-// openAgentCore opens the runtime for boxes.
-func openAgentCore(arn string) (fleet.Fleet, error) {
-	return agentcore.New(agentcore.Config{
-		Region: os.Getenv(envRegion), Credentials: credentials(), Endpoint: endpoint("bedrock-agentcore"), Runtime: arn,
-		Disabled: boxesOff(os.Getenv(EnvBoxes)),
-	})
 }
 
 // openLambda opens the functions for boxes.

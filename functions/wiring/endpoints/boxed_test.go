@@ -79,7 +79,7 @@ func (b *boxes) Tasks(context.Context) (running []fleet.Status, err error) {
 }
 
 // Traits implements fleet.Fleet.
-func (*boxes) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+func (*boxes) Traits(string) fleet.Traits { return fleet.Traits{Lists: true} }
 
 // Post implements session.Poster.
 func (b *boxes) Post(_ context.Context, conn string, data []byte) error {

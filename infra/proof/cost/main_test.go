@@ -136,7 +136,7 @@ func TestEveryPriceIsARowOfTheList(t *testing.T) {
 	}
 	used := map[string]float64{
 		"alarmMonth": alarmMonth, "dashboardMonth": dashboardMonth, "secretMonth": secretMonth, "metricMonth": metricMonth,
-		"newTenantGB": newTenantGB, "agentCPU": agentCPU, "agentGB": agentGB,
+		"newTenantGB": newTenantGB,
 	}
 	for unit, price := range meter.Published().USD {
 		used[unit] = price.USD / price.For

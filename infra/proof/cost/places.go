@@ -15,15 +15,9 @@ type place struct {
 	box   func(p meter.Prices, awake time.Duration) float64
 }
 
-// Prices that no function or task of Dormouse has today, in US dollars. Sources: the price
-// list of Lambda (2026-09-19, us-east-1, arm64) and of Bedrock AgentCore Runtime V2.
-const (
-	newTenantGB  = 0.000133333   // a new environment of a tenant, for each GB
-	agentCPU     = 0.1276 / 3600 // a second of a processor that is used
-	agentGB      = 0.0169 / 3600 // a second of a GB that is held
-	agentHeldGB  = 0.25          // assumed of a runner with one Node server
-	agentUsedCPU = 1.0           // seconds, assumed of a wake
-)
+// A price that no function or task of Dormouse has today, in US dollars. Source: the price
+// list of Lambda (2026-09-19, us-east-1, arm64).
+const newTenantGB = 0.000133333 // a new environment of a tenant, for each GB
 
 func places(h meter.Habits) []place {
 	lambda := func(mb float64, cold bool) func(meter.Prices, time.Duration) float64 {
@@ -42,9 +36,6 @@ func places(h meter.Habits) []place {
 		{"Lambda 512 MB, a new environment", 1800 * time.Millisecond, lambda(512, true)},
 		{"Lambda 512 MB, the same environment", 400 * time.Millisecond, lambda(512, false)},
 		{"Lambda 1 GB, a new environment", time.Second, lambda(1024, true)},
-		{"AgentCore V2, ¼ GB held, 1 s of a processor", 2 * time.Second, func(_ meter.Prices, awake time.Duration) float64 {
-			return agentUsedCPU*agentCPU + awake.Seconds()*agentHeldGB*agentGB
-		}},
 	}
 }
 
@@ -60,7 +51,7 @@ func (t tables) places() error {
 	if err != nil {
 		return err
 	}
-	t.say("\nA million calls that each wake a box, without logs. Its start is assumed, as is what AgentCore bills; a box of Lambda or AgentCore has no address. The functions wait for the start.\n")
+	t.say("\nA million calls that each wake a box, without logs. Its start is assumed; a box of Lambda has no address. The functions wait for the start.\n")
 	cells := []string{"place", "start", "functions and store"}
 	for _, idle := range idles() {
 		cells = append(cells, "box, idle "+idle.String())

@@ -13,7 +13,7 @@ import (
 func TestABoxCostsByItsPlace(t *testing.T) {
 	want := map[string][]float64{ // for a million, by idle time
 		"Fargate": {248, 248, 372, 620}, "Lambda 512 MB, a new": {112, 179, 479, 879}, "Lambda 512 MB, the same": {36, 103, 403, 803},
-		"Lambda 1 GB": {214, 348, 948, 1748}, "AgentCore": {44, 55, 108, 179},
+		"Lambda 1 GB": {214, 348, 948, 1748},
 	}
 	for _, p := range places(meter.Usual()) {
 		for name, figures := range want {

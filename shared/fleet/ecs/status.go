@@ -48,7 +48,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 }
 
 // Traits implements [fleet.Fleet].
-func (f *Fleet) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+func (f *Fleet) Traits(string) fleet.Traits { return fleet.Traits{Lists: true} }
 
 // Tasks implements [fleet.Fleet]. ECS's lists lag behind by some seconds.
 //

@@ -4,6 +4,7 @@
 package places
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,18 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// Places beside a fleet's base.
-const (
-	Lambda    = "lambda"    // boxes run as Lambda functions
-	AgentCore = "agentcore" // boxes run as sessions of an AgentCore runtime
-)
+// Lambda is the place beside a fleet's base, where boxes run as Lambda functions. As a wish
+// it means Lambda if it can run the box.
+const Lambda = "lambda"
 
-// Wishes for a place, as x-dormouse.box.place has them.
+// Other wishes for a place, as x-dormouse.box.place has them.
 const (
-	Auto     = "auto"      // the cheapest place that can run the box
-	Fast     = "lambda"    // Lambda, if it can run the box
-	Sessions = "agentcore" // AgentCore, if it can run the box
-	Fargate  = "fargate"   // the base place, which can run every box; on one machine this is a process of the machine
+	Auto    = "auto"    // the cheapest place that can run the box
+	Fargate = "fargate" // the base place, which can run every box; on one machine this is a process of the machine
 )
 
 // Fleet is a fleet of several places. It is safe for concurrent use.
@@ -108,13 +105,13 @@ func (f *Fleet) Traits(place string) fleet.Traits {
 	return fleet.Traits{Lifetime: goneLife}
 }
 
-// goneLife bounds the life of tasks in a place that the fleet does not have any more. It is
-// the longest of all places that have a limit.
+// goneLife bounds the life of tasks in a place that the fleet does not have any more. No
+// release had a place with a limit that was longer.
 const goneLife = 8 * time.Hour
 
 // Needs says what the start of a box needs.
 type Needs struct {
-	Wish    string        // Auto, Fast, Sessions or Fargate; "" for the fleet's own
+	Wish    string        // Auto, Lambda or Fargate; "" for the fleet's own
 	Attempt int           // counted from 1
 	Busy    time.Duration // how long the box works in one wake, on average; 0 if unknown
 
@@ -128,52 +125,31 @@ type Needs struct {
 	Installs    bool          // packages that are not kept anywhere and must be installed
 }
 
-// Limits of a box on Lambda, and on AgentCore.
+// Limits of a box on Lambda.
 const (
-	fastCPUs     = 2
+	lambdaCPUs   = 2
 	lambdaMemory = 2048
 	// lambdaTool leaves enough of the 15 minutes for more than one call.
 	lambdaTool = 10 * time.Minute
 	// lambdaBusy is the average length of a wake above which the base place is cheaper.
 	lambdaBusy = 25 * time.Second
-
-	agentCoreMemory = 8192
-	// agentCoreCheap is the most memory, in MiB, for which AgentCore is cheaper than the
-	// base place.
-	agentCoreCheap = 819
-	agentCoreTool  = 4 * time.Hour
 )
 
-// Choose returns the place for a start: the first of AgentCore, Lambda and base that can
-// run the box and that its wish permits. A second attempt goes to base, since it can run
+// Choose returns the place for a start: Lambda if the fleet has it, it can run the box and
+// the box's wish permits it, and else base. A second attempt goes to base, since it can run
 // every box.
 func (f *Fleet) Choose(n Needs) string {
-	if n.Attempt > 1 {
-		return f.base
-	}
-	wish := n.Wish
-	if wish == "" {
-		wish = f.wish
-	}
-	auto := wish == Auto && !n.Installs
-	switch {
-	case f.has(AgentCore) && n.fit(agentCoreMemory, agentCoreTool) && (wish == Sessions || auto && n.MemoryMB <= agentCoreCheap):
-		return AgentCore
-	case f.has(Lambda) && n.fit(lambdaMemory, lambdaTool) && (wish == Fast || auto && n.Busy <= lambdaBusy):
+	wish := cmp.Or(n.Wish, f.wish)
+	wanted := wish == Lambda || wish == Auto && !n.Installs && n.Busy <= lambdaBusy
+	if _, ok := f.fleets[Lambda]; ok && wanted && n.Attempt <= 1 && n.fitsLambda() {
 		return Lambda
-	default:
-		return f.base
 	}
+	return f.base
 }
 
-func (f *Fleet) has(place string) bool {
-	_, ok := f.fleets[place]
-	return ok
-}
-
-// fit reports whether Lambda or AgentCore can run the box. They have no guards, images of
-// servers or secrets, and the given limits of memory and of a tool's timeout.
-func (n Needs) fit(memoryMB int, longest time.Duration) bool {
-	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= fastCPUs && n.MemoryMB <= memoryMB &&
-		n.ToolTimeout > 0 && n.ToolTimeout <= longest
+// fitsLambda reports whether Lambda can run the box. It has no guards, images of servers or
+// secrets.
+func (n Needs) fitsLambda() bool {
+	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
+		n.ToolTimeout > 0 && n.ToolTimeout <= lambdaTool
 }

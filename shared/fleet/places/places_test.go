@@ -35,7 +35,7 @@ func (d *driver) Tasks(context.Context) ([]fleet.Status, error) { return d.tasks
 func (d *driver) Traits(string) fleet.Traits                    { return d.traits }
 
 func two(wish string) (f *places.Fleet, base, fast *driver) {
-	base = &driver{traits: fleet.Traits{Stops: true, Lists: true}}
+	base = &driver{traits: fleet.Traits{Lists: true}}
 	fast = &driver{traits: fleet.Traits{Lifetime: time.Minute}, fails: fleet.ErrUnlisted}
 	return places.New("ecs", wish, map[string]fleet.Fleet{"ecs": base, places.Lambda: fast}), base, fast
 }
@@ -49,20 +49,20 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 	}{
 		"auto":                              {places.Auto, func(*places.Needs) {}, "lambda"},
 		"the stack's place":                 {places.Fargate, func(*places.Needs) {}, "ecs"},
-		"the server's own place":            {places.Fargate, func(n *places.Needs) { n.Wish = places.Fast }, "lambda"},
+		"the server's own place":            {places.Fargate, func(n *places.Needs) { n.Wish = places.Lambda }, "lambda"},
 		"the server's own place, Fargate":   {places.Auto, func(n *places.Needs) { n.Wish = places.Fargate }, "ecs"},
-		"the second attempt":                {places.Fast, func(n *places.Needs) { n.Attempt = 2 }, "ecs"},
-		"an image":                          {places.Fast, func(n *places.Needs) { n.Image = true }, "ecs"},
-		"a folder of the host":              {places.Fast, func(n *places.Needs) { n.HostPath = true }, "ecs"},
-		"guards":                            {places.Fast, func(n *places.Needs) { n.Confined = true }, "ecs"},
-		"secrets that ECS fetches":          {places.Fast, func(n *places.Needs) { n.Fetches = true }, "ecs"},
-		"three processors":                  {places.Fast, func(n *places.Needs) { n.CPUs = 3 }, "ecs"},
-		"3 GB":                              {places.Fast, func(n *places.Needs) { n.MemoryMB = 3072 }, "ecs"},
+		"the second attempt":                {places.Lambda, func(n *places.Needs) { n.Attempt = 2 }, "ecs"},
+		"an image":                          {places.Lambda, func(n *places.Needs) { n.Image = true }, "ecs"},
+		"a folder of the host":              {places.Lambda, func(n *places.Needs) { n.HostPath = true }, "ecs"},
+		"guards":                            {places.Lambda, func(n *places.Needs) { n.Confined = true }, "ecs"},
+		"secrets that ECS fetches":          {places.Lambda, func(n *places.Needs) { n.Fetches = true }, "ecs"},
+		"three processors":                  {places.Lambda, func(n *places.Needs) { n.CPUs = 3 }, "ecs"},
+		"3 GB":                              {places.Lambda, func(n *places.Needs) { n.MemoryMB = 3072 }, "ecs"},
 		"2 GB":                              {places.Auto, func(n *places.Needs) { n.MemoryMB = 2048 }, "lambda"},
-		"calls of eleven minutes":           {places.Fast, func(n *places.Needs) { n.ToolTimeout = 11 * time.Minute }, "ecs"},
-		"calls without a limit":             {places.Fast, func(n *places.Needs) { n.ToolTimeout = 0 }, "ecs"},
+		"calls of eleven minutes":           {places.Lambda, func(n *places.Needs) { n.ToolTimeout = 11 * time.Minute }, "ecs"},
+		"calls without a limit":             {places.Lambda, func(n *places.Needs) { n.ToolTimeout = 0 }, "ecs"},
 		"an install":                        {places.Auto, func(n *places.Needs) { n.Installs = true }, "ecs"},
-		"an install that the operator asks": {places.Auto, func(n *places.Needs) { n.Installs, n.Wish = true, places.Fast }, "lambda"},
+		"an install that the operator asks": {places.Auto, func(n *places.Needs) { n.Installs, n.Wish = true, places.Lambda }, "lambda"},
 		"long conversations":                {places.Auto, func(n *places.Needs) { n.Busy = 26 * time.Second }, "ecs"},
 		"short conversations":               {places.Auto, func(n *places.Needs) { n.Busy = 24 * time.Second }, "lambda"},
 	} {
@@ -76,31 +76,6 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 	alone := places.New("process", places.Auto, map[string]fleet.Fleet{"process": &driver{}})
 	if got := alone.Choose(small); got != "process" {
 		t.Errorf("a fleet with one place chose %s", got)
-	}
-}
-
-func TestAStackWithAgentCoreChoosesItWhereItIsCheaper(t *testing.T) {
-	all := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": &driver{}, places.Lambda: &driver{}, places.AgentCore: &driver{}})
-	for name, c := range map[string]struct {
-		change func(*places.Needs)
-		want   string
-	}{
-		"auto":                     {func(*places.Needs) {}, "agentcore"},
-		"long conversations":       {func(n *places.Needs) { n.Busy = time.Hour }, "agentcore"},
-		"a GB":                     {func(n *places.Needs) { n.MemoryMB = 1024 }, "lambda"},
-		"a GB that wishes it":      {func(n *places.Needs) { n.MemoryMB, n.Wish = 1024, places.Sessions }, "agentcore"},
-		"a server that wishes not": {func(n *places.Needs) { n.Wish = places.Fast }, "lambda"},
-		"an hour's calls":          {func(n *places.Needs) { n.ToolTimeout = time.Hour }, "agentcore"},
-		"a day's calls":            {func(n *places.Needs) { n.ToolTimeout, n.Wish = 24*time.Hour, places.Sessions }, "ecs"},
-		"guards":                   {func(n *places.Needs) { n.Confined, n.Wish = true, places.Sessions }, "ecs"},
-		"an install":               {func(n *places.Needs) { n.Installs = true }, "ecs"},
-		"the second attempt":       {func(n *places.Needs) { n.Attempt = 2 }, "ecs"},
-	} {
-		n := places.Needs{Attempt: 1, ToolTimeout: time.Minute}
-		c.change(&n)
-		if got := all.Choose(n); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
 	}
 }
 

@@ -136,7 +136,7 @@ func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
 
 // Traits implements [fleet.Fleet].
 func (c *Client) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true, Since: c.since}
+	return fleet.Traits{Lists: true, Since: c.since}
 }
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {

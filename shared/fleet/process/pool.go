@@ -343,7 +343,7 @@ func (p *Pool) Tasks(ctx context.Context) ([]fleet.Status, error) {
 
 // Traits implements [fleet.Fleet].
 func (p *Pool) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true, Since: p.since}
+	return fleet.Traits{Lists: true, Since: p.since}
 }
 
 // Close stops all tasks and returns when nothing of them runs any more. When ctx ends

@@ -199,7 +199,7 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 		return err
 	}
 	if b.State == session.Awake && b.Conn == seen.Conn {
-		lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+		lost, err := losses{t.k.boxes}.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}
@@ -245,7 +245,7 @@ func (t *tender) look(ctx context.Context) error {
 	case session.Awake:
 		err := t.k.post(ctx, b.Conn, frame.Nudge{})
 		if errors.Is(err, session.Closed) {
-			lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+			lost, err := losses{t.k.boxes}.missed(ctx, b)
 			if err != nil || !lost {
 				return err
 			}
@@ -372,7 +372,7 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 		return err
 	}
 	if !b.Over(it.Gen) {
-		lost, err := losses{t.k.boxes}.missed(ctx, b, nil)
+		lost, err := losses{t.k.boxes}.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}

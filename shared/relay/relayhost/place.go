@@ -73,7 +73,7 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 		_, err := w.lost(ctx, b, stopFailure(fleet.Status{}, false))
 		return err
 	}
-	_, err := w.missed(ctx, b, w.Fleet.Stop)
+	_, err := w.missed(ctx, b)
 	return err
 }
 
@@ -81,13 +81,11 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b session.Box) error {
 // lost if the place's Lifetime has passed since the last change of the record. It is also
 // lost if its connection was found closed twice, goneAfter apart, and the runner has not
 // come back. The sweep calls missed, and so does each function that waits for a call of
-// the box. No place of this kind reports the end of a task. If the place can stop tasks,
-// stop ends the task before the box is declared lost. Waiting functions have no right to
-// stop tasks; they pass nil and leave the box to the sweep.
+// the box. No place of this kind reports the end of a task.
 //
 // lost says that missed has just written the loss into the record. The caller reads it
 // again, and does what the loss makes due.
-func (x losses) missed(ctx context.Context, b session.Box, stop func(ctx context.Context, task, reason string) error) (lost bool, err error) {
+func (x losses) missed(ctx context.Context, b session.Box) (lost bool, err error) {
 	can := x.Fleet.Traits(b.Place)
 	if can.Lists || b.State != session.Awake {
 		return false, nil
@@ -108,13 +106,6 @@ func (x losses) missed(ctx context.Context, b session.Box, stop func(ctx context
 		b.Gone = time.Now()
 	case time.Since(b.Gone) < goneAfter:
 		return false, nil
-	case can.Stops && stop == nil:
-		return false, nil
-	case can.Stops:
-		if err := stop(ctx, b.Task, "its connection is gone"); err != nil {
-			return false, err
-		}
-		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	default:
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}

@@ -19,10 +19,8 @@ import (
 // unlisted is a place that does not list its tasks. If gone is set, all connections are
 // closed.
 type unlisted struct {
-	stops   bool
-	gone    bool
-	stopped []string
-	ran     []fleet.Task
+	gone bool
+	ran  []fleet.Task
 }
 
 func (f *unlisted) Run(_ context.Context, t fleet.Task) (string, error) {
@@ -30,15 +28,12 @@ func (f *unlisted) Run(_ context.Context, t fleet.Task) (string, error) {
 	return "x/" + t.ClientToken, nil
 }
 
-func (f *unlisted) Stop(_ context.Context, id, _ string) error {
-	f.stopped = append(f.stopped, id)
-	return nil
-}
+func (f *unlisted) Stop(context.Context, string, string) error { return nil }
 
 func (f *unlisted) Tasks(context.Context) ([]fleet.Status, error) { return nil, fleet.ErrUnlisted }
 
 func (f *unlisted) Traits(string) fleet.Traits {
-	return fleet.Traits{Lifetime: 15 * time.Minute, Stops: f.stops, Invites: true, StartTimeout: 75 * time.Second}
+	return fleet.Traits{Lifetime: 15 * time.Minute, Invites: true, StartTimeout: 75 * time.Second}
 }
 
 func (f *unlisted) Post(context.Context, string, []byte) error {
@@ -139,25 +134,21 @@ func TestABoxThatNoListHasIsNotLost(t *testing.T) {
 }
 
 func TestABoxIsLostWhoseConnectionIsGoneTwice(t *testing.T) {
-	for name, stops := range map[string]bool{"of a place that stops tasks": true, "of one that does not": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, store, c := unlistedWorld(t)
-				f.gone, f.stops = true, stops
-				sweep(t, c)
-				time.Sleep(goneAfter - time.Second)
-				sweep(t, c)
-				if s := stateOf(t, store); s != session.Awake {
-					t.Fatalf("the box is %s too soon", s)
-				}
-				time.Sleep(time.Second)
-				sweep(t, c)
-				if s := stateOf(t, store); s != session.Asleep || len(f.stopped) == 1 != stops {
-					t.Errorf("the box is %s, stopped: %v", s, f.stopped)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f, store, c := unlistedWorld(t)
+		f.gone = true
+		sweep(t, c)
+		time.Sleep(goneAfter - time.Second)
+		sweep(t, c)
+		if s := stateOf(t, store); s != session.Awake {
+			t.Fatalf("the box is %s too soon", s)
+		}
+		time.Sleep(time.Second)
+		sweep(t, c)
+		if s := stateOf(t, store); s != session.Asleep {
+			t.Errorf("the box is %s", s)
+		}
+	})
 }
 
 func TestARunnerThatComesBackIsNotLost(t *testing.T) {

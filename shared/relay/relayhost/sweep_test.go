@@ -56,7 +56,7 @@ func (noFleet) Stop(context.Context, string, string) error    { return nil }
 func (noFleet) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
 
 func (noFleet) Traits(string) fleet.Traits {
-	return fleet.Traits{Stops: true, Lists: true}
+	return fleet.Traits{Lists: true}
 }
 
 func (noFleet) Post(context.Context, string, []byte) error    { return session.Closed }
