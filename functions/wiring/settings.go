@@ -12,7 +12,6 @@ import (
 // Variables that set [Settings]. All are optional.
 const (
 	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
-	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // most boxes of one tenant at a time; more get Busy; 0: any number
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
 	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next three; see host.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
@@ -25,7 +24,7 @@ const (
 	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
-// Read sets Limits, Idle, TenantBoxes, WaitingCalls, ShowErrors and ConnectSecrets from the
+// Read sets Limits, Idle, WaitingCalls, ShowErrors and ConnectSecrets from the
 // variables that are set. The error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
 	s.ShowErrors = s.ShowErrors || getenv(EnvShowOutput) == "on"
@@ -48,16 +47,12 @@ func (s *Settings) Read(getenv func(string) string) error {
 		}
 		*to = d
 	}
-	for name, to := range map[string]*int{EnvTenantBoxes: &s.TenantBoxes, EnvWaitingCalls: &s.WaitingCalls} {
-		text := getenv(name)
-		if text == "" {
-			continue
-		}
+	if text := getenv(EnvWaitingCalls); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%s is %q: want a whole number, 0 for no limit", name, text)
+			return fmt.Errorf("%s is %q: want a whole number, 0 for no limit", EnvWaitingCalls, text)
 		}
-		*to = n
+		s.WaitingCalls = n
 	}
 	return nil
 }

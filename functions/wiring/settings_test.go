@@ -18,12 +18,12 @@ func read(set map[string]string) (s wiring.Settings, err error) {
 
 func TestVariablesSetTimesAndBounds(t *testing.T) {
 	got, err := read(map[string]string{
-		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvTenantBoxes: "3", wiring.EnvIdle: "7",
+		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvWaitingCalls: "3", wiring.EnvIdle: "7",
 		wiring.EnvConnectSecrets: `{"github":"word"}`,
 	})
 	want := wiring.Settings{
 		Limits: host.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
-		Idle:   7 * time.Second, TenantBoxes: 3, ConnectSecrets: map[string]string{"github": "word"},
+		Idle:   7 * time.Second, WaitingCalls: 3, ConnectSecrets: map[string]string{"github": "word"},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("settings: %v (-want +got):\n%s", err, diff)
@@ -43,7 +43,7 @@ func TestVariableThatCannotBeReadIsNamedWithWhatItMayBe(t *testing.T) {
 			t.Errorf("%s: error is %v, want one that names the variable and no secret", text, err)
 		}
 	}
-	if _, err := read(map[string]string{wiring.EnvTenantBoxes: "many"}); err == nil || !strings.Contains(err.Error(), "want a whole number") {
+	if _, err := read(map[string]string{wiring.EnvWaitingCalls: "many"}); err == nil || !strings.Contains(err.Error(), "want a whole number") {
 		t.Errorf("error is %v", err)
 	}
 }

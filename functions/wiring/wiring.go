@@ -39,9 +39,7 @@ type Settings struct {
 	Broker       bool            // the tokens are those of this endpoint's own authorization server
 	RelayURL     string          // where runners connect, see runner.DialWebSocket
 	Idle         time.Duration   // how long a box stays awake without work, for servers that set no time
-	TenantBoxes  int             // most boxes of one tenant at a time; 0: any number
 	WaitingCalls int             // most calls that may wait for a box that is not awake; 0: any number
-	BoxProcesses string          // most processes of a box at a time, as text for the runner; "": the runner's own limit
 	ShowErrors   bool            // see front.Options.ShowErrors
 	Pushed       bool            // the servers file may come from the store, where operators push it
 	Metrics      string          // CloudWatch namespace for metrics in log lines; "" for none
@@ -141,7 +139,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	f.Relay = relayhost.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
-		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, TenantBoxes: s.TenantBoxes, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
 	}
 	f.Relay.Definition = func(server string) string {
 		if s, ok := s.Servers.Server(server); ok && !s.Disabled {
@@ -189,9 +187,6 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 		s.Idle = cmp.Or(f.Relay.Fleet.Traits(b.Place).Idle, f.Idle)
 	}
 	env := map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.RelayURL}
-	if f.BoxProcesses != "" {
-		env["DORMOUSE_BOX_PROCESSES"] = f.BoxProcesses
-	}
 	if f.Metrics != "" {
 		env["DORMOUSE_METRICS"] = f.Metrics
 	}

@@ -131,7 +131,7 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 func TestE2EATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 	t.Parallel()
 	m := boxesOf(t, map[string]map[string]any{"one": {}, "two": {}})
-	m.env = append(m.env, "DORMOUSE_TENANT_BOXES=1")
+	m.ours(`{"limits": {"boxes": 1}}`)
 	m.start(sleepy()...)
 	one := m.session("one")
 	one.whoami()

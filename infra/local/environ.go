@@ -44,7 +44,7 @@ func (e environ) lookup(name string) (string, bool) {
 // of sessions and boxes, which the functions read themselves, and credentials for a store
 // or a bucket on AWS. If both are on this machine, functions get no credentials.
 func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
+	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
 		return env
 	}

@@ -27,7 +27,7 @@ import (
 // docs/aws/checked.md lists. Resources of such a type do nothing there.
 func notEmulated() []string {
 	return []string{
-		"AWS::ApiGatewayV2::RouteResponse", "AWS::Budgets::Budget", "AWS::CodeDeploy::Application", "AWS::CodeDeploy::DeploymentGroup",
+		"AWS::ApiGatewayV2::RouteResponse", "AWS::CodeDeploy::Application", "AWS::CodeDeploy::DeploymentGroup",
 		"AWS::ECS::ClusterCapacityProviderAssociations", "AWS::Logs::QueryDefinition", "AWS::WAFv2::WebACLAssociation",
 	}
 }
@@ -42,8 +42,8 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	created := e.change("create")
 	e.resolved(created)
 	e.used(created)
-	e.change("update", "BoxFunctions=on", "BoxPlace=lambda", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com", "MonthlyBudget=5",
-		"HttpConcurrency=10", "RelayConcurrency=5", "AccessLogs=on", "WorkspaceVersionDays=7", "SecretsPath=mine", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
+	e.change("update", "BoxFunctions=on", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com",
+		"HttpConcurrency=10", "RelayConcurrency=5", "AccessLogs=on", "WorkspaceVersionDays=7", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
 	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)

@@ -14,12 +14,17 @@ import (
 // the reasons.
 func elsewhere() map[string]string {
 	return map[string]string{
-		"DORMOUSE_CHECK":       "one machine",
-		"DORMOUSE_LOCAL":       "one machine",
-		"DORMOUSE_LOCAL_ONLY":  "one machine",
-		"DORMOUSE_LOCAL_SINCE": "one machine",
-		"DORMOUSE_SHOW_OUTPUT": "one machine; the log lines of a stack must not repeat what servers answer",
-		"DORMOUSE_ORIGINS":     "one machine; deployed, pages of the endpoint's own address may call",
+		"DORMOUSE_CHECK":        "one machine",
+		"DORMOUSE_LOCAL":        "one machine",
+		"DORMOUSE_LOCAL_ONLY":   "one machine",
+		"DORMOUSE_LOCAL_SINCE":  "one machine",
+		"DORMOUSE_INIT_TIMEOUT": "one machine; deployed, the default counts, as for the next three",
+		"DORMOUSE_EVENT_AGE":    "one machine",
+		"DORMOUSE_HOLD":         "one machine",
+		"DORMOUSE_BOX_PLACE":    "one machine",
+		"DORMOUSE_ISSUER":       "one machine; deployed, the servers file names it",
+		"DORMOUSE_SHOW_OUTPUT":  "one machine; the log lines of a stack must not repeat what servers answer",
+		"DORMOUSE_ORIGINS":      "one machine; deployed, pages of the endpoint's own address may call",
 	}
 }
 
@@ -97,8 +102,8 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	s := expand(t)
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 	for name, want := range map[string]string{
-		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h", "DORMOUSE_EVENT_AGE": "24h",
-		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_ISSUER": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
+		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h",
+		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_IDLE": "120",
 	} {
 		if got := s.value(set[name]); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

@@ -198,10 +198,10 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 		}},
 		{"given network and image", map[string]string{
 			"VpcId": "vpc-1", "SubnetIds": "subnet-1,subnet-2,subnet-3", "PublicIp": "false", "RunnerImage": "example.com/r@sha256:0", "Spot": "true",
-			"Architecture": "x86_64", "BoxCpu": "2", "BoxMemory": "5000",
+			"Architecture": "x86_64",
 		}, ecs.Config{
 			Subnets: []string{"subnet-1", "subnet-2", "subnet-3"}, Spot: true, Image: "example.com/r@sha256:0", Arch: "amd64",
-			Size: ecs.Size{CPUs: 2, MemoryMB: 5000},
+			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
 		}},
 	}
 	for _, tt := range tests {

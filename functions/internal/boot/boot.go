@@ -28,7 +28,6 @@ const (
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: "on" or empty starts boxes, any other value starts none
-	EnvBoxProcesses = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; empty: the runner's own limit
 	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, separated by commas; empty: names of loopback
 	EnvOrigins      = "DORMOUSE_ORIGINS"            // further origins of web pages that may call, separated by commas
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
@@ -81,7 +80,7 @@ type opened struct {
 // open reads the environment and opens the store. Its errors name the variable.
 func open() (*opened, error) {
 	o := &opened{settings: wiring.Settings{
-		RelayURL: os.Getenv(EnvRelayURL), BoxProcesses: os.Getenv(EnvBoxProcesses), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"),
+		RelayURL: os.Getenv(EnvRelayURL), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"),
 		Metrics: metricsSpace(), Pushed: os.Getenv(EnvLocal) == "" && os.Getenv(envSAMLocal) != "true",
 	}}
 	s := &o.settings

@@ -258,7 +258,7 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		"has not the form":       {noStack, []string{"up", "VpcId=mine"}},
 		"is less than 10":        {noStack, []string{"up", "IdleSeconds=5"}},
 		"is more than 365":       {noStack, []string{"up", "WorkspaceVersionDays=366"}},
-		`"many" is no number`:    {noStack, []string{"up", "TenantBoxes=many"}},
+		`"many" is no number`:    {noStack, []string{"up", "WaitingCalls=many"}},
 		"neither up, down,":      {noStack, []string{"sideways"}},
 		"no stack dormouse":      {noStack, []string{"down"}},
 		"no stack dormouse with": {noStack, []string{"restore"}},
@@ -494,19 +494,15 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 	usually := servers
 	defer func() { servers = usually }()
-	for want, c := range map[string]struct{ env, path string }{
-		`GITHUB_TOKEN is not set`:           {"${GITHUB_TOKEN}", ""},
-		`put it below dormouse/`:            {"ssm:/other/github", ""},
-		`put it below mine/`:                {"secretsmanager:dormouse/github", "SecretsPath=mine"},
-		`"ssm:/dormouse/NAME" for a secret`: {"${A}", ""},
-		``:                                  {"secretsmanager:mine/github", "SecretsPath=mine"},
+	for want, env := range map[string]string{
+		`GITHUB_TOKEN is not set`:           "${GITHUB_TOKEN}",
+		`put it below dormouse/`:            "ssm:/other/github",
+		`"ssm:/dormouse/NAME" for a secret`: "${A}",
+		``:                                  "secretsmanager:dormouse/github",
 	} {
-		servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + c.env + `"}}}}`
-		a, args := usual(t), []string{"up"}
-		if c.path != "" {
-			args = append(args, c.path)
-		}
-		_, err := deploy(t, a, "default", nil, args...)
+		servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + env + `"}}}}`
+		a := usual(t)
+		_, err := deploy(t, a, "default", nil, "up")
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
 			t.Errorf("want %q: %v", want, err)
 		}

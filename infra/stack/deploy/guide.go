@@ -140,11 +140,9 @@ func questions(of settings, region string) []question {
 		{name: "CertificateArn", when: with("DomainName"), check: some},
 		{name: "HostedZoneId", when: with("DomainName")},
 		{name: "PublicUrl", when: func(a map[string]string) bool { return a["Access"] != "keys" && a["DomainName"] == "" }, check: some},
-		{name: "Issuer", when: func(a map[string]string) bool { return a["Access"] != "keys" }},
 		{name: "VpcId"},
 		{name: "SubnetIds", when: with("VpcId"), check: some},
 		{name: "AlarmEmail"},
-		{name: "MonthlyBudget", when: with("AlarmEmail")},
 	}
 }
 

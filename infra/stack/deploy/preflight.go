@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -147,7 +146,7 @@ func (p *program) servers(ctx context.Context, params map[string]string, s *stac
 	if _, err := upstream.ReadProviders(c.Connect(), secrets); err != nil {
 		return fmt.Errorf("servers.json: %w\n(the functions have none of your variables, and read no .env: docs/third-parties.md says where the secret of a client comes from)", err)
 	}
-	path := cmp.Or(value(params, s, "SecretsPath"), p.config.stack)
+	path := p.config.stack
 	for _, name := range c.Names() {
 		server, _ := c.Server(name)
 		for variable, reference := range server.References() {
@@ -155,7 +154,7 @@ func (p *program) servers(ctx context.Context, params map[string]string, s *stac
 			if strings.HasPrefix(secret, "arn:") || strings.HasPrefix(strings.TrimPrefix(secret, "/"), path+"/") {
 				continue
 			}
-			return fmt.Errorf("servers.json: server %q: env %q names %q, which boxes may not read: put it below %s/, or name its path with SecretsPath",
+			return fmt.Errorf("servers.json: server %q: env %q names %q, which boxes may not read: put it below %s/",
 				name, variable, reference, path)
 		}
 	}

@@ -39,14 +39,11 @@ type Config struct {
 	Elsewhere func(session.BoxID) bool
 	// ListLag is how long the fleet's list may take to show a new task.
 	ListLag time.Duration
-	// TenantBoxes is about how many boxes of one tenant may run at a time. A request
-	// that would wake one more is Busy. 0 means any number.
-	TenantBoxes int
 	// Secrets returns the keys and tokens of the principal of a session at the third parties
 	// of its server, by provider. nil: no server has any.
 	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
-	// BoxesOf returns how many boxes a tenant may have; 0 means that TenantBoxes counts.
-	// If BoxesOf is nil, TenantBoxes counts for all tenants.
+	// BoxesOf returns about how many boxes of a tenant may run at a time. A request that
+	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One
 	// more is Busy. Each of them holds a function, and the functions that handle the

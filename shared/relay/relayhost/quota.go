@@ -49,12 +49,10 @@ func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) erro
 // many boxes it also reads each of them, since Due includes sleeping boxes with waiting
 // messages.
 func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error {
-	most := x.TenantBoxes
-	if x.BoxesOf != nil {
-		if own := x.BoxesOf(ctx, tenant); own > 0 {
-			most = own
-		}
+	if x.BoxesOf == nil {
+		return nil
 	}
+	most := x.BoxesOf(ctx, tenant)
 	if most <= 0 {
 		return nil
 	}

@@ -55,7 +55,7 @@ func wakes(t *testing.T, store session.Store, quota int, tenant, server string) 
 	t.Helper()
 	f := &anyFleet{}
 	c := configOf(t, store)
-	c.Fleet, c.TenantBoxes = f, quota
+	c.Fleet, c.BoxesOf = f, func(context.Context, string) int { return quota }
 	_, err = relayhost.NewBackend(c).Deliver(t.Context(), callOf(tenant, server), session.Box{ID: session.BoxFor(tenant, server)})
 	return f.started, err
 }
