@@ -101,7 +101,11 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		all = append(all, f)
 	}
 	if here {
-		all = append(all, d.sandbox(sandbox.Probe(), d.guests(ctx)))
+		on := sandbox.Probe()
+		if d.machine != nil {
+			on.Cgroups = sandbox.CgroupsOf(datafolder.Holder(d.folder()))
+		}
+		all = append(all, d.sandbox(on, d.guests(ctx)))
 	}
 	all = append(all, d.clock(at))
 	if d.Server != "" {
@@ -459,6 +463,11 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 	says := "this system has " + cmp.Or(strings.Join(has, ", "), "none")
 	if len(lacks) > 0 {
 		says += "; it has no " + strings.Join(lacks, ", no ")
+	}
+	if on.Cgroups != "" {
+		says += "; cgroups bound memory and processes"
+	} else if on.Limits {
+		says += "; a watch bounds memory, because no cgroup is left to it"
 	}
 	if asking != nil && (on.Landlock == 0 || !on.Seccomp) {
 		return bad(check, says, "dormouse run refuses servers that ask for a sandbox: "+strings.Join(asking, ", ")+"; use Linux 5.13 or newer with Landlock, or the container image")

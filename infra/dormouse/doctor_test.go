@@ -207,6 +207,13 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 	if f := d.sandbox(all, others); f.OK || !strings.Contains(f.Todo, "because the kernel has no landlock, it needs linux 5.13 with landlock among its lsm: a, c;") {
 		t.Errorf("%+v", f)
 	}
+	if f := d.sandbox(all, nil); !strings.Contains(f.Says, "a watch bounds memory") {
+		t.Errorf("%+v", f)
+	}
+	all.Cgroups = "/sys/fs/cgroup/a"
+	if f := d.sandbox(all, nil); !strings.Contains(f.Says, "cgroups bound memory and processes") {
+		t.Errorf("%+v", f)
+	}
 	if f := d.sandbox(all, nil); !f.OK {
 		t.Errorf("nobody needs it: %+v", f)
 	}

@@ -41,7 +41,11 @@ func Open(path string) (f *Folder, err error) {
 	f.Replaced = SecretLost(f.Path)
 	f.lock, err = lockFile(f.File("lock"))
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return f, fmt.Errorf("%s is in use by another dormouse run%s; stop that one or name another folder with --data", f.Path, holder(f.File("lock")))
+		by := ""
+		if pid := Holder(f.Path); pid != 0 {
+			by = fmt.Sprintf(", process %d", pid)
+		}
+		return f, fmt.Errorf("%s is in use by another dormouse run%s; stop that one or name another folder with --data", f.Path, by)
 	}
 	if err != nil {
 		return f, f.unusable(err)
@@ -124,13 +128,12 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// holder returns the process that has a lock, in words, "" if the file does not say.
-func holder(path string) string {
-	text, err := os.ReadFile(path)
-	if pid, bad := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && bad == nil {
-		return fmt.Sprintf(", process %d", pid)
-	}
-	return ""
+// Holder returns the process that has the folder at path, or had it last; 0 if its lock does
+// not say.
+func Holder(path string) int {
+	text, _ := os.ReadFile(filepath.Join(path, "lock"))
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return pid
 }
 
 // SecretFile is the name of the file with the secret, in hexadecimal.

@@ -10,7 +10,7 @@ import (
 // Probe finds out what the system supports. It changes nothing, and takes some
 // microseconds.
 func Probe() Support {
-	s := Support{Limits: true, Landlock: landlockVersion(), Seccomp: auditArch() != 0 && hasSeccomp()}
+	s := Support{Limits: true, Landlock: landlockVersion(), Seccomp: auditArch() != 0 && hasSeccomp(), Cgroups: findCgroups("/proc/self")}
 	if mayChangeUser() {
 		s.FirstUser, s.Users = ownUsers()
 	}

@@ -33,11 +33,14 @@
 //	System V and POSIX queues and    seccomp                –
 //	  shared memory, but for the same
 //	limits of neighbours             seccomp                –
-//	processes and threads            RLIMIT_NPROC           the runner is not root: it counts
-//	                                                        all that its user runs
+//	processes and threads            RLIMIT_NPROC, and a    the runner is not root and has no
+//	                                 cgroup where it may    cgroup: it counts all that its user
+//	                                 make one               runs
 //	memory                           RLIMIT_DATA, with      –
 //	                                 Reserved beside it,
-//	                                 and a watch
+//	                                 and a cgroup where it
+//	                                 may make one, else a
+//	                                 watch
 //	whole CPUs                       affinity and seccomp   –
 //
 // A seccomp filter sees the values of a call but not the memory behind addresses. So it
@@ -97,14 +100,15 @@ type Policy struct {
 	KeepUser bool
 
 	// Memory limits the memory of the program and all it starts, in bytes; 0 means no
-	// limit. A watch ends them when they use more, together and with shared memory, see
-	// [Sandbox.Exceeded]; what a program takes within a quarter of a second may be more.
+	// limit. Where there is a cgroup, the kernel ends them when they need more, together and
+	// with shared memory, see [Sandbox.Exceeded]. Elsewhere a watch does; what a program
+	// takes within a quarter of a second may be more there.
 	// RLIMIT_DATA bounds the private memory of one process without a delay: allocation
 	// fails. That limit is higher by [Reserved].
 	Memory int64
 	// Processes limits the processes and threads of the program and all it starts, at a
-	// time; 0 means no limit. RLIMIT_NPROC enforces it, and only for a user of its own:
-	// for another user it would count all that this user runs.
+	// time; 0 means no limit. RLIMIT_NPROC enforces it for a user of its own: for another
+	// user it would count all that this user runs. A cgroup enforces it for every user.
 	Processes int
 	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all.
 	// Affinity enforces it, and seccomp keeps the program from changing that.
@@ -166,6 +170,9 @@ type Support struct {
 	// FirstUser and Users are the first id, and the number of ids, from which programs
 	// get a user and group. Users is 0 if the runner may not change the user.
 	FirstUser, Users uint32
+	// Cgroups is the folder in which this program may make cgroups with limits of memory and
+	// processes, "" for none.
+	Cgroups string
 }
 
 // ErrRefused is wrapped in the errors of [New] for a policy that demands a guard that
@@ -195,7 +202,8 @@ type Sandbox struct {
 
 	watched  sync.Mutex
 	stop     chan struct{} // ends the watch of the memory; nil for none
-	exceeded atomic.Bool   // the watch has ended the program
+	group    cgroup        // bounds the memory instead of the watch; "" for none
+	exceeded atomic.Bool   // the program was ended because of its memory
 }
 
 // New makes a sandbox for a policy, on a system with the means in on: the result of
@@ -227,7 +235,11 @@ func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
 
 // Exceeded reports whether the program was ended because it used more memory than the
 // policy allows.
-func (s *Sandbox) Exceeded() bool { return s.exceeded.Load() }
+func (s *Sandbox) Exceeded() bool {
+	s.watched.Lock()
+	defer s.watched.Unlock()
+	return s.exceeded.Load() || s.group.exceeded()
+}
 
 // User returns the user and group id of the programs. ok is false if they run as the
 // user of the runner.
@@ -259,7 +271,7 @@ func (s Support) Missing(p Policy) []Lack {
 	need(true, s.Landlock > 0, GuardFiles, "the kernel has no landlock, it needs linux 5.13 with landlock among its lsm")
 	need(true, s.Landlock > 0 || own, GuardNeighbours, "the kernel has no landlock and the program has no user of its own, which needs a runner that is root")
 	need(p.Memory > 0, s.Limits, GuardMemory, elsewhere)
-	need(p.Processes > 0, own, GuardProcesses, "the program has no user of its own, which needs a runner that is root: a limit would count all that the user runs")
+	need(p.Processes > 0, own || s.Cgroups != "", GuardProcesses, "the program has no user of its own, which needs a runner that is root, and no cgroup was left to the runner: a limit would count all that the user runs")
 	need(p.CPUs > 0, s.Limits && s.Seccomp, GuardCPUs, "the kernel has no seccomp filters: the program could take more again")
 	return lacks
 }

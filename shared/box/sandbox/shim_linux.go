@@ -65,6 +65,7 @@ func obey(verdicts *os.File) (step string, err error) {
 		name string
 		do   func() error
 	}{
+		{"cgroup", o.Group.join},
 		{"limits", func() error { return limit(o) }},
 		{"user", func() error { return become(o.User) }},
 		{"privileges", renounce},

@@ -33,6 +33,7 @@ type order struct {
 	User    uint32
 	Policy  Policy
 	Support Support
+	Group   cgroup
 	End     bool // run nothing, end what the user runs
 }
 
@@ -77,13 +78,22 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr != nil {
 		o.Death = int(cmd.SysProcAttr.Pdeathsig)
 	}
+	group, err := s.bound()
+	if err != nil {
+		return err
+	}
+	o.Group = group
 	v, err := shim(cmd, o)
+	if v == nil && err == nil {
+		s.startWatch(cmd.Process.Pid)
+		return nil
+	}
+	s.watched.Lock()
+	defer s.watched.Unlock()
+	err = errors.Join(err, s.endGroup())
 	switch {
 	case err != nil:
 		return &Error{Step: "shim", Err: err}
-	case v == nil:
-		s.startWatch(cmd.Process.Pid)
-		return nil
 	case v.Step == "":
 		return &fs.PathError{Op: "exec", Path: path, Err: v.cause()}
 	default:
@@ -91,14 +101,28 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
-func (s *Sandbox) startWatch(pid int) {
-	if s.policy.Memory == 0 {
-		return
-	}
+// bound makes the cgroup of the program, where there can be one. Without one, a watch looks at
+// the memory.
+func (s *Sandbox) bound() (cgroup, error) {
 	s.watched.Lock()
 	defer s.watched.Unlock()
 	s.stopWatch()
+	if err := s.endGroup(); err != nil {
+		return "", err
+	}
 	s.exceeded.Store(false)
+	if s.support.Cgroups != "" && (s.policy.Memory > 0 || s.policy.Processes > 0) {
+		s.group, _ = newCgroup(s.support.Cgroups, s.policy) // the watch does without
+	}
+	return s.group, nil
+}
+
+func (s *Sandbox) startWatch(pid int) {
+	s.watched.Lock()
+	defer s.watched.Unlock()
+	if s.policy.Memory == 0 || s.group != "" {
+		return
+	}
 	s.stop = make(chan struct{})
 	go s.watch(pid, s.stop)
 }
@@ -111,14 +135,33 @@ func (s *Sandbox) stopWatch() {
 	}
 }
 
-// End kills every process of the sandbox's own user, if it has one, also those that have
-// left the program's group. It removes what that user has in /dev/shm and /tmp, and
-// then Temp. Call it when the program has ended, or
-// in order to end it. The sandbox can be used again.
+// endGroup is called with watched held.
+func (s *Sandbox) endGroup() error {
+	if s.group == "" {
+		return nil
+	}
+	if s.group.exceeded() {
+		s.exceeded.Store(true)
+	}
+	if err := s.group.end(); err != nil {
+		return &Error{Step: "end", Err: err}
+	}
+	s.group = ""
+	return nil
+}
+
+// End kills every process of the sandbox's own user or cgroup, if it has one, also those that
+// have left the program's group. It removes what that user has in /dev/shm and /tmp, and then
+// Temp. Call it when the program has ended, or in order to end it. The sandbox can be used
+// again.
 func (s *Sandbox) End() error {
 	s.watched.Lock()
 	s.stopWatch()
+	err := s.endGroup()
 	s.watched.Unlock()
+	if err != nil {
+		return err
+	}
 	if s.user != 0 {
 		if err := s.endUser(); err != nil {
 			return err

@@ -1,0 +1,193 @@
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A cgroup bounds the memory and the processes of a program without a delay. Its kernel files
+// are those of version 2, see cgroups(7).
+
+// cgroupOfRunner is the name of the cgroup into which the runner moves. The kernel gives
+// controllers only to children of a cgroup without processes.
+const cgroupOfRunner = "dormouse"
+
+// cgroupOfServer begins the names of the cgroups of programs. The runner's pid follows.
+const cgroupOfServer = "server-"
+
+// CgroupsOf returns what [Support.Cgroups] is for another process of this user.
+func CgroupsOf(pid int) string { return findCgroups(procFile(pid, "")) }
+
+// findCgroups returns the folder in which a process may make cgroups for programs, or "". It
+// reads the process's folder in /proc.
+func findCgroups(proc string) string {
+	mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
+	if err != nil {
+		return ""
+	}
+	of, err := os.ReadFile(filepath.Join(proc, "cgroup"))
+	if err != nil {
+		return ""
+	}
+	_, own, _ := strings.Cut("\n"+string(of), "\n0::")
+	own, _, _ = strings.Cut(own, "\n")
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if len(fields) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
+			continue
+		}
+		below, err := filepath.Rel(fields[3], own)
+		if err == nil && filepath.IsLocal(below) {
+			return delegated(fields[4], filepath.Join(fields[4], below))
+		}
+	}
+	return ""
+}
+
+// delegated returns the cgroup that the system has left to the processes in own, or "".
+// Others have rules for the cgroups that they have not left to us.
+func delegated(mount, own string) string {
+	if filepath.Base(own) == cgroupOfRunner && own != mount {
+		own = filepath.Dir(own)
+	}
+	var mark [1]byte
+	left := own == mount // the root of the machine, or of a container
+	for _, name := range []string{"user.delegate", "trusted.delegate"} {
+		n, err := unix.Getxattr(own, name, mark[:])
+		left = left || err == nil && n == 1 && mark[0] == '1' // systemd's Delegate=yes
+	}
+	if !left || !lists(filepath.Join(own, "cgroup.controllers"), "memory", "pids") {
+		return ""
+	}
+	for _, path := range []string{own, filepath.Join(own, "cgroup.procs"), filepath.Join(own, "cgroup.subtree_control")} {
+		if unix.Access(path, unix.W_OK) != nil {
+			return ""
+		}
+	}
+	return own
+}
+
+// lists reports whether a file has all of the words.
+func lists(path string, words ...string) bool {
+	text, err := os.ReadFile(path)
+	has := strings.Fields(string(text))
+	return err == nil && !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
+}
+
+// cgroup is the folder of the cgroup of one program.
+type cgroup string
+
+// newCgroup makes the cgroup of a program below a folder that findCgroups returned.
+func newCgroup(in string, p Policy) (cgroup, error) {
+	if err := enable(in); err != nil {
+		return "", err
+	}
+	removeLeft(in)
+	dir, err := os.MkdirTemp(in, cgroupOfServer+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return "", err
+	}
+	g := cgroup(dir)
+	limits := [][2]string{{"memory.oom.group", "1"}}
+	if p.Memory > 0 {
+		limits = append(limits, [2]string{"memory.max", strconv.FormatInt(p.Memory, 10)})
+	}
+	if p.Processes > 0 {
+		limits = append(limits, [2]string{"pids.max", strconv.Itoa(p.Processes)})
+	}
+	for _, l := range limits {
+		if err = os.WriteFile(g.file(l[0]), []byte(l[1]), 0o600); err != nil {
+			return "", errors.Join(err, os.Remove(dir))
+		}
+	}
+	_ = os.WriteFile(g.file("memory.swap.max"), []byte("0"), 0o600) // a kernel without swap lacks it
+	return g, nil
+}
+
+// enable has the kernel bound the children of a cgroup. All processes in it move to a child.
+func enable(in string) error {
+	control := filepath.Join(in, "cgroup.subtree_control")
+	if lists(control, "memory", "pids") {
+		return nil
+	}
+	// The root of the machine has no type, and may keep its processes.
+	if _, err := os.Stat(filepath.Join(in, "cgroup.type")); err == nil {
+		child := filepath.Join(in, cgroupOfRunner)
+		if err := os.Mkdir(child, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		for range 10 { // processes start others meanwhile
+			procs, err := os.ReadFile(filepath.Join(in, "cgroup.procs"))
+			if err != nil || len(procs) == 0 {
+				break
+			}
+			for _, pid := range bytes.Fields(procs) {
+				err := os.WriteFile(filepath.Join(child, "cgroup.procs"), pid, 0o600)
+				if err != nil && !errors.Is(err, syscall.ESRCH) {
+					return err
+				}
+			}
+		}
+	}
+	return os.WriteFile(control, []byte("+memory +pids"), 0o600)
+}
+
+// removeLeft ends what runners have left that were killed.
+func removeLeft(in string) {
+	all, _ := filepath.Glob(filepath.Join(in, cgroupOfServer+"*")) // the pattern is well formed
+	for _, dir := range all {
+		of, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), cgroupOfServer), "-")
+		if pid, err := strconv.Atoi(of); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			_ = cgroup(dir).end() // the next program tries again
+		}
+	}
+}
+
+func (g cgroup) file(name string) string { return filepath.Join(string(g), name) }
+
+// join moves this process into the cgroup.
+func (g cgroup) join() error {
+	if g == "" {
+		return nil
+	}
+	return os.WriteFile(g.file("cgroup.procs"), []byte("0"), 0o600)
+}
+
+// exceeded reports whether the kernel has ended processes for want of memory.
+func (g cgroup) exceeded() bool {
+	events, _ := os.ReadFile(g.file("memory.events")) // none if it is gone
+	_, kills, found := strings.Cut("\n"+string(events), "\noom_kill ")
+	return found && !strings.HasPrefix(kills, "0")
+}
+
+// end kills what is in the cgroup, and removes it.
+func (g cgroup) end() (err error) {
+	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
+		_ = os.WriteFile(g.file("cgroup.kill"), []byte("1"), 0o600) // Linux before 5.14 lacks it
+		procs, _ := os.ReadFile(g.file("cgroup.procs"))
+		for _, pid := range bytes.Fields(procs) {
+			if id, err := strconv.Atoi(string(pid)); err == nil && id > 0 {
+				_ = unix.Kill(id, unix.SIGKILL) // it may have ended
+			}
+		}
+		if err = unix.Rmdir(string(g)); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(wait)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeCgroups makes files as the kernel's, and the files in /proc of a process in own. The
+// first folder of dirs is that of the mount.
+func fakeCgroups(t *testing.T, own, controllers string, dirs ...string) (proc, mount string) {
+	t.Helper()
+	mount, proc = filepath.Join(t.TempDir(), "cgroup"), t.TempDir()
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(mount, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"cgroup.controllers": controllers, "cgroup.procs": "", "cgroup.subtree_control": ""} {
+			put(t, filepath.Join(mount, dir, name), text)
+		}
+	}
+	put(t, filepath.Join(proc, "cgroup"), "4:memory:/elsewhere\n0::"+own+"\n")
+	put(t, filepath.Join(proc, "mountinfo"), "25 1 8:1 / / rw - ext4 /dev/root rw\n30 25 0:26 / "+mount+" rw,nosuid - cgroup2 cgroup2 rw\n")
+	return proc, mount
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOnlyCgroupsThatWereLeftToUsAreUsed(t *testing.T) {
+	const all = "cpu io memory pids"
+	for name, c := range map[string]struct {
+		own, controllers, mark, want string // mark is the cgroup that systemd has marked
+	}{
+		"the root of a container":          {own: "/", controllers: all, want: "/"},
+		"its runner has moved":             {own: "/dormouse", controllers: all, want: "/"},
+		"no controller of memory":          {own: "/", controllers: "hugetlb"},
+		"a service":                        {own: "/a.service", controllers: all},
+		"a service with Delegate=yes":      {own: "/a.service", controllers: all, mark: "/a.service", want: "/a.service"},
+		"its runner has moved, in service": {own: "/a.service/dormouse", controllers: all, mark: "/a.service", want: "/a.service"},
+		"a cgroup of a service's own":      {own: "/a.service/x", controllers: all, mark: "/a.service"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proc, mount := fakeCgroups(t, c.own, c.controllers, "/", "/dormouse", "/a.service", "/a.service/dormouse", "/a.service/x")
+			if c.mark != "" {
+				if err := unix.Setxattr(filepath.Join(mount, c.mark), "user.delegate", []byte("1"), 0); err != nil {
+					t.Fatalf("the folder for tests keeps no extended attributes: %v", err)
+				}
+			}
+			want := ""
+			if c.want != "" {
+				want = filepath.Join(mount, c.want)
+			}
+			if got := findCgroups(proc); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
+	_, mount := fakeCgroups(t, "/", "memory pids", "/")
+	put(t, filepath.Join(mount, "cgroup.type"), "domain\n")
+	put(t, filepath.Join(mount, "cgroup.procs"), "12\n13\n")
+	killed, ours := filepath.Join(mount, "server-4194305-1"), filepath.Join(mount, fmt.Sprintf("server-%d-1", os.Getpid()))
+	for _, dir := range []string{killed, ours} { // no pid is above 4194304
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := newCgroup(mount, Policy{Memory: 64 * mib, Processes: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kill, err := os.ReadFile(filepath.Join(killed, "cgroup.kill")); string(kill) != "1" {
+		t.Errorf("what a killed runner left runs on: %v", err)
+	}
+	if _, err := os.Stat(ours); err != nil {
+		t.Errorf("another one of this runner is gone: %v", err)
+	}
+	for path, want := range map[string]string{
+		g.file("memory.max"): "67108864", g.file("memory.swap.max"): "0", g.file("memory.oom.group"): "1", g.file("pids.max"): "5",
+		filepath.Join(mount, "cgroup.subtree_control"):   "+memory +pids",
+		filepath.Join(mount, "dormouse", "cgroup.procs"): "13", // the last of those that moved
+	} {
+		if got, err := os.ReadFile(path); string(got) != want {
+			t.Errorf("%s: %q %v, want %q", path, got, err, want)
+		}
+	}
+	for text, want := range map[string]bool{"low 0\noom 1\noom_kill 0\noom_group_kill 0\n": false, "oom 3\noom_kill 12\n": true, "": false} {
+		put(t, g.file("memory.events"), text)
+		if g.exceeded() != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+	if _, err := newCgroup(filepath.Join(mount, "none"), Policy{Memory: 1}); err == nil {
+		t.Error("a cgroup where none can be made")
+	}
+}
+
+// The kernel's own cgroups, which need no controller for this.
+func TestAProgramIsInItsCgroupFromItsFirstMomentAndEndsWithIt(t *testing.T) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := ""
+	for line := range strings.Lines(string(mounts)) {
+		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
+			dir, err = os.MkdirTemp(strings.Fields(before)[4], "dormouse-test-")
+		}
+	}
+	if dir == "" || err != nil {
+		t.Log("not shown: this machine has no cgroup of version 2 that its user may write:", err)
+		return
+	}
+	g := cgroup(dir)
+	sleep := interpreter(t, "sleep", "for instance with apt-get install coreutils")
+	s, err := New(Policy{Read: []string{"/"}, KeepUser: true}, Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.order()
+	o.Group, o.Path, o.Args, o.Dir = g, []byte(sleep), texts([]string{"sleep", "1000"}), []byte("/")
+	cmd := &exec.Cmd{}
+	if v, err := shim(cmd, o); v != nil || err != nil {
+		t.Fatal(v, err)
+	}
+	in, err := os.ReadFile(filepath.Join(procFile(cmd.Process.Pid, ""), "cgroup"))
+	if err != nil || !strings.Contains(string(in), "/"+filepath.Base(dir)+"\n") {
+		t.Errorf("it is in %s, %v", in, err)
+	}
+	if err := g.end(); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it ended by itself")
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the cgroup is there: %v", err)
+	}
+	if err := g.end(); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+}
