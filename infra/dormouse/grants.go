@@ -53,7 +53,7 @@ func (c *listGrantsCommand) Run(t *terminal) error {
 		const page = 100
 		lines := []grantLine{}
 		for after := ""; ; after = lines[len(lines)-1].ID {
-			grants, err := store.ListGrants(ctx, c.Tenant, after, page)
+			grants, err := store.Grants().List(ctx, c.Tenant, after, page)
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func TestGrantsAreListedAndRevoked(t *testing.T) {
 		ID: "g1", Tenant: "acme", Principal: "corp:ada", Server: "files", Scopes: []string{"mcp", "files:write"}, Client: "dc_x", Name: "Claude", Host: "claude.ai",
 		Current: []byte("hash"), Created: time.Now(), Expires: time.Now().Add(time.Hour),
 	}
-	if err := store.CreateGrant(t.Context(), g); err != nil {
+	if err := store.Grants().Create(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Close(); err != nil {

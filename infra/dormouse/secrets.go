@@ -118,7 +118,7 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 		const page = 100
 		lines := []secretLine{}
 		for after := ""; ; {
-			rows, err := store.ListUpstreamTokens(ctx, c.Tenant, after, page)
+			rows, err := store.UpstreamTokens().List(ctx, c.Tenant, after, page)
 			if err != nil {
 				return err
 			}

@@ -48,7 +48,7 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	}
 	add := func(principal, provider, sealed string, until time.Time) {
 		t.Helper()
-		if err := store.CreateUpstreamToken(t.Context(), session.UpstreamToken{
+		if err := store.UpstreamTokens().Create(t.Context(), session.UpstreamToken{
 			ID: session.UpstreamTokenID("default", principal, provider), Tenant: "default", Principal: principal, Provider: provider, Sealed: sealed, Until: until, Created: noon(), Changed: noon(),
 		}); err != nil {
 			t.Fatal(err)

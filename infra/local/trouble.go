@@ -169,7 +169,7 @@ func health(m *machine) http.HandlerFunc {
 // names no path.
 func wrong(ctx context.Context, m *machine) (lines []string) {
 	store := m.functions.records()
-	_, err := store.Key(ctx, "health")
+	_, err := store.Keys().Get(ctx, "health")
 	if errors.Is(err, session.NotFound) {
 		err = nil
 	}

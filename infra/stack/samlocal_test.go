@@ -414,7 +414,7 @@ func (w *world) keep(transport session.Transport) {
 	w.t.Helper()
 	now := time.Now()
 	sum := sha256.Sum256([]byte(eventKey))
-	err := w.store.CreateKey(w.t.Context(), session.Key{
+	err := w.store.Keys().Create(w.t.Context(), session.Key{
 		ID: "example2", Hash: sum[:], Tenant: tenant, Principal: principal, Servers: []string{session.EveryServer}, Created: now,
 	})
 	if err == nil && transport != "" {

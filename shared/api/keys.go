@@ -103,7 +103,7 @@ func (x keyring) known(asked NewKey) error {
 
 // managed returns the key in the path, by its id.
 func (x keyring) managed() (session.Key, error) {
-	k, err := x.h.Store.Key(x.r.Context(), x.r.PathValue("key"))
+	k, err := x.h.Store.Keys().Get(x.r.Context(), x.r.PathValue("key"))
 	if err != nil && session.CodeOf(err) != session.NotFound {
 		return k, err
 	}

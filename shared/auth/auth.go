@@ -229,7 +229,7 @@ func (a *Keys) find(ctx context.Context, id string, now time.Time) (session.Key,
 	if ok && now.Before(m.until) {
 		return m.key, nil
 	}
-	k, err := a.store.Key(ctx, id)
+	k, err := a.store.Keys().Get(ctx, id)
 	if err == nil && k.Revoked.IsZero() {
 		a.remember(k, now.Add(Remembered))
 	}
@@ -249,7 +249,7 @@ func (a *Keys) remember(k session.Key, until time.Time) {
 // fails.
 func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 	k.Used = now
-	err := a.store.SaveKey(ctx, k)
+	err := a.store.Keys().Save(ctx, k)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m, ok := a.known[k.ID]

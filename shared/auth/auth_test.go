@@ -55,7 +55,7 @@ func (r *rig) revoke(name string) session.Key {
 
 func (r *rig) record(key string) session.Key {
 	r.t.Helper()
-	k, err := r.count.Key(r.t.Context(), idOf(key))
+	k, err := r.count.Keys().Get(r.t.Context(), idOf(key))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -297,16 +297,23 @@ func TestTroubleWithTheNoteKeepsNobodyOut(t *testing.T) {
 
 // beaten is a store in which a key is revoked between a read and the write.
 type beaten struct {
-	session.Keys
+	session.Store
 	revoke func()
 }
 
-func (b *beaten) SaveKey(ctx context.Context, k session.Key) error {
-	if revoke := b.revoke; revoke != nil {
-		b.revoke = nil
+func (b *beaten) Keys() session.Collection[session.Key] { return beatenKeys{b.Store.Keys(), b} }
+
+type beatenKeys struct {
+	session.Collection[session.Key]
+	by *beaten
+}
+
+func (b beatenKeys) Save(ctx context.Context, k session.Key) error {
+	if revoke := b.by.revoke; revoke != nil {
+		b.by.revoke = nil
 		revoke()
 	}
-	return b.Keys.SaveKey(ctx, k)
+	return b.Collection.Save(ctx, k)
 }
 
 func TestRevocationDuringAUseIsNotOverwrittenAndNoticed(t *testing.T) {

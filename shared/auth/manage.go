@@ -69,7 +69,7 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 		sum := sha256.Sum256([]byte(key))
 		record.Hash = sum[:]
 		// Another key hardly ever has the same 40 random bits. If one has, draw again.
-		if err = store.CreateKey(ctx, record); !errors.Is(err, session.Conflict) {
+		if err = store.Keys().Create(ctx, record); !errors.Is(err, session.Conflict) {
 			break
 		}
 	}
@@ -111,7 +111,7 @@ func Rotate(ctx context.Context, store session.Keys, name string, grace time.Dur
 	if grace < 0 {
 		return "", record, old, session.Errorf(session.Invalid, "the grace of %s is over already; use 0 or more", grace)
 	}
-	if old, err = store.Key(ctx, KeyID(name)); err != nil {
+	if old, err = store.Keys().Get(ctx, KeyID(name)); err != nil {
 		return "", record, old, noKey(err)
 	}
 	if !old.Revoked.IsZero() {
@@ -140,14 +140,14 @@ func Rotate(ctx context.Context, store session.Keys, name string, grace time.Dur
 // is nothing to change.
 func change(ctx context.Context, store session.Keys, name string, edit func(*session.Key) bool) (session.Key, error) {
 	for {
-		k, err := store.Key(ctx, KeyID(name))
+		k, err := store.Keys().Get(ctx, KeyID(name))
 		if err != nil {
 			return k, noKey(err)
 		}
 		if !edit(&k) {
 			return k, nil
 		}
-		if err := store.SaveKey(ctx, k); !errors.Is(err, session.Conflict) {
+		if err := store.Keys().Save(ctx, k); !errors.Is(err, session.Conflict) {
 			k.Rev++
 			return k, err
 		}
@@ -180,7 +180,7 @@ func List(ctx context.Context, store session.Keys, tenant string) ([]session.Key
 	const page = 100
 	var all []session.Key
 	for after := ""; ; after = all[len(all)-1].ID {
-		keys, err := store.ListKeys(ctx, tenant, after, page)
+		keys, err := store.Keys().List(ctx, tenant, after, page)
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func TestKeyIsNotInItsRecord(t *testing.T) {
 	if !regexp.MustCompile(`^dm_[a-z2-7]{8}_[a-z2-7]{32}$`).MatchString(key) {
 		t.Errorf("a key looks like %q", key)
 	}
-	record, err := session.MarshalKey(r.record(key))
+	record, err := session.KeyKind().Marshal(r.record(key))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func TestKeyOfAnUnknownRoleMayNothing(t *testing.T) {
 	key := r.ofRole(session.RoleOperator)
 	k := r.record(key)
 	k.Role = "root"
-	if err := r.count.SaveKey(t.Context(), k); err != nil {
+	if err := r.count.Keys().Save(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := as(auth.NewKeys(r.count), "s", "Bearer "+key); session.CodeOf(err) != session.Forbidden {

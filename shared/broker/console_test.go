@@ -164,7 +164,7 @@ func TestTheRoleOfAUserEndsWithItsGrantAndWithTheRule(t *testing.T) {
 			t.Errorf("without a rule that fits: %s", code)
 		}
 		s.config.Roles = roles
-		all, err := s.store.ListGrants(t.Context(), "", "", 10)
+		all, err := s.store.Grants().List(t.Context(), "", "", 10)
 		if err != nil || len(all) != 1 || all[0].Client != oauth.ConsoleClient {
 			t.Fatalf("%+v, %v", all, err)
 		}

@@ -99,7 +99,7 @@ type sending struct{ *httptest.ResponseRecorder }
 // grants counts the grants that a code became: all grants of its client, which has no
 // other code.
 func (s *sim) grants(c *simCode) (live, revoked int) {
-	all, err := s.store.ListGrants(s.t.Context(), "", "", 100)
+	all, err := s.store.Grants().List(s.t.Context(), "", "", 100)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func (b *grants) begin(ctx context.Context, g session.Grant, handle string) (ref
 	refresh, now := refreshToken(handle, random(32)), time.Now()
 	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
 	g.Created, g.Rotated, g.Expires = now, now, now.Add(codeWithin)
-	err = b.rows.CreateGrant(ctx, g)
+	err = b.rows.Grants().Create(ctx, g)
 	g.Rev = 1
 	return refresh, g, err
 }
@@ -134,7 +134,7 @@ func (b *grants) keep(ctx context.Context, g session.Grant) {
 	for range keepTries {
 		// After a Conflict an earlier try has succeeded, the client has refreshed its tokens,
 		// or the grant was revoked.
-		if err := b.rows.SaveGrant(ctx, g); !errors.Is(err, session.Unavailable) {
+		if err := b.rows.Grants().Save(ctx, g); !errors.Is(err, session.Unavailable) {
 			return
 		}
 	}
@@ -160,7 +160,7 @@ var (
 // errReused: it is another one; NotFound; Unavailable.
 func (b *grants) rotate(ctx context.Context, handle, token string, may func(session.Grant) error) (session.Grant, string, error) {
 	for {
-		g, err := b.rows.Grant(ctx, grantID(handle))
+		g, err := b.rows.Grants().Get(ctx, grantID(handle))
 		if err != nil {
 			return g, "", err
 		}
@@ -183,7 +183,7 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(sess
 			g.Expires = g.Created.Add(grantLife)
 		}
 		// After a Conflict the token is the previous one, or the grant was revoked.
-		if err := b.rows.SaveGrant(ctx, g); !errors.Is(err, session.Conflict) {
+		if err := b.rows.Grants().Save(ctx, g); !errors.Is(err, session.Conflict) {
 			return g, next, err
 		}
 	}
@@ -195,13 +195,13 @@ func (b *grants) rotate(ctx context.Context, handle, token string, may func(sess
 // Errors: NotFound; Unavailable: its tokens may still be good, so call Revoke again.
 func Revoke(ctx context.Context, store Store, id string) (session.Grant, error) {
 	for {
-		g, err := store.Grant(ctx, id)
+		g, err := store.Grants().Get(ctx, id)
 		if err != nil {
 			return g, err
 		}
 		if g.Revoked.IsZero() {
 			g.Revoked = time.Now()
-			if err := store.SaveGrant(ctx, g); errors.Is(err, session.Conflict) {
+			if err := store.Grants().Save(ctx, g); errors.Is(err, session.Conflict) {
 				continue
 			} else if err != nil {
 				return g, err

@@ -140,7 +140,7 @@ func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 			return tokens{}, bad("invalid_grant", "the assertion has too many of the groups that the rules of this server name")
 		}
 	}
-	err = b.store.CreateGrant(r.Context(), g)
+	err = b.store.Grants().Create(r.Context(), g)
 	if errors.Is(err, session.Conflict) {
 		return tokens{}, bad("invalid_grant", "the assertion was used before; get a new one")
 	}

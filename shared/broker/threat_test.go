@@ -159,12 +159,12 @@ func TestA35AnOlderRecordGoesOn(t *testing.T) {
 		client, _, first := s.tokens()
 		_, second := s.refresh(client, first)
 		_, third := s.refresh(client, second)
-		all, err := s.store.ListGrants(t.Context(), "", "", 10)
+		all, err := s.store.Grants().List(t.Context(), "", "", 10)
 		if err != nil || len(all) != 1 || all[0].Before == nil {
 			t.Fatal(all, err)
 		}
 		all[0].Before = nil
-		if err := s.store.SaveGrant(t.Context(), all[0]); err != nil {
+		if err := s.store.Grants().Save(t.Context(), all[0]); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)

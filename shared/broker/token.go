@@ -210,7 +210,7 @@ func (b *Broker) revoke(w http.ResponseWriter, r *http.Request) error {
 // end revokes a grant for the client that has it. A client without a secret need not
 // name itself: it has shown that it has a token.
 func (b *Broker) end(r *http.Request, id string, c credentials) error {
-	g, err := b.store.Grant(r.Context(), id)
+	g, err := b.store.Grants().Get(r.Context(), id)
 	if errors.Is(err, session.NotFound) {
 		return nil
 	}

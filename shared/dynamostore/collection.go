@@ -8,113 +8,105 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// collection keeps the records of one kind that have an id and a Rev: API keys, grants,
-// upstream tokens. It lists them in the order of their ids. Each record is one row. The
-// rows of all tenants are together in one partition of the index "tenant".
+// collection is a [session.Collection], in which each record is one row. The rows of all
+// tenants are together in one partition of the index "tenant".
 type collection[T any] struct {
+	s *Store
 	// name begins the partition key of each row, and is the partition of the index. No
 	// tenant has this name.
-	name      string
-	what      string // in texts of errors
-	marshal   func(T) ([]byte, error)
-	unmarshal func([]byte) (T, error)
-	fields    func(*T) fields
+	name string
+	kind session.Kind[T]
 }
 
-// fields are those fields of a record that the store uses.
-type fields struct {
-	id      string
-	rev     *int64
-	tenant  string
-	expires time.Time
+// Keys returns the collection of keys; see [session.Keys].
+func (s *Store) Keys() session.Collection[session.Key] {
+	return collection[session.Key]{s, keys, session.KeyKind()}
+}
+
+// Grants returns the collection of grants; see [session.Grants].
+func (s *Store) Grants() session.Collection[session.Grant] {
+	return collection[session.Grant]{s, "G", session.GrantKind()}
+}
+
+// UpstreamTokens returns the collection of upstream tokens; see [session.UpstreamTokens].
+func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
+	return collection[session.UpstreamToken]{s, "U", session.UpstreamTokenKind()}
 }
 
 // partition returns the partition key of a record's row.
 func (c collection[T]) partition(id string) string { return c.name + "#" + id }
 
 func (c collection[T]) row(v T) (row, error) {
-	f := c.fields(&v)
-	r := key(c.partition(f.id), "m")
-	r["r"], r["T"] = num(*f.rev), str(c.name)
-	r.expire(f.expires, 0)
-	record, err := c.marshal(v)
+	f := c.kind.Fields(&v)
+	r := key(c.partition(f.ID), "m")
+	r["r"], r["T"] = num(*f.Rev), str(c.name)
+	r.expire(*f.Expires, 0)
+	record, err := c.kind.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
 	r.setRecord(record)
-	return r, checkInline("the "+c.what, len(record))
+	return r, checkInline("the "+c.kind.Name, len(record))
 }
 
-func (c collection[T]) of(r row) (T, error) {
-	v, err := c.unmarshal(r.record())
-	*c.fields(&v).rev = r.num("r")
-	return v, err
-}
+func (c collection[T]) of(r row) (T, error) { return c.kind.Unmarshal(r.record(), r.num("r")) }
 
-func (c collection[T]) none() error {
-	return session.Errorf(session.NotFound, "there is no such %s, or it has expired", c.what)
-}
-
-// create stores a new record with Rev 1.
-func (c collection[T]) create(ctx context.Context, s *Store, v T) error {
-	*c.fields(&v).rev = 1
+func (c collection[T]) Create(ctx context.Context, v T) error {
+	*c.kind.Fields(&v).Rev = 1
 	r, err := c.row(v)
 	if err != nil {
 		return err
 	}
-	_, written, err := s.put(ctx, r, isFree, nowValue())
+	_, written, err := c.s.put(ctx, r, isFree, nowValue())
 	if err == nil && !written {
-		err = session.Errorf(session.Conflict, "there is a %s with this id already", c.what)
+		err = c.kind.Taken()
 	}
 	return err
 }
 
-func (c collection[T]) read(ctx context.Context, s *Store, id string) (T, error) {
-	var zero T
+func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
+	var none T
 	if len(id) > maxKey {
-		return zero, c.none()
+		return none, c.kind.None()
 	}
-	r, err := s.get(ctx, c.partition(id), "m")
+	r, err := c.s.get(ctx, c.partition(id), "m")
 	if err != nil {
-		return zero, err
+		return none, err
 	}
 	if !r.alive(time.Now()) {
-		return zero, c.none()
+		return none, c.kind.None()
 	}
 	v, err := c.of(r)
 	if err != nil {
-		return zero, s.failed(err)
+		return none, c.s.failed(err)
 	}
 	return v, nil
 }
 
-// save replaces a record if the stored Rev equals that of v, and stores Rev+1.
-func (c collection[T]) save(ctx context.Context, s *Store, v T) error {
+func (c collection[T]) Save(ctx context.Context, v T) error {
 	values := nowValue()
-	rev := c.fields(&v).rev
+	rev := c.kind.Fields(&v).Rev
 	values[":rev"] = num(*rev)
 	*rev++
 	r, err := c.row(v)
 	if err != nil {
 		return err
 	}
-	old, written, err := s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
+	old, written, err := c.s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
 	switch {
 	case err != nil || written:
 		return err
 	case !old.alive(time.Now()):
-		return c.none()
+		return c.kind.None()
 	}
-	return session.Errorf(session.Conflict, "the %s has been changed since it was read; read it again", c.what)
+	return c.kind.Changed()
 }
 
-// list returns the records of a tenant, or of all tenants for "". It may miss records
-// that were created a moment ago.
-func (c collection[T]) list(ctx context.Context, s *Store, tenant, after string, limit int) ([]T, error) {
+func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
 	var list []T
 	for len(list) < limit {
 		var asked []row
-		err := s.queryTenant(ctx, c.name, c.partition(after), maxGet, func(r row) bool {
+		err := c.s.queryTenant(ctx, c.name, c.partition(after), maxGet, func(r row) bool {
 			asked = append(asked, key(r.str("PK"), "m"))
 			return len(asked) < maxGet
 		})
@@ -122,11 +114,11 @@ func (c collection[T]) list(ctx context.Context, s *Store, tenant, after string,
 			return list, err
 		}
 		after = asked[len(asked)-1].str("PK")[len(c.partition("")):]
-		rows, err := s.getMany(ctx, asked)
+		rows, err := c.s.getMany(ctx, asked)
 		if err != nil {
 			return nil, err
 		}
-		if list, err = c.appendRows(s, list, rows, tenant); err != nil {
+		if list, err = c.appendRows(list, rows, tenant); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +126,7 @@ func (c collection[T]) list(ctx context.Context, s *Store, tenant, after string,
 }
 
 // appendRows appends the records of a tenant that have not expired, in order.
-func (c collection[T]) appendRows(s *Store, list []T, rows []row, tenant string) ([]T, error) {
+func (c collection[T]) appendRows(list []T, rows []row, tenant string) ([]T, error) {
 	slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
 	for _, r := range rows {
 		if !r.alive(time.Now()) {
@@ -142,9 +134,9 @@ func (c collection[T]) appendRows(s *Store, list []T, rows []row, tenant string)
 		}
 		v, err := c.of(r)
 		if err != nil {
-			return nil, s.failed(err)
+			return nil, c.s.failed(err)
 		}
-		if tenant == "" || c.fields(&v).tenant == tenant {
+		if tenant == "" || *c.kind.Fields(&v).Tenant == tenant {
 			list = append(list, v)
 		}
 	}

@@ -362,10 +362,10 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		narrow := func(servers ...string) {
-			k, err := keys.Key(t.Context(), record.ID)
+			k, err := keys.Keys().Get(t.Context(), record.ID)
 			if err == nil {
 				k.Servers = servers
-				err = keys.SaveKey(t.Context(), k)
+				err = keys.Keys().Save(t.Context(), k)
 			}
 			if err != nil {
 				t.Fatal(err)

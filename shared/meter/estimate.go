@@ -222,9 +222,9 @@ func size(record any) int {
 	case session.Connection:
 		return encoded(session.MarshalConnection, r)
 	case session.Key:
-		return encoded(session.MarshalKey, r)
+		return encoded(session.KeyKind().Marshal, r)
 	case session.Grant:
-		return encoded(session.MarshalGrant, r)
+		return encoded(session.GrantKind().Marshal, r)
 	case session.EntryTicket:
 		return encoded(session.MarshalEntryTicket, r)
 	case session.Batch:

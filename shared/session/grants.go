@@ -8,7 +8,7 @@ import "time"
 type Grant struct {
 	// ID is no secret: lists and logs may show it. A token cannot be made from it.
 	ID        string
-	Rev       int64 // set by the store; SaveGrant fails unless it is the stored one
+	Rev       int64 // set by the store; Save fails unless it is the stored one
 	Tenant    string
 	Principal string
 	Server    string   // the server that the client may call
@@ -31,12 +31,3 @@ type Grant struct {
 	Revoked time.Time // zero if it is not revoked
 	Expires time.Time // the row is gone then
 }
-
-// MarshalGrant returns a grant as JSON, without Rev. Errors: as [MarshalSession].
-func MarshalGrant(g Grant) ([]byte, error) {
-	g.Rev = 0
-	return marshal(g)
-}
-
-// UnmarshalGrant reads what [MarshalGrant] wrote.
-func UnmarshalGrant(record []byte) (Grant, error) { return unmarshal[Grant](record) }

@@ -42,7 +42,7 @@ const (
 // Key is the record of an API key. The key itself is not stored.
 type Key struct {
 	ID        string // the part of the key that is no secret
-	Rev       int64  // set by the store; SaveKey fails unless it is the stored one
+	Rev       int64  // set by the store; Save fails unless it is the stored one
 	Hash      []byte // SHA-256 of the whole key
 	Tenant    string
 	Principal string   // the principal that the holder acts as; a key that replaces this one has the same
@@ -64,15 +64,6 @@ type EntryTicket struct {
 	Identity // of the caller that asked for it
 	Expires  time.Time
 }
-
-// MarshalKey returns a key as JSON, without Rev. Errors: as [MarshalSession].
-func MarshalKey(k Key) ([]byte, error) {
-	k.Rev = 0
-	return marshal(k)
-}
-
-// UnmarshalKey reads what [MarshalKey] wrote.
-func UnmarshalKey(record []byte) (Key, error) { return unmarshal[Key](record) }
 
 // MarshalEntryTicket returns a ticket as JSON. Errors: as [MarshalSession].
 func MarshalEntryTicket(t EntryTicket) ([]byte, error) { return marshal(t) }

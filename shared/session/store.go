@@ -114,19 +114,8 @@ type Connections interface {
 
 // Keys keeps API keys and connect tickets.
 type Keys interface {
-	// CreateKey stores a new key with Rev 1. Errors: Conflict if the ID is taken.
-	CreateKey(ctx context.Context, k Key) error
-	// Key reads a key, also one that is revoked. Errors: NotFound if there is none.
-	Key(ctx context.Context, id string) (Key, error)
-	// SaveKey replaces a key if the stored Rev equals k.Rev, and stores Rev+1. As with
-	// Save, a repeat may conflict with the caller's own write.
-	//
-	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
-	SaveKey(ctx context.Context, k Key) error
-	// ListKeys returns the keys of a tenant, or of all tenants for "", in order of ID.
-	// It begins after the given ID and returns at most limit. It may take several round
-	// trips.
-	ListKeys(ctx context.Context, tenant, after string, limit int) ([]Key, error)
+	// Keys returns the collection of keys. A key that is revoked is read like any other.
+	Keys() Collection[Key]
 	// PutEntryTicket stores a ticket.
 	PutEntryTicket(ctx context.Context, t EntryTicket) error
 	// TakeEntryTicket removes a ticket and returns it. At most one of several callers
@@ -136,40 +125,16 @@ type Keys interface {
 
 // Grants keeps the grants of the authorization server.
 type Grants interface {
-	// CreateGrant stores a new grant with Rev 1. Errors: Conflict if the ID is taken; a
-	// repeat may conflict with the caller's own write.
-	CreateGrant(ctx context.Context, g Grant) error
-	// Grant reads a grant, also one that is revoked. Errors: NotFound if there is none.
-	Grant(ctx context.Context, id string) (Grant, error)
-	// SaveGrant replaces a grant if the stored Rev equals g.Rev, and stores Rev+1. As
-	// with Save, a repeat may conflict with the caller's own write.
-	//
-	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
-	SaveGrant(ctx context.Context, g Grant) error
-	// ListGrants returns the grants of a tenant, or of all tenants for "", in order of
-	// ID. It begins after the given ID and returns at most limit. It may take several
-	// round trips.
-	ListGrants(ctx context.Context, tenant, after string, limit int) ([]Grant, error)
+	// Grants returns their collection. A grant that is revoked is read like any other.
+	Grants() Collection[Grant]
 }
 
 // UpstreamTokens keeps the keys and tokens that servers need at third parties, for each
 // of their users.
 type UpstreamTokens interface {
-	// CreateUpstreamToken stores a new token with Rev 1. Errors: Conflict if the ID is
-	// taken; a repeat may conflict with the caller's own write.
-	CreateUpstreamToken(ctx context.Context, t UpstreamToken) error
-	// UpstreamToken reads a token. Errors: NotFound if there is none or it has expired.
-	UpstreamToken(ctx context.Context, id string) (UpstreamToken, error)
-	// SaveUpstreamToken replaces a token if the stored Rev equals t.Rev, and stores Rev+1.
-	// As with Save, a repeat may conflict with the caller's own write. To remove a token,
-	// save it without its secret, expired.
-	//
-	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
-	SaveUpstreamToken(ctx context.Context, t UpstreamToken) error
-	// ListUpstreamTokens returns the tokens of a tenant, or of all tenants for "", in order
-	// of ID. It begins after the given ID and returns at most limit. It may take several
-	// round trips.
-	ListUpstreamTokens(ctx context.Context, tenant, after string, limit int) ([]UpstreamToken, error)
+	// UpstreamTokens returns their collection. To remove a token, save it without its
+	// secret, expired.
+	UpstreamTokens() Collection[UpstreamToken]
 }
 
 // Values keeps durable values of native servers, and values of Dormouse itself under an

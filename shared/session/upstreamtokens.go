@@ -12,7 +12,7 @@ import (
 // upstream writes it.
 type UpstreamToken struct {
 	ID        string // see [UpstreamTokenID]
-	Rev       int64  // set by the store; SaveUpstreamToken fails unless it is the stored one
+	Rev       int64  // set by the store; Save fails unless it is the stored one
 	Tenant    string
 	Principal string
 	Provider  string // the name in `${principal:NAME}` of the servers file
@@ -33,18 +33,6 @@ type UpstreamToken struct {
 func UpstreamTokenID(tenant, principal, provider string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "upstream %q %q %q", tenant, principal, provider))
 	return base64.RawURLEncoding.EncodeToString(sum[:18])
-}
-
-// MarshalUpstreamToken returns a token as JSON, without Rev. Errors: as
-// [MarshalSession].
-func MarshalUpstreamToken(t UpstreamToken) ([]byte, error) {
-	t.Rev = 0
-	return marshal(t)
-}
-
-// UnmarshalUpstreamToken reads what [MarshalUpstreamToken] wrote.
-func UnmarshalUpstreamToken(record []byte) (UpstreamToken, error) {
-	return unmarshal[UpstreamToken](record)
 }
 
 // Secret is a key or token that a principal has at a third party. It is in the clear, on

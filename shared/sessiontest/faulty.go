@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,8 +54,8 @@ func NewFaulty(inner session.Store, seed uint64, all Faults) *Faulty {
 	return f
 }
 
-// Set sets the chances of faults for one method of session.Store. With "" it sets them for
-// all methods that were not set by name. It panics if there is no such method.
+// Set sets the chances of faults for one call of [Methods]. With "" it sets them for
+// all calls that were not set by name. It panics if there is no such call.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,10 +63,26 @@ func (f *Faulty) Set(method string, faults Faults) {
 		f.all = faults
 		return
 	}
-	if _, ok := reflect.TypeFor[session.Store]().MethodByName(method); !ok {
-		panic("sessiontest: session.Store has no method " + method)
+	if !slices.Contains(Methods(), method) {
+		panic("sessiontest: a store has no call " + method)
 	}
 	f.by[method] = faults
+}
+
+// Methods returns the names of all calls of a store, as [intercept.Call] has them.
+func Methods() (names []string) {
+	all := reflect.TypeFor[session.Store]()
+	for i := range all.NumMethod() {
+		switch name := all.Method(i).Name; name {
+		case "Close":
+		case "Keys", "Grants", "UpstreamTokens":
+			kind := strings.TrimSuffix(name, "s")
+			names = append(names, "Create"+kind, kind, "Save"+kind, "List"+name)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Done returns how many calls have failed with this fault.

@@ -19,15 +19,15 @@ func aGrant(id string) session.Grant {
 func grantPromises() []promise {
 	return rows[session.Grant]{
 		full:   aGrant,
-		fields: grantFields,
+		kind:   session.GrantKind(),
 		change: func(g *session.Grant) { g.Scopes = []string{"mcp"} },
 		spoil: func(g *session.Grant) {
 			g.Current[0], g.Before[0], g.Salt[0], g.Scopes[0], g.Claims[2] = 'z', 'z', 'z', "z", 'z'
 		},
 		beside: func(t *testing.T, k *kit, id string) {
-			noError(t, "CreateKey", k.CreateKey(t.Context(), aKey(id)))
+			noError(t, "CreateKey", k.Keys().Create(t.Context(), aKey(id)))
 			noError(t, "Create", k.Create(t.Context(), plain(session.ID(id), "acme")))
 		},
-		create: session.Store.CreateGrant, save: session.Store.SaveGrant, read: session.Store.Grant, list: session.Store.ListGrants,
+		of: session.Store.Grants,
 	}.promises()
 }

@@ -18,18 +18,18 @@ func aKey(id string) session.Key {
 func keyPromises() []promise {
 	return append(rows[session.Key]{
 		full:   aKey,
-		fields: keyFields,
+		kind:   session.KeyKind(),
 		change: func(key *session.Key) { key.Servers = []string{session.EveryServer} },
 		spoil:  func(key *session.Key) { key.Hash[0], key.Servers[0] = 'z', "z" },
 		beside: func(t *testing.T, k *kit, id string) {
-			noError(t, "CreateGrant", k.CreateGrant(t.Context(), aGrant(id)))
+			noError(t, "CreateGrant", k.Grants().Create(t.Context(), aGrant(id)))
 			noError(t, "PutEntryTicket", k.PutEntryTicket(t.Context(), aTicket(id)))
 			noError(t, "Create", k.Create(t.Context(), plain(session.ID(id), "acme")))
 		},
-		create: session.Store.CreateKey, save: session.Store.SaveKey, read: session.Store.Key, list: session.Store.ListKeys,
+		of: session.Store.Keys,
 	}.promises(), promise{"a key without expiry stays", func(t *testing.T, k *kit) {
-		noError(t, "CreateKey", k.CreateKey(t.Context(), session.Key{ID: "k1"}))
-		got, err := k.Key(t.Context(), "k1")
+		noError(t, "CreateKey", k.Keys().Create(t.Context(), session.Key{ID: "k1"}))
+		got, err := k.Keys().Get(t.Context(), "k1")
 		noError(t, "Key", err)
 		same(t, "Key", got, session.Key{ID: "k1", Rev: 1})
 	}})
@@ -46,12 +46,12 @@ func entryTicketPromises() []promise {
 	return []promise{
 		{"a ticket nobody has put is NotFound", func(t *testing.T, k *kit) {
 			noError(t, "PutEntryTicket", k.PutEntryTicket(t.Context(), aTicket("aa")))
-			noError(t, "CreateKey", k.CreateKey(t.Context(), aKey("bb")))
+			noError(t, "CreateKey", k.Keys().Create(t.Context(), aKey("bb")))
 			for _, hash := range []string{"bb", "a", ""} {
 				_, err := k.TakeEntryTicket(t.Context(), hash)
 				wantCode(t, "TakeEntryTicket "+hash, err, session.NotFound)
 			}
-			_, err := k.Key(t.Context(), "bb")
+			_, err := k.Keys().Get(t.Context(), "bb")
 			noError(t, "Key of the same name", err)
 		}},
 		{"a ticket is taken with every field, once", func(t *testing.T, k *kit) {

@@ -51,22 +51,21 @@ var _ session.Store = (*Memory)(nil)
 
 // NewMemory makes an empty Memory.
 func NewMemory() *Memory {
-	return &Memory{
-		sessions:       map[session.ID]session.Session{},
-		answers:        map[session.ID]map[string]session.Answer{},
-		conns:          map[string]session.Connection{},
-		keys:           keysCollection(),
-		tickets:        map[string]session.EntryTicket{},
-		grants:         grantsCollection(),
-		upstreamTokens: upstreamTokensCollection(),
-		states:         map[session.ValueKey]session.Value{},
-		handshakes:     map[[2]string]session.Handshake{},
-		streams:        map[streamKey]map[session.Index]session.Batch{},
-		boxes:          map[session.BoxID]session.Box{},
-		items:          map[session.BoxID]map[session.StreamID]session.Item{},
-		parts:          map[partKey]map[int]session.Part{},
-		changed:        map[streamKey]chan struct{}{},
+	m := &Memory{
+		sessions:   map[session.ID]session.Session{},
+		answers:    map[session.ID]map[string]session.Answer{},
+		conns:      map[string]session.Connection{},
+		tickets:    map[string]session.EntryTicket{},
+		states:     map[session.ValueKey]session.Value{},
+		handshakes: map[[2]string]session.Handshake{},
+		streams:    map[streamKey]map[session.Index]session.Batch{},
+		boxes:      map[session.BoxID]session.Box{},
+		items:      map[session.BoxID]map[session.StreamID]session.Item{},
+		parts:      map[partKey]map[int]session.Part{},
+		changed:    map[streamKey]chan struct{}{},
 	}
+	m.keys, m.grants, m.upstreamTokens = newCollection(m, session.KeyKind()), newCollection(m, session.GrantKind()), newCollection(m, session.UpstreamTokenKind())
+	return m
 }
 
 // Close implements session.Store. It does nothing.

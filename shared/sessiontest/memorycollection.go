@@ -1,6 +1,7 @@
 package sessiontest
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -8,84 +9,89 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// collection keeps the records of one kind that have an id and a Rev and are listed in
-// order of their ids.
+// collection is a [session.Collection] of a Memory. It keeps records as the drivers do.
 type collection[T any] struct {
-	what   string
-	rows   map[string]T
-	clone  func(T) T
-	fields func(*T) fields
+	m    *Memory
+	kind session.Kind[T]
+	rows map[string]storedRecord
 }
 
-// fields are those fields of a record that the store uses.
-type fields struct {
-	id      string
-	rev     *int64
-	tenant  *string
-	expires *time.Time
+type storedRecord struct {
+	rev     int64
+	tenant  string
+	expires time.Time
+	record  []byte
 }
 
-func newCollection[T any](what string, clone func(T) T, of func(*T) fields) *collection[T] {
-	return &collection[T]{what, map[string]T{}, clone, of}
+func newCollection[T any](m *Memory, kind session.Kind[T]) *collection[T] {
+	return &collection[T]{m, kind, map[string]storedRecord{}}
 }
 
-func (c *collection[T]) create(m *Memory, v T) error {
-	now := m.lock()
-	defer m.mu.Unlock()
-	f := c.fields(&v)
-	if old, ok := c.rows[f.id]; ok && alive(*c.fields(&old).expires, now) {
-		return session.Errorf(session.Conflict, "%s %s is there already", c.what, f.id)
+// Keys implements session.Keys.
+func (m *Memory) Keys() session.Collection[session.Key] { return m.keys }
+
+// Grants implements session.Grants.
+func (m *Memory) Grants() session.Collection[session.Grant] { return m.grants }
+
+// UpstreamTokens implements session.UpstreamTokens.
+func (m *Memory) UpstreamTokens() session.Collection[session.UpstreamToken] { return m.upstreamTokens }
+
+func (c *collection[T]) Create(_ context.Context, v T) error {
+	now := c.m.lock()
+	defer c.m.mu.Unlock()
+	f := c.kind.Fields(&v)
+	if old, ok := c.rows[f.ID]; ok && alive(old.expires, now) {
+		return c.kind.Taken()
 	}
-	*f.rev = 1
-	c.rows[f.id] = c.clone(v)
-	return nil
+	return c.put(v, 1)
 }
 
-// find returns a record that has not expired. The caller holds the lock.
-func (c *collection[T]) find(id string, now time.Time) (T, error) {
-	v, ok := c.rows[id]
-	if !ok || !alive(*c.fields(&v).expires, now) {
-		var none T
-		return none, session.Errorf(session.NotFound, "there is no %s %s", c.what, id)
+func (c *collection[T]) put(v T, rev int64) error {
+	record, err := c.kind.Marshal(v)
+	if err == nil {
+		f := c.kind.Fields(&v)
+		c.rows[f.ID] = storedRecord{rev, *f.Tenant, *f.Expires, record}
 	}
-	return v, nil
+	return err
 }
 
-func (c *collection[T]) read(m *Memory, id string) (T, error) {
-	now := m.lock()
-	defer m.mu.Unlock()
-	v, err := c.find(id, now)
-	if err != nil {
-		return v, err
+func (c *collection[T]) Get(_ context.Context, id string) (v T, err error) {
+	now := c.m.lock()
+	defer c.m.mu.Unlock()
+	r, ok := c.rows[id]
+	if !ok || !alive(r.expires, now) {
+		return v, c.kind.None()
 	}
-	return c.clone(v), nil
+	return c.kind.Unmarshal(r.record, r.rev)
 }
 
-func (c *collection[T]) save(m *Memory, v T) error {
-	now := m.lock()
-	defer m.mu.Unlock()
-	f := c.fields(&v)
-	old, err := c.find(f.id, now)
-	if err != nil {
-		return err
+func (c *collection[T]) Save(_ context.Context, v T) error {
+	now := c.m.lock()
+	defer c.m.mu.Unlock()
+	f := c.kind.Fields(&v)
+	old, ok := c.rows[f.ID]
+	if !ok || !alive(old.expires, now) {
+		return c.kind.None()
 	}
-	if rev := *c.fields(&old).rev; rev != *f.rev {
-		return session.Errorf(session.Conflict, "%s %s has revision %d, not %d", c.what, f.id, rev, *f.rev)
+	if old.rev != *f.Rev {
+		return c.kind.Changed()
 	}
-	*f.rev++
-	c.rows[f.id] = c.clone(v)
-	return nil
+	return c.put(v, old.rev+1)
 }
 
-func (c *collection[T]) list(m *Memory, tenant, after string, limit int) (out []T) {
-	now := m.lock()
-	defer m.mu.Unlock()
+func (c *collection[T]) List(_ context.Context, tenant, after string, limit int) (list []T, err error) {
+	now := c.m.lock()
+	defer c.m.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(c.rows)) {
-		v := c.rows[id]
-		f := c.fields(&v)
-		if len(out) < limit && id > after && alive(*f.expires, now) && (tenant == "" || *f.tenant == tenant) {
-			out = append(out, c.clone(v))
+		r := c.rows[id]
+		if len(list) >= limit || id <= after || !alive(r.expires, now) || tenant != "" && r.tenant != tenant {
+			continue
 		}
+		v, err := c.kind.Unmarshal(r.record, r.rev)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
 	}
-	return out
+	return list, nil
 }

@@ -291,9 +291,9 @@ func sessionCopies(t *testing.T, k *kit) {
 
 func listPages(t *testing.T, k *kit) {
 	// Other records of the tenant are not listed, nor read again and again.
-	noError(t, "CreateUpstreamToken", k.CreateUpstreamToken(t.Context(), aToken("u1")))
-	noError(t, "CreateKey", k.CreateKey(t.Context(), aKey("k1")))
-	noError(t, "CreateGrant", k.CreateGrant(t.Context(), aGrant("g1")))
+	noError(t, "CreateUpstreamToken", k.UpstreamTokens().Create(t.Context(), aToken("u1")))
+	noError(t, "CreateKey", k.Keys().Create(t.Context(), aKey("k1")))
+	noError(t, "CreateGrant", k.Grants().Create(t.Context(), aGrant("g1")))
 	for _, i := range []int{3, 1, 4, 0, 2} {
 		noError(t, "Create", k.Create(t.Context(), plain(session.ID(fmt.Sprint("s", i)), "acme")))
 	}

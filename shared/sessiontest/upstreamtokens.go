@@ -17,12 +17,12 @@ func aToken(id string) session.UpstreamToken {
 func upstreamTokenPromises() []promise {
 	return rows[session.UpstreamToken]{
 		full:   aToken,
-		fields: upstreamTokenFields,
+		kind:   session.UpstreamTokenKind(),
 		change: func(v *session.UpstreamToken) { v.Sealed = "" },
 		beside: func(t *testing.T, k *kit, id string) {
-			noError(t, "CreateKey", k.CreateKey(t.Context(), aKey(id)))
+			noError(t, "CreateKey", k.Keys().Create(t.Context(), aKey(id)))
 			noError(t, "Create", k.Create(t.Context(), plain(session.ID(id), "acme")))
 		},
-		create: session.Store.CreateUpstreamToken, save: session.Store.SaveUpstreamToken, read: session.Store.UpstreamToken, list: session.Store.ListUpstreamTokens,
+		of: session.Store.UpstreamTokens,
 	}.promises()
 }

@@ -2,113 +2,98 @@ package sqlitestore
 
 import (
 	"context"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// collection keeps the records of one kind that have an id and a Rev: API keys, grants,
-// upstream tokens. It lists them in the order of their ids. Each kind has a table, and
-// each record is one row of it.
+// collection is a [session.Collection] with a table, in which each record is one row.
 type collection[T any] struct {
-	table     string
-	what      string // in texts of errors
-	marshal   func(T) ([]byte, error)
-	unmarshal func([]byte) (T, error)
-	fields    func(*T) fields
+	s     *Store
+	table string
+	kind  session.Kind[T]
 }
 
-// fields are those fields of a record that the store uses.
-type fields struct {
-	id      string
-	rev     *int64
-	tenant  string
-	expires time.Time
+// Keys returns the collection of keys; see [session.Keys].
+func (s *Store) Keys() session.Collection[session.Key] {
+	return collection[session.Key]{s, "keys", session.KeyKind()}
 }
 
-func (c collection[T]) of(rev int64, record []byte) (T, error) {
-	v, err := c.unmarshal(record)
-	*c.fields(&v).rev = rev
-	return v, err
+// Grants returns the collection of grants; see [session.Grants].
+func (s *Store) Grants() session.Collection[session.Grant] {
+	return collection[session.Grant]{s, "grants", session.GrantKind()}
 }
 
-func (c collection[T]) creating() string {
-	return `INSERT INTO ` + c.table + ` (id, rev, tenant, expires, record) VALUES (?1, 1, ?2, ?3, ?4)
-ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4 WHERE expires <= ?5`
+// UpstreamTokens returns the collection of upstream tokens; see [session.UpstreamTokens].
+func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
+	return collection[session.UpstreamToken]{s, "upstream_tokens", session.UpstreamTokenKind()}
 }
 
-// create stores a new record with Rev 1.
-func (c collection[T]) create(ctx context.Context, s *Store, v T) error {
-	record, err := c.marshal(v)
+func (c collection[T]) Create(ctx context.Context, v T) error {
+	record, err := c.kind.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f := c.fields(&v)
-	changed, err := s.write(ctx, c.creating(), f.id, f.tenant, expiry(f.expires), record, now())
+	f := c.kind.Fields(&v)
+	changed, err := c.s.write(ctx, `INSERT INTO `+c.table+` (id, rev, tenant, expires, record) VALUES (?1, 1, ?2, ?3, ?4)
+ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4 WHERE expires <= ?5`,
+		f.ID, *f.Tenant, expiry(*f.Expires), record, now())
 	switch {
 	case err == nil && changed > 0:
-		s.tidy(ctx)
+		c.s.tidy(ctx)
 	case err == nil:
-		err = session.Errorf(session.Conflict, "there is a %s with this id already", c.what)
+		err = c.kind.Taken()
 	}
 	return err
 }
 
-func (c collection[T]) reading() string {
-	return `SELECT rev, record FROM ` + c.table + ` WHERE id = ? AND expires > ?`
+// readRecord returns the statement that reads a record of a table.
+func readRecord(table string) string {
+	return `SELECT rev, record FROM ` + table + ` WHERE id = ? AND expires > ?`
 }
 
-func (c collection[T]) read(ctx context.Context, s *Store, id string) (T, error) {
-	var zero T
+func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
+	var none T
 	var rev int64
 	var record []byte
-	found, err := s.row(ctx, c.reading(), []any{id, now()}, []any{&rev, &record})
+	found, err := c.s.row(ctx, readRecord(c.table), []any{id, now()}, []any{&rev, &record})
 	if err != nil {
-		return zero, err
+		return none, err
 	}
 	if !found {
-		return zero, session.Errorf(session.NotFound, "there is no such %s, or it has expired", c.what)
+		return none, c.kind.None()
 	}
-	v, err := c.of(rev, record)
+	v, err := c.kind.Unmarshal(record, rev)
 	if err != nil {
-		return zero, failed(err)
+		return none, failed(err)
 	}
 	return v, nil
 }
 
-func (c collection[T]) saving() string {
-	return `UPDATE ` + c.table + ` SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5 WHERE id = ?1 AND rev = ?2 AND expires > ?6`
-}
-
-// save replaces a record if the stored Rev equals that of v, and stores Rev+1.
-func (c collection[T]) save(ctx context.Context, s *Store, v T) error {
-	record, err := c.marshal(v)
+func (c collection[T]) Save(ctx context.Context, v T) error {
+	record, err := c.kind.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f := c.fields(&v)
-	changed, err := s.write(ctx, c.saving(), f.id, *f.rev, f.tenant, expiry(f.expires), record, now())
+	f := c.kind.Fields(&v)
+	changed, err := c.s.write(ctx, `UPDATE `+c.table+` SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5 WHERE id = ?1 AND rev = ?2 AND expires > ?6`,
+		f.ID, *f.Rev, *f.Tenant, expiry(*f.Expires), record, now())
 	if err != nil || changed > 0 {
 		return err
 	}
-	if _, err := c.read(ctx, s, f.id); err != nil {
+	if _, err := c.Get(ctx, f.ID); err != nil {
 		return err
 	}
-	return session.Errorf(session.Conflict, "the %s has been changed since it was read; read it again", c.what)
+	return c.kind.Changed()
 }
 
-func (c collection[T]) listing() string {
-	return `SELECT rev, record FROM ` + c.table + ` WHERE (?1 = '' OR tenant = ?1) AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
-}
-
-// list returns the records of a tenant, or of all tenants for "".
-func (c collection[T]) list(ctx context.Context, s *Store, tenant, after string, limit int) ([]T, error) {
-	return listOf(ctx, s, c.listing(), []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (v T, err error) {
+func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
+	query := `SELECT rev, record FROM ` + c.table + ` WHERE (?1 = '' OR tenant = ?1) AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
+	return listOf(ctx, c.s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (v T, err error) {
 		var rev int64
 		var record []byte
 		if err := scan(&rev, &record); err != nil {
 			return v, err
 		}
-		return c.of(rev, record)
+		return c.kind.Unmarshal(record, rev)
 	})
 }

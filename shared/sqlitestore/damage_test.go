@@ -104,7 +104,7 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 				"Wait": err, "Writable": s.Writable(t.Context()),
 				"Append": s.Append(t.Context(), batch("r", 2, "y")),
 				"Load":   func() error { _, _, err := s.Load(t.Context(), "s1", "b"); return err }(),
-				"Key":    func() error { _, err := s.Key(t.Context(), "k"); return err }(),
+				"Key":    func() error { _, err := s.Keys().Get(t.Context(), "k"); return err }(),
 			} {
 				if session.CodeOf(err) != session.Unavailable || !session.IsForOperator(err) {
 					t.Errorf("%s: %v", what, err)

@@ -144,9 +144,9 @@ func upToDate(t *testing.T, s *Store, name string) {
 	put(t, s, again) // this overwrites an expired batch, for an hour that the table purges already has
 	if err := errors.Join(
 		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
-		s.CreateKey(t.Context(), session.Key{ID: name}),
-		s.CreateGrant(t.Context(), session.Grant{ID: name}),
-		s.CreateUpstreamToken(t.Context(), session.UpstreamToken{ID: name}),
+		s.Keys().Create(t.Context(), session.Key{ID: name}),
+		s.Grants().Create(t.Context(), session.Grant{ID: name}),
+		s.UpstreamTokens().Create(t.Context(), session.UpstreamToken{ID: name}),
 		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
 		s.SaveHandshake(t.Context(), session.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
 	); err != nil {

@@ -41,9 +41,9 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 		"readAnswer":        {readAnswer, []string{"SEARCH answers USING INDEX sqlite_autoindex_answers_1 (session=? AND question=?)"}},
 		"readConnection":    {readConnection, []string{"SEARCH connections USING INDEX sqlite_autoindex_connections_1 (id=?)"}},
 		"readHandshake":     {readHandshake, []string{"SEARCH handshakes USING INDEX sqlite_autoindex_handshakes_1 (digest=? AND version=?)"}},
-		"readKey":           {keys().reading(), []string{"SEARCH keys USING PRIMARY KEY (id=?)"}},
-		"readGrant":         {grants().reading(), []string{"SEARCH grants USING INDEX sqlite_autoindex_grants_1 (id=?)"}},
-		"readUpstreamToken": {upstreamTokens().reading(), []string{"SEARCH upstream_tokens USING INDEX sqlite_autoindex_upstream_tokens_1 (id=?)"}},
+		"readKey":           {readRecord("keys"), []string{"SEARCH keys USING PRIMARY KEY (id=?)"}},
+		"readGrant":         {readRecord("grants"), []string{"SEARCH grants USING INDEX sqlite_autoindex_grants_1 (id=?)"}},
+		"readUpstreamToken": {readRecord("upstream_tokens"), []string{"SEARCH upstream_tokens USING INDEX sqlite_autoindex_upstream_tokens_1 (id=?)"}},
 		"appendBatch": {appendBatch, []string{
 			"SCALAR SUBQUERY 1", events(batches + ">?"),
 		}},

@@ -125,7 +125,7 @@ func (d *denied) ofSubject() bool {
 // drop removes the secret of a row, unless the row has another revision than rev. Errors:
 // Unavailable.
 func (v *Vault) drop(ctx context.Context, at place, rev int64) error {
-	row, err := v.store.UpstreamToken(ctx, at.id())
+	row, err := v.store.UpstreamTokens().Get(ctx, at.id())
 	if err != nil || row.Rev != rev {
 		return unlessTaken(err)
 	}

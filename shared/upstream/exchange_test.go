@@ -83,7 +83,7 @@ func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
 		}
 	}
 	for _, provider := range []string{"crm", upstream.SignedIn} {
-		row, err := s.store.UpstreamToken(t.Context(), session.UpstreamTokenID("acme", "ada", provider))
+		row, err := s.store.UpstreamTokens().Get(t.Context(), session.UpstreamTokenID("acme", "ada", provider))
 		if err != nil || strings.Contains(row.Sealed, "idp-") || strings.Contains(row.Sealed, "gho_") || row.Expires.IsZero() {
 			t.Errorf("%s: %+v %v", provider, row, err)
 		}
@@ -183,7 +183,7 @@ func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
 		t.Error("the box was woken")
 	}
 	// The token of the sign-in is still there.
-	if row, err := s.store.UpstreamToken(t.Context(), session.UpstreamTokenID("acme", "ada", upstream.SignedIn)); err != nil || row.Sealed == "" {
+	if row, err := s.store.UpstreamTokens().Get(t.Context(), session.UpstreamTokenID("acme", "ada", upstream.SignedIn)); err != nil || row.Sealed == "" {
 		t.Errorf("%+v %v", row, err)
 	}
 }

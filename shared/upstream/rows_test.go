@@ -244,12 +244,12 @@ func a54ATokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 		}
 	}
 	// A row that is copied to another principal does not open.
-	row, err := s.store.UpstreamToken(t.Context(), session.UpstreamTokenID("acme", "ada", "notes"))
+	row, err := s.store.UpstreamTokens().Get(t.Context(), session.UpstreamTokenID("acme", "ada", "notes"))
 	if err != nil || strings.Contains(row.Sealed, "notes-key") {
 		t.Fatal(row, err)
 	}
 	row.ID, row.Principal = session.UpstreamTokenID("acme", "eve", "notes"), "eve"
-	if err := s.store.CreateUpstreamToken(t.Context(), row); err != nil {
+	if err := s.store.UpstreamTokens().Create(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
 	if has := s.values("eve"); len(has) != 0 {
@@ -367,7 +367,7 @@ func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	if _, _, err := s.vault().Get(t.Context(), "acme", "ada", []string{"github"}); session.CodeOf(err) != session.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	row, err := s.store.UpstreamToken(t.Context(), session.UpstreamTokenID("acme", "ada", "github"))
+	row, err := s.store.UpstreamTokens().Get(t.Context(), session.UpstreamTokenID("acme", "ada", "github"))
 	if err != nil || row.Sealed == "" {
 		t.Errorf("the refresh token is gone: %v", err)
 	}

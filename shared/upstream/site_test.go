@@ -449,10 +449,10 @@ func (s *site) expire(who string, until time.Time) {
 
 func (s *site) expireAt(provider, who string, until time.Time) {
 	s.t.Helper()
-	row, err := s.store.UpstreamToken(s.t.Context(), session.UpstreamTokenID("acme", who, provider))
+	row, err := s.store.UpstreamTokens().Get(s.t.Context(), session.UpstreamTokenID("acme", who, provider))
 	if err == nil {
 		row.Until, row.Changed = until, until.Add(-time.Hour)
-		err = s.store.SaveUpstreamToken(s.t.Context(), row)
+		err = s.store.UpstreamTokens().Save(s.t.Context(), row)
 	}
 	if err != nil {
 		s.t.Fatal(err)

@@ -248,7 +248,7 @@ func unavailable(provider string) *session.Error {
 // read returns the row of a place, zero if there is none, and what is sealed in it, nil
 // if that cannot be opened. It seals anew what another secret has sealed.
 func (v *Vault) read(ctx context.Context, at place) (session.UpstreamToken, *held, error) {
-	row, err := v.store.UpstreamToken(ctx, at.id())
+	row, err := v.store.UpstreamTokens().Get(ctx, at.id())
 	if errors.Is(err, session.NotFound) {
 		return session.UpstreamToken{}, nil, nil
 	}
@@ -262,7 +262,7 @@ func (v *Vault) read(ctx context.Context, at place) (session.UpstreamToken, *hel
 	}
 	if old {
 		row.Sealed = v.rows.SealFor(at.owner(), plain)
-		if err := v.store.SaveUpstreamToken(ctx, row); err == nil {
+		if err := v.store.UpstreamTokens().Save(ctx, row); err == nil {
 			row.Rev++
 		} else if !errors.Is(err, session.Conflict) {
 			v.log.WarnContext(ctx, "a token could not be sealed anew", "provider", at.provider, "error", err)
@@ -314,7 +314,7 @@ func (v *Vault) claim(ctx context.Context, at place, row *session.UpstreamToken)
 	if row.Rev == 0 {
 		*row = at.row()
 		row.Busy, row.Expires, row.Rev = busy, busy.Add(refusedFor), 1
-		return v.store.CreateUpstreamToken(ctx, *row)
+		return v.store.UpstreamTokens().Create(ctx, *row)
 	}
 	if !row.Expires.IsZero() { // the row must still exist when the answer comes
 		row.Expires = busy.Add(refusedFor)
@@ -332,7 +332,7 @@ func messageOf(err error) string {
 }
 
 func (v *Vault) save(ctx context.Context, row *session.UpstreamToken) error {
-	err := v.store.SaveUpstreamToken(ctx, *row)
+	err := v.store.UpstreamTokens().Save(ctx, *row)
 	if err == nil {
 		row.Rev++
 	}
@@ -375,7 +375,7 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		return session.Errorf(session.Invalid, "the value for %s has %d bytes; it needs 1 to %d", at.provider, len(t.Value), MaxSecret)
 	}
 	for {
-		row, err := v.store.UpstreamToken(ctx, at.id())
+		row, err := v.store.UpstreamTokens().Get(ctx, at.id())
 		there := err == nil
 		switch {
 		case errors.Is(err, session.NotFound):
@@ -386,9 +386,9 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		row.Busy = time.Time{}
 		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
 		if there {
-			err = v.store.SaveUpstreamToken(ctx, row)
+			err = v.store.UpstreamTokens().Save(ctx, row)
 		} else {
-			err = v.store.CreateUpstreamToken(ctx, row)
+			err = v.store.UpstreamTokens().Create(ctx, row)
 		}
 		if !errors.Is(err, session.Conflict) && !errors.Is(err, session.NotFound) {
 			return err
@@ -416,13 +416,13 @@ func (v *Vault) Remove(ctx context.Context, tenant, principal, provider string) 
 // Remove is [Vault.Remove] without a Vault: it needs no secret.
 func Remove(ctx context.Context, store session.UpstreamTokens, tenant, principal, provider string) (bool, error) {
 	for {
-		row, err := store.UpstreamToken(ctx, session.UpstreamTokenID(tenant, principal, provider))
+		row, err := store.UpstreamTokens().Get(ctx, session.UpstreamTokenID(tenant, principal, provider))
 		if err != nil {
 			return false, unlessTaken(err)
 		}
 		there := row.Sealed != ""
 		row.Sealed, row.Expires = "", time.Now().Add(-time.Second)
-		err = store.SaveUpstreamToken(ctx, row)
+		err = store.UpstreamTokens().Save(ctx, row)
 		if errors.Is(err, session.NotFound) {
 			return false, nil
 		}

@@ -6,34 +6,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// keys returns the collection of keys.
-func keys() collection[session.Key] {
-	return collection[session.Key]{
-		table: "keys", what: "key", marshal: session.MarshalKey, unmarshal: session.UnmarshalKey,
-		fields: func(v *session.Key) fields { return fields{v.ID, &v.Rev, v.Tenant, v.Expires} },
-	}
-}
-
-// CreateKey stores a new key; see [session.Keys].
-func (s *Store) CreateKey(ctx context.Context, v session.Key) error {
-	return keys().create(ctx, s, v)
-}
-
-// Key reads a key; see [session.Keys].
-func (s *Store) Key(ctx context.Context, id string) (session.Key, error) {
-	return keys().read(ctx, s, id)
-}
-
-// SaveKey replaces a key; see [session.Keys].
-func (s *Store) SaveKey(ctx context.Context, v session.Key) error {
-	return keys().save(ctx, s, v)
-}
-
-// ListKeys returns keys; see [session.Keys].
-func (s *Store) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
-	return keys().list(ctx, s, tenant, after, limit)
-}
-
 const putEntryTicket = `INSERT OR REPLACE INTO entry_tickets (hash, expires, record) VALUES (?, ?, ?)`
 
 // PutEntryTicket keeps a ticket; see [session.Keys].
