@@ -57,6 +57,32 @@ func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 	}
 }
 
+// A call that wakes its server waits in the inbox, and the function that hands it over asks
+// for the tokens of its user.
+func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, wiring.Parts{
+		Store: sessiontest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, principal := range []string{"ada", "bob"} {
+		if err := f.Vault.Put(t.Context(), "acme", principal, "notes", "token of "+principal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, principal := range []string{"ada", "bob"} {
+		has, err := f.Relay.Secrets(t.Context(), session.Session{Server: "acts", Tenant: "acme", Principal: principal})
+		if got, want := has["notes"].Value, "token of "+principal; err != nil || got != want {
+			t.Errorf("a call of %s wakes a server that acts with %q, %v; want %q", principal, got, err, want)
+		}
+	}
+}
+
 // Event charges the cost of an event to its account.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	whose := func(tenant string) session.Account {

@@ -224,7 +224,7 @@ func (a *asylum) item() session.Item {
 func (a *asylum) gone() {
 	a.t.Helper()
 	if it, err := a.store.Item(a.t.Context(), asylumBox, a.stream); !errors.Is(err, session.NotFound) {
-		a.t.Errorf("the item is still there: %+v, %v", it, err)
+		a.t.Errorf("the item of the call is still there: %s in generation %d, %v", it.State, it.Gen, err)
 	}
 }
 
