@@ -3,7 +3,9 @@ package local
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,4 +82,47 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lastClient is a listener whose last client comes just as it is closed.
+type lastClient struct {
+	comes  func()
+	closed chan struct{}
+}
+
+func (l *lastClient) Accept() (net.Conn, error) {
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *lastClient) Close() error {
+	l.comes()
+	close(l.closed)
+	return nil
+}
+
+func (*lastClient) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestAnIdleMachineDoesWhatARequestBeganWhileItsEndpointsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &alarms{store: sessiontest.NewMemory()}
+		m := &machine{cfg: Config{ExitWhenIdle: time.Minute}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
+		defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
+		came := false
+		l := &lastClient{closed: make(chan struct{}), comes: func() {
+			came = true
+			f.waiting.Store(1)
+			time.AfterFunc(lastRequests/2, func() { f.waiting.Store(0) })
+		}}
+		var serving sync.WaitGroup
+		server := &http.Server{ReadHeaderTimeout: time.Minute}
+		m.public.use.count(server)
+		serving.Go(func() { _ = server.Serve(l) })
+		synctest.Wait()
+		awaitEnd(t.Context(), m)
+		serving.Wait()
+		if !came || f.waiting.Load() > 0 {
+			t.Errorf("a request came at the end: %t; the machine ended before its work was done: %t", came, f.waiting.Load() > 0)
+		}
+	})
 }

@@ -1,10 +1,12 @@
 package host_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -45,5 +47,38 @@ func TestAStreamOfWhichNothingIsThereEndsAtOnce(t *testing.T) {
 	call, err := h.Resume(t.Context(), someone, id, "7/"+string(session.NewStreamID()))
 	if err != nil || !call.Done() {
 		t.Errorf("done %t, %v", call != nil && call.Done(), err)
+	}
+}
+
+// endsMeanwhile executes nothing any more. Its one call ends just before it is asked for it.
+type endsMeanwhile struct {
+	nobody
+	end func()
+}
+
+func (b endsMeanwhile) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
+	b.end()
+	return nil, session.Errorf(session.NotFound, "there is no trace of the request")
+}
+
+func TestAClientThatComesBackJustAsItsCallEndsGetsTheResult(t *testing.T) {
+	_, store, id := listening(t)
+	stream := session.NewStreamID()
+	h := host.New(store, endsMeanwhile{end: func() {
+		if err := store.Append(t.Context(), session.Batch{
+			Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Final: true, Events: [][]byte{[]byte("the result")}, Expires: time.Now().Add(time.Hour),
+		}); err != nil {
+			t.Error(err)
+		}
+	}}, host.Limits{})
+	call, err := h.Resume(t.Context(), someone, id, session.EventID{Stream: stream}.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if call.Done() {
+		t.Fatal("the client is told that nothing more comes, and has no result")
+	}
+	if got := next(t, call, time.Second); got != "the result" {
+		t.Errorf("the client gets %q", got)
 	}
 }

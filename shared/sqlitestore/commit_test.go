@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -85,8 +86,9 @@ func TestAStatementForManyRowsIsAllOrNothing(t *testing.T) {
 	put(t, s, batch("r1", 2, `2`)) // nothing is left open
 }
 
-// held returns a store whose next fsync of the log waits until the test releases it.
-func held(t *testing.T) (s *Store, d *disk, reached <-chan struct{}, letGo func()) {
+// held returns a store whose next fsync of the log waits until the test releases it. reached
+// returns when a write waits for that.
+func held(t *testing.T) (s *Store, d *disk, reached, letGo func()) {
 	t.Helper()
 	dir := t.TempDir()
 	d, o := newDisk(t, dir)
@@ -102,7 +104,17 @@ func held(t *testing.T) (s *Store, d *disk, reached <-chan struct{}, letGo func(
 		}
 		return 0
 	})
-	return s, d, at, func() { close(released) }
+	reached = func() {
+		t.Helper()
+		select {
+		case <-at:
+		case <-time.After(20 * time.Second):
+			t.Fatal("no write waits for an fsync")
+		}
+	}
+	letGo = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(letGo) // Close may wait for an fsync too
+	return s, d, reached, letGo
 }
 
 func TestNobodySeesAWriteThatIsNotOnTheDisk(t *testing.T) {
@@ -113,7 +125,7 @@ func TestNobodySeesAWriteThatIsNotOnTheDisk(t *testing.T) {
 		back <- p
 	}()
 	go func() { written <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
-	<-reached
+	reached()
 	same(t, "events that this store reads", indexes(read(t, s, "r1", 0)), []session.Index(nil))
 	same(t, "events that another reads", indexes(read(t, again(t, s), "r1", 0)), []session.Index(nil))
 	same(t, "calls that have returned", len(written)+len(back), 0)
@@ -129,7 +141,7 @@ func TestWritesThatComeDuringAnFsyncShareTheNextOne(t *testing.T) {
 	errs := make(chan error, writes)
 	write := func(i int) { errs <- s.Append(t.Context(), batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)) }
 	go write(0)
-	<-reached
+	reached()
 	before := syncs(d)
 	for i := 1; i < writes; i++ {
 		go write(i)

@@ -162,17 +162,35 @@ func TestAListOfManyPagesIsWhole(t *testing.T) {
 	}
 }
 
+// The fleet asks for two lists, and the task stops after the first one.
 func TestATaskThatStopsWhileItIsListedIsOnTheList(t *testing.T) {
 	f, x := started(t)
 	f.move(t, "a", running)
-	f.after = func(action string, in map[string]any) *answer {
-		if action == "ListTasks" && in["desiredStatus"] == "RUNNING" {
+	listed := false
+	f.after = func(action string, _ map[string]any) *answer {
+		if action == "ListTasks" && !listed {
+			listed = true
 			ends(0)(f.tasks[0])
 		}
 		return nil
 	}
-	if s := only(t, x); s.State != fleet.Stopped {
-		t.Errorf("%+v", s)
+	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 1 || list[0].State != fleet.Stopped {
+		t.Errorf("tasks: %+v, %v; want the one that has stopped between the lists", list, err)
+	}
+}
+
+// ECS names the task that has the token. Any other conflict is no sign that a task was
+// started.
+func TestAConflictThatNamesNoTaskIsNoStart(t *testing.T) {
+	f, x := started(t)
+	f.before = func(action string, _ map[string]any) *answer {
+		if action == "RunTask" {
+			return refusal(400, "ConflictException", nil)
+		}
+		return nil
+	}
+	if id, err := x.Run(t.Context(), taskFor("b")); err == nil {
+		t.Errorf("the box counts as started, as %s, and has no task", id)
 	}
 }
 

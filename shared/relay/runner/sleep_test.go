@@ -213,3 +213,31 @@ func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
 		b.nothing()
 	})
 }
+
+// Nobody sends an event again after the bye.
+func TestAnEventThatHasNoAckHoldsTheBye(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.says(session.Standalone, "a")
+		b.box.idleFrom(time.Now().Add(-time.Hour))
+		acked := time.Now().Add(3 * time.Minute)
+		for ; time.Now().Before(acked.Add(time.Minute)); time.Sleep(time.Second) {
+			for f, ok := b.received(); ok; f, ok = b.received() {
+				switch f.Type {
+				case frame.TypeBye:
+					if time.Now().Before(acked) {
+						t.Error("the box says bye while an event on its way has no ack")
+					}
+					return
+				case frame.TypeHello:
+					b.conn = f.conn
+					b.welcome(f.Frame, f.Gen)
+				case frame.TypeEvents:
+					if !time.Now().Before(acked) {
+						b.ack(f.Frame)
+					}
+				}
+			}
+		}
+		t.Error("the box says no bye once its event has an ack")
+	})
+}
