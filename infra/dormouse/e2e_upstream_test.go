@@ -96,7 +96,7 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	m := machineOf(t, map[string]any{"acts": map[string]any{
 		"command": program, "args": []string{"-name", "acts"}, "env": map[string]string{"ACTS_AS": "${principal:notes}"},
 	}})
-	m.start("--access", "keys", "--listen", freePort(t))
+	m.start("--access", "keys", "--listen", freePort(t), "--idle", idle.String())
 	keys := map[string]string{"ada": m.keys("create", "ada", "--all-servers"), "bob": m.keys("create", "bob", "--all-servers")}
 	m.secret("ada", "notes", "token-of-ada")
 	ada, bob := m.as(keys["ada"], "acts"), m.as(keys["bob"], "acts")
@@ -119,6 +119,12 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	m.secret("ada", "notes", "token-of-ada-2")
 	if got := ada.acts(); got != hashOf("token-of-ada-2") {
 		t.Errorf("after a change, ada's process acts with %s", got)
+	}
+	m.asleep() // a call that wakes the box waits in the inbox, and acts for its user all the same
+	for who, c := range map[string]*client{"ada-2": ada, "bob": bob} {
+		if got := c.acts(); got != hashOf("token-of-"+who) {
+			t.Errorf("a call that wakes the server acts with %s, want the token of %s", got, who)
+		}
 	}
 	m.nowhere("token-of-")
 }

@@ -49,6 +49,16 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	}
 }
 
+// A request that was sent again has a second number, which the process answers.
+func TestARequestThatWasSentAgainIsAnsweredOnce(t *testing.T) {
+	k := newTalk(t)
+	answer := `{"jsonrpc":"2.0","id":` + strconv.FormatInt(k.renumber(k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)), 10) + `,"result":{}}`
+	first, second := k.said(answer), k.said(answer)
+	if !first || second || len(k.out) != 1 {
+		t.Errorf("the process answers twice: the answers are taken %t and %t, and the client gets %d ends", first, second, len(k.out))
+	}
+}
+
 // If the server understood a message differently from the box, one client could reach the
 // call of another: for encoding/json, {"id":"x","ID":5} is a request with id 5.
 func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {

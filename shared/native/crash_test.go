@@ -246,35 +246,40 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 	}
 }
 
-// A function that takes long to send much to a slow connection must not count as dead.
+// A function that takes long to send much to a slow connection must not count as dead, nor
+// one whose server says nothing for longer than the lease.
 func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		w.posting = 200 * time.Millisecond
-		s := w.socket()
-		s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
-		s.send(t, toolCall("1", "steps", `{"n":400,"millis":5}`, `,"_meta":{"progressToken":"p"}`))
-		w.posts()
-		ctx, cancel := context.WithCancel(t.Context())
-		var swept sync.WaitGroup
-		swept.Go(func() {
-			for ctx.Err() == nil {
-				b, _ := w.backend()
-				if err := b.Sweep(t.Context()); err != nil {
-					t.Error(err)
+	for name, c := range map[string]struct{ steps, millis int }{"sends much": {400, 5}, "is silent": {2, 90_000}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := memory(t)
+				w.posting = 200 * time.Millisecond
+				s := w.socket()
+				s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+				s.send(t, toolCall("1", "steps", fmt.Sprintf(`{"n":%d,"millis":%d}`, c.steps, c.millis), `,"_meta":{"progressToken":"p"}`))
+				w.posts()
+				ctx, cancel := context.WithCancel(t.Context())
+				var swept sync.WaitGroup
+				swept.Go(func() {
+					for ctx.Err() == nil {
+						b, _ := w.backend()
+						if err := b.Sweep(t.Context()); err != nil {
+							t.Error(err)
+						}
+						time.Sleep(time.Second)
+					}
+				})
+				w.work()
+				cancel()
+				swept.Wait()
+				posts := w.posts()
+				if got := posts[len(posts)-1]; len(posts) != c.steps+1 || !strings.Contains(got, `"done"`) {
+					t.Errorf("%d were sent, want %d; the last is %s", len(posts), c.steps+1, got)
 				}
-				time.Sleep(10 * time.Second)
-			}
+				w.empty()
+			})
 		})
-		w.work()
-		cancel()
-		swept.Wait()
-		posts := w.posts()
-		if got := posts[len(posts)-1]; len(posts) != 401 || !strings.Contains(got, `"done"`) {
-			t.Errorf("%d were sent, the last is %s", len(posts), got)
-		}
-		w.empty()
-	})
+	}
 }
 
 // TestCallsCostWhatTheyMust counts the round trips to the store.
