@@ -21,7 +21,7 @@ func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
 	s.file("servers.json", `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
 		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}}`)
 	want := []remark{{File: filepath.Join(s.data, "servers.json"), Line: 1, Column: 68, Text: "x-dormouse.connect: github: client_secret has a variable that is not set; set it, or put it into .env beside the file"}}
-	if diff := cmp.Diff(want, check(filepath.Join(s.data, "servers.json"), nil).Mistakes); diff != "" {
+	if diff := cmp.Diff(want, check(served{}.config(filepath.Join(s.data, "servers.json"))).Mistakes); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -53,6 +53,19 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 		"access and limits":     `{"mcpServers": {` + good + `, "a": {"command": "true", "x-dormouse": {"limits": {"hour": 5}}}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"everyone": true}, "good": {"everyone": true}}}}}`,
 		"access, rule":          `{"mcpServers": {` + good + `, "a": {"command": "true"}}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "allow": {"a": {"someone": true}, "*": {"everyone": true}}}}}`,
 		"access, development":   `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"tenant": "team"}}}`,
+		"native":                `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "counter"}}}}`,
+		"native, unknown":       `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}}`,
+		"native, off":           `{"mcpServers": {` + good + `, "a": {"disabled": true, "x-dormouse": {"native": "countre"}}}}`,
+		"native, in a group":    `{"mcpServers": {` + good + `, "a": {"x-dormouse": {"native": "countre"}}}, "x-dormouse": {"groups": {"dev": {"servers": ["good", "a"]}}}}`,
+		"access, client":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c"}}}`,
+		"access, no client":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com"}}}`,
+		"access, clients":       `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a b": {"redirect_uris": ["http://127.0.0.1/x"]}}}}}`,
+		"access, redirects":     `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a": {"redirect_uris": []}}}}}`,
+		"access, redirect":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "clients": {"a": {"redirect_uris": ["http://example.com/x"]}}}}}`,
+		"access, enterprise":    `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "enterprise": [{"issuer": "https://a.example.com"}, {"issuer": "https://a.example.com"}]}}}`,
+		"access, no scope":      `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "scope": ""}}}`,
+		"access, secret":        `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}`,
+		"access, introspection": `{"mcpServers": {` + good + `}, "x-dormouse": {"access": {"issuer": "https://login.example.com", "client_id": "c", "introspection": {"endpoint": "https://login.example.com/i", "client_id": "c"}}}}`,
 		"connect":               `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorize": "https://example.com/a"}}}}`,
 		"connect, unknown key":  `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": {"x": {"authorise": "https://example.com/a"}}}}`,
 		"connect, no object":    `{"mcpServers": {` + good + `}, "x-dormouse": {"connect": []}}`,
@@ -79,22 +92,31 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, _, _ := readServers(file, nil)
-			var want []string
-			if c != nil {
-				for _, server := range c.Names() {
-					if s, _ := c.Server(server); !s.Disabled {
-						want = append(want, server)
+			for _, flags := range []served{{}, {Access: local.AccessKeys}, {Access: local.AccessOAuth}, {Access: local.AccessIDP}, {Access: local.AccessOAuth, PublicURL: "https://mcp.example.com"}} {
+				flags.Listen = "127.0.0.1:0"
+				if flags.PublicURL == "" && flags.Access != "" {
+					flags.PublicURL = "http://127.0.0.1:9"
+				}
+				cfg := flags.config(file)
+				c, _, mistakes := readServers(cfg)
+				var want []string
+				if c != nil {
+					for _, server := range c.Names() {
+						if s, _ := c.Server(server); !s.Disabled {
+							want = append(want, server)
+						}
 					}
 				}
-			}
-			for _, access := range []string{local.AccessOpen, local.AccessOAuth} {
-				served, err := servedBy(t, local.Config{Servers: file, Access: access})
+				served, err := servedBy(t, cfg)
 				if (err == nil) != (c != nil) {
-					t.Errorf("access %s: check reads the file: %t; run: %v", access, c != nil, err)
+					t.Errorf("%+v: check would have it started: %t (%v); run: %v", flags, c != nil, mistakes, err)
 				}
 				if diff := cmp.Diff(want, served); err == nil && diff != "" {
-					t.Errorf("access %s: %s", access, diff)
+					t.Errorf("%+v: %s", flags, diff)
+				}
+				cfg.Strict = true
+				if _, err := servedBy(t, cfg); (err == nil) != (len(mistakes) == 0) {
+					t.Errorf("%+v: check says %v; run --strict: %v", flags, mistakes, err)
 				}
 			}
 		})
@@ -107,9 +129,7 @@ func servedBy(t *testing.T, cfg local.Config) (names []string, err error) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var ready bytes.Buffer
-	cfg.Listen, cfg.PublicURL, cfg.Data = "127.0.0.1:0", "http://127.0.0.1:9", t.TempDir()
-	cfg.Runner, cfg.JSON, cfg.Log, cfg.Environ = []string{"/does/not/exist"}, &ready, &bytes.Buffer{}, os.Environ()
-	cfg.Functions, cfg.Stopping = local.FunctionsInside, nil
+	cfg.Data, cfg.Runner, cfg.JSON, cfg.Log = t.TempDir(), []string{"/does/not/exist"}, &ready, &bytes.Buffer{}
 	cfg.Ready = func(string) { stop() }
 	err = local.Run(ctx, cfg)
 	for line := range strings.Lines(ready.String()) {

@@ -73,7 +73,7 @@ func (c *doctorCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
 	d := &doctor{doctorCommand: c, t: t}
-	d.file, _, d.wrong = readServers(c.Servers, c.EnvFile)
+	d.file, _, d.wrong = readServers(served{EnvFile: c.EnvFile}.config(c.Servers))
 	var err error
 	d.machine, err = target{Data: c.folder()}.open(ctx)
 	if err == nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
@@ -94,10 +94,10 @@ func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloade
 }
 
 type checkCommand struct {
-	File    string   `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
-	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
-	Store   bool     `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
-	Data    string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder, for --store."`
+	File string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
+	served
+	Store bool   `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
+	Data  string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder, for --store."`
 	printing
 }
 
@@ -130,7 +130,7 @@ func (c *checkCommand) Run(t *terminal) error {
 	if c.Store {
 		return checkStore(t, c.Data)
 	}
-	found := check(c.File, c.EnvFile)
+	found := check(c.config(c.File))
 	if c.JSON {
 		if err := t.printJSON(found); err != nil {
 			return err
@@ -153,10 +153,10 @@ func (c *checkCommand) Run(t *terminal) error {
 	return nil
 }
 
-// check reads a servers file as dormouse run does.
-func check(file string, envFiles []string) checked {
+// check says what dormouse run would do with a servers file.
+func check(cfg local.Config) checked {
 	found := checked{Servers: []string{}, Mistakes: []remark{}, Warnings: []remark{}}
-	c, warnings, mistakes := readServers(file, envFiles)
+	c, warnings, mistakes := readServers(cfg)
 	for _, w := range warnings {
 		found.Warnings = append(found.Warnings, remarkAt(w.Position, w.Text))
 	}
@@ -174,23 +174,20 @@ func check(file string, envFiles []string) checked {
 	return found
 }
 
-// readServers reads a servers file. The mistakes are of the whole file, or of its servers;
-// the catalog is nil if they are of the file.
-func readServers(file string, envFiles []string) (c *catalog.Catalog, warnings []catalog.Warning, mistakes []error) {
-	c, warnings, err := catalog.LoadHere(file, os.LookupEnv, envFiles...)
-	if err == nil {
-		err = wiring.CheckSections(c, os.Getenv)
-	}
-	switch joined, ok := err.(interface{ Unwrap() []error }); {
+// readServers reads a servers file as dormouse run does. The mistakes are of the whole file,
+// or of its servers; the catalog is nil if dormouse run would not start.
+func readServers(cfg local.Config) (c *catalog.Catalog, warnings []catalog.Warning, mistakes []error) {
+	read := local.Check(cfg)
+	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {
 	case ok:
-		return nil, warnings, joined.Unwrap()
-	case err != nil:
-		return nil, warnings, []error{err}
+		return nil, read.Warnings, joined.Unwrap()
+	case read.Wrong != nil:
+		return nil, read.Warnings, []error{read.Wrong}
 	}
-	for _, rejected := range c.Rejected() {
+	for _, rejected := range read.Servers.Rejected() {
 		for _, e := range rejected.Errors {
 			mistakes = append(mistakes, e)
 		}
 	}
-	return c, warnings, mistakes
+	return read.Servers, read.Warnings, mistakes
 }

@@ -51,20 +51,34 @@ type says struct {
 	NoColor   bool   `name:"no-color" help:"Show no colors. The variable NO_COLOR does the same."`
 }
 
+// served are the flags of dormouse run that decide what it serves of a servers file, and to
+// whom. dormouse check has the same.
+type served struct {
+	Listen    string   `placeholder:"ADDRESS" help:"Address of the endpoint. By default 127.0.0.1:8787, and :443 with --tls."`
+	Sockets   string   `placeholder:"ADDRESS" help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
+	EnvFile   []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
+	PublicURL string   `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
+	Access    string   `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
+}
+
+// config returns the configuration of a machine with these flags.
+func (s served) config(servers string) local.Config {
+	return local.Config{
+		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(s.Listen, "127.0.0.1:8787"), Sockets: s.Sockets, PublicURL: s.PublicURL, Access: s.Access,
+		Functions: local.FunctionsInside, Environ: os.Environ(),
+	}
+}
+
 type runCommand struct {
-	Listen     string        `placeholder:"ADDRESS" help:"Address of the endpoint. By default 127.0.0.1:8787, and :443 with --tls."`
-	Sockets    string        `placeholder:"ADDRESS" help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
+	served
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
-	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
 	Strict     bool          `help:"Exit with an error if a server of the file cannot be hosted."`
 	Data       string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
 	Store      string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
-	PublicURL  string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
 	Proxy      []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
 	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
 	Functions  string        `default:"inside" help:"What handles messages. inside: this process. process: the function programs beside this one, invoked as on AWS. A folder: your own programs http and socket in it, with your servers in Go, invoked as on AWS."`
 	Limits     string        `enum:"home,aws" default:"home" help:"The limits of gateways. home: those for one machine. aws: those of AWS. Function programs always have the limits of AWS."`
-	Access     string        `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
 	Audit      string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
 	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
 	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
@@ -137,13 +151,14 @@ func (c *runCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	cfg := local.Config{
-		Proxies: proxies,
-		Listen:  c.listen(), TLS: c.Secure.settings(), Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Reload: reload, Data: c.Data,
-		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.Trials.SocketIdle, SocketLife: c.Trials.SocketLife, Cold: c.Trials.Cold,
-		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter, Boxes: c.Trials.Boxes, BoxLife: c.Trials.BoxLife, BoxRoom: c.Trials.BoxRoom,
-		Audit: c.Audit, Runner: runner, Environ: append(os.Environ(), more...), Verbose: c.Says.Verbose, Command: typed(os.Args[0]),
+	cfg := c.config(c.Servers)
+	if cfg.TLS = c.Secure.settings(); c.Listen == "" && c.Secure.TLS != "" {
+		cfg.Listen = ":443"
 	}
+	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Strict, cfg.Reload, cfg.Data = proxies, c.Origins, store, c.Strict, reload, c.Data
+	cfg.Idle, cfg.Limits, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Limits, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
+	cfg.Functions, cfg.Programs, cfg.Own, cfg.SleepAfter, cfg.Boxes, cfg.BoxLife, cfg.BoxRoom = functions, filepath.Dir(bin), own, c.SleepAfter, c.Trials.Boxes, c.Trials.BoxLife, c.Trials.BoxRoom
+	cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Drain = drain
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
@@ -182,14 +197,6 @@ func typed(called string) string {
 		return "dormouse"
 	}
 	return called
-}
-
-// listen returns the address of the endpoint.
-func (c *runCommand) listen() string {
-	if c.Listen == "" && c.Secure.TLS != "" {
-		return ":443"
-	}
-	return cmp.Or(c.Listen, "127.0.0.1:8787")
 }
 
 // telemetryOf reads where telemetry goes; nil is nowhere.

@@ -78,21 +78,11 @@ func (m *machine) startInside(context.Context) error {
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
-	settings := &wiring.Settings{Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), PublicURL: m.public.publicURL(), Origins: m.cfg.Origins}
-	err := settings.Read(m.environ.get)
+	err := in.configure()
 	if err != nil {
 		return err
 	}
-	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
-	settings.Broker = m.public.access() == AccessOAuth
-	if m.cfg.Limits != LimitsAWS {
-		settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
-		if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
-			settings.Limits.Since = time.Now()
-		}
-	}
-	in.settings.Store(settings)
-	if in.store, err = OpenStore(m.store, m.environ.get, settings.Limits, func(err error) { storeDamaged(m, err) }); err != nil {
+	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, func(err error) { storeDamaged(m, err) }); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{
@@ -105,6 +95,25 @@ func (m *machine) startInside(context.Context) error {
 		return err
 	}
 	in.alarm.Start()
+	return nil
+}
+
+// configure sets the settings that do not come from the servers file.
+func (in *inside) configure() error {
+	m := in.m
+	settings := &wiring.Settings{Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), PublicURL: m.public.publicURL(), Origins: m.cfg.Origins}
+	if err := settings.Read(m.environ.get); err != nil {
+		return err
+	}
+	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
+	settings.Broker = m.public.access() == AccessOAuth
+	if m.cfg.Limits != LimitsAWS {
+		settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
+		if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
+			settings.Limits.Since = time.Now()
+		}
+	}
+	in.settings.Store(settings)
 	return nil
 }
 

@@ -117,7 +117,7 @@ func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {
 	}{
 		"no JSON":           {"{\n  \"mcpServers\": {\"a\" {}}\n}", "2:22: not JSON: invalid character '{' after object name", false},
 		"two mistakes":      {"{\"mcpServers\": [],\n\"x-dormouse\": {\"access\": 1}}", "1:16: mcpServers must be an object, not an array (and 1 more)", false},
-		"an unknown native": {`{"mcpServers":{"x":{"x-dormouse":{"native":"absent"}}}}`, `server "x": this program has no native server "absent"`, false},
+		"an unknown native": {`{"mcpServers":{` + oneNative + `,"x":{"x-dormouse":{"native":"absent"}}}}`, `server "x" is not served: this program has no native server "absent"`, true},
 		"strict":            {`{"mcpServers":{` + oneNative + `,"x":{"url":"example.com"}}}`, `server "x" is not served: url must be a URL`, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -225,7 +224,7 @@ func (m *machine) stop(ctx context.Context) {
 
 // readServers reads the servers file for the first time.
 func (m *machine) readServers(context.Context) error {
-	m.file = &serversFile{Config: m.cfg, environ: m.environ, others: !m.public.private() && m.cfg.Functions != FunctionsProcess, on: sandbox.Probe(), warned: map[string]bool{}}
+	m.file = newServersFile(m)
 	servers, err := m.file.load()
 	if err == nil {
 		m.gate.take(servers)

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
@@ -28,8 +30,31 @@ type serversFile struct {
 	broken string          // why the file as it is now is not served, "" if it is
 }
 
-// read reads the files, and checks what run reads of their sections.
-func (f *serversFile) read(guests bool) (*catalog.Catalog, []catalog.Warning, error) {
+func newServersFile(m *machine) *serversFile {
+	return &serversFile{Config: m.cfg, environ: m.environ, others: !m.public.private() && m.cfg.Functions != FunctionsProcess, on: sandbox.Probe(), warned: map[string]bool{}}
+}
+
+// read reads the files, with servers as guests if others may call and the system can confine
+// them.
+func (f *serversFile) read() (*catalog.Catalog, []catalog.Warning, error) {
+	servers, warnings, err := f.readAs(f.others)
+	if err != nil {
+		return nil, warnings, err
+	}
+	names, lack := guests(servers), f.on.Missing(sandbox.Policy{Sockets: sandbox.InternetSockets})
+	if names == nil || lack == nil {
+		return servers, warnings, nil
+	}
+	// Nobody has asked for a sandbox, so its lack stops no server.
+	if servers, warnings, err = f.readAs(false); err != nil {
+		return nil, warnings, err
+	}
+	return servers, append([]catalog.Warning{{Text: fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why)}}, warnings...), nil
+}
+
+// readAs reads the files, and checks the sections that package catalog does not read. It
+// rejects servers in Go that this program does not have.
+func (f *serversFile) readAs(guests bool) (*catalog.Catalog, []catalog.Warning, error) {
 	load := catalog.LoadHere
 	if guests {
 		load = catalog.LoadGuests
@@ -38,21 +63,23 @@ func (f *serversFile) read(guests bool) (*catalog.Catalog, []catalog.Warning, er
 	if err == nil {
 		err = wiring.CheckSections(servers, f.environ.get)
 	}
-	return servers, warnings, err
+	if err != nil || f.Functions == FunctionsProcess {
+		return servers, warnings, err
+	}
+	for _, name := range servers.Names() {
+		s, _ := servers.Server(name)
+		if err := endpoints.CheckNative(s, natives.Servers()); err != nil {
+			servers.Reject(name, servers.Mistake(name, "native", "", err.Error()))
+		}
+	}
+	return servers, warnings, nil
 }
 
 // load reads the files. It records a warning only the first time that it occurs.
 func (f *serversFile) load() (*catalog.Catalog, error) {
-	servers, warnings, err := f.read(f.others)
+	servers, warnings, err := f.read()
 	if err != nil {
 		return nil, err
-	}
-	if names, lack := guests(servers), f.on.Missing(sandbox.Policy{Sockets: sandbox.InternetSockets}); names != nil && lack != nil {
-		// Nobody has asked for a sandbox, so its lack stops no server.
-		f.warn(fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why))
-		if servers, warnings, err = f.read(false); err != nil {
-			return nil, err
-		}
 	}
 	var rejected []error
 	for _, r := range servers.Rejected() {
@@ -63,6 +90,10 @@ func (f *serversFile) load() (*catalog.Catalog, error) {
 	}
 	var now []string
 	for _, w := range warnings {
+		if w.File == "" {
+			f.warn(w.Text)
+			continue
+		}
 		f.warn(w.String())
 		w.File = filepath.Base(w.File)
 		now = append(now, w.String())

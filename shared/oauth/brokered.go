@@ -51,22 +51,8 @@ type Enterprise struct {
 	JWKS string `json:"jwks_uri,omitempty"`
 }
 
-// CheckBroker checks the settings that only the broker uses. [Settings.Complete] does not
-// check them, because it does not know whether there is a broker. The error names the
-// wrong setting and its possible values.
-func (s Settings) CheckBroker() error {
-	if err := s.checkRoot(); err != nil {
-		return err
-	}
-	secrets := map[string]string{"client_secret": s.ClientSecret}
-	for id, c := range s.Clients {
-		secrets["secret of client "+id] = c.Secret
-	}
-	for _, name := range slices.Sorted(maps.Keys(secrets)) {
-		if strings.HasPrefix(secrets[name], "${") {
-			return fmt.Errorf("access: %s: the variable %s is not set", name, secrets[name])
-		}
-	}
+// checkClients checks the clients and the issuers of companies that the broker accepts.
+func (s Settings) checkClients() error {
 	for _, id := range slices.Sorted(maps.Keys(s.Clients)) {
 		if id == "" || strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) || strings.HasPrefix(id, "https://") {
 			return fmt.Errorf("access: clients: %q is no id; use visible characters without spaces, and no URL", id)
@@ -81,6 +67,25 @@ func (s Settings) CheckBroker() error {
 		}
 		if e.Name != "" && !isName(e.Name) {
 			return fmt.Errorf("access: enterprise: name %q; use letters, digits and . _ -", e.Name)
+		}
+	}
+	return nil
+}
+
+// CheckBroker checks the settings that only the broker uses. [Settings.Complete] does not
+// check them, because it does not know whether there is a broker. The error names the
+// wrong setting and its possible values.
+func (s Settings) CheckBroker() error {
+	if err := s.checkRoot(); err != nil {
+		return err
+	}
+	secrets := map[string]string{"client_secret": s.ClientSecret}
+	for id, c := range s.Clients {
+		secrets["secret of client "+id] = c.Secret
+	}
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		if strings.HasPrefix(secrets[name], "${") {
+			return fmt.Errorf("access: %s: the variable %s is not set", name, secrets[name])
 		}
 	}
 	if *s.Scope == "" || len(strings.Fields(*s.Scope)) > 1 {

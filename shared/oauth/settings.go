@@ -119,7 +119,7 @@ func ReadSettings(section []byte) (Settings, error) {
 // servers. The error names the wrong setting and its possible values.
 func (s Settings) Complete(servers []string) (Settings, error) {
 	checks := []func() error{
-		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) }, s.checkRoles,
+		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) }, s.checkRoles, s.checkClients,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {

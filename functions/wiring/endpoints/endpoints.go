@@ -203,15 +203,23 @@ func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native.Backend, error) {
 	for _, name := range f.Servers.Names() {
 		s, _ := f.Servers.Server(name)
-		if _, ok := servers[s.Native]; s.Native != "" && !s.Disabled && !ok {
-			there := strings.Join(slices.Sorted(maps.Keys(servers)), ", ")
-			if there == "" {
-				there = "none"
-			}
-			return nil, fmt.Errorf("server %q: this program has no native server %q; it has %s", name, s.Native, there)
+		if err := CheckNative(s, servers); err != nil {
+			return nil, fmt.Errorf("server %q: %w", name, err)
 		}
 	}
 	return newBackend(f, alarms, servers), nil
+}
+
+// CheckNative returns an error for a server in Go that is not one of those that a program has.
+func CheckNative(s catalog.Server, has native.Servers) error {
+	if _, ok := has[s.Native]; s.Native == "" || s.Disabled || ok {
+		return nil
+	}
+	there := strings.Join(slices.Sorted(maps.Keys(has)), ", ")
+	if there == "" {
+		there = "none"
+	}
+	return fmt.Errorf("this program has no native server %q; it has %s", s.Native, there)
 }
 
 // remotes is the client of remote servers in this process. New handlers, such as those

@@ -1,0 +1,39 @@
+package local
+
+import (
+	"log/slog"
+	"path/filepath"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// Checked is what [Run] would do with a servers file.
+type Checked struct {
+	Servers  *catalog.Catalog // that it would serve, and those that it rejects; nil if it would not start
+	Warnings []catalog.Warning
+	Wrong    error // why it would not start; it may join several errors
+}
+
+// Check reads a servers file as [Run] does with this configuration, and builds the handlers
+// that Run builds from it. It opens, starts and writes nothing.
+func Check(cfg Config) Checked {
+	m := newMachine(cfg)
+	m.file = newServersFile(m)
+	servers, warnings, err := m.file.read()
+	if err != nil {
+		return Checked{Warnings: warnings, Wrong: err}
+	}
+	m.folder, m.log = &datafolder.Folder{Secret: make([]byte, 32)}, slog.New(slog.DiscardHandler)
+	if m.folder.Path, err = filepath.Abs(cfg.Data); err != nil {
+		return Checked{Warnings: warnings, Wrong: err}
+	}
+	in := &inside{m: m}
+	if err = in.configure(); err == nil {
+		err = in.serve(servers)
+	}
+	if err != nil {
+		return Checked{Warnings: warnings, Wrong: err}
+	}
+	return Checked{Servers: servers, Warnings: warnings}
+}
