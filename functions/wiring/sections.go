@@ -36,7 +36,7 @@ func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
 	var wrong []error
 	add := func(name string, found []mistake) {
 		for _, m := range found {
-			wrong = append(wrong, c.Mistake(name, m.key, "x-dormouse."+strings.TrimPrefix(m.why, "x-dormouse.")))
+			wrong = append(wrong, c.Mistake("", name, m.key, "x-dormouse."+strings.TrimPrefix(m.why, "x-dormouse.")))
 		}
 	}
 	add("limits", mistakes(c.Limits(), limits, limits))
