@@ -21,8 +21,13 @@ func (full) Writable(context.Context) error { return errors.New("the disk of /da
 // damaged is a store that cannot be read.
 type damaged struct{ session.Store }
 
-// Key implements [session.Store].
-func (damaged) Key(context.Context, string) (session.Key, error) {
+// Keys implements [session.Store].
+func (damaged) Keys() session.Collection[session.Key] { return lost{} }
+
+type lost struct{ session.Collection[session.Key] }
+
+// Get implements [session.Collection].
+func (lost) Get(context.Context, string) (session.Key, error) {
 	return session.Key{}, errors.New("the session store is damaged")
 }
 
