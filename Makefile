@@ -372,11 +372,11 @@ STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
 
 .PHONY: deploy
 deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; ROLLBACK=15 has alarms roll it back for 15 minutes)
-	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
+	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(YES),-yes) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
 
 .PHONY: delete
-delete: need-go $(SAM) ## Stop the boxes and delete the stack; table and bucket stay (PURGE=1 deletes them too)
-	@$(STACK) $(if $(PURGE),-purge) down
+delete: need-go $(SAM) ## Stop the boxes and delete the stack, once you type its name; table and bucket stay (PURGE=1 deletes them too, YES=1 asks nothing)
+	@$(STACK) $(if $(PURGE),-purge) $(if $(YES),-yes) down
 
 .PHONY: restore
 restore: need-go ## Restore the stack's table as it was at AT (a time such as 2026-11-23T12:00:00Z, or now) beside it

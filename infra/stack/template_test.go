@@ -173,6 +173,10 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 		t.Error("it is not recoverable")
 	}
 	delete(got, "PointInTimeRecoverySpecification")
+	if got["DeletionProtectionEnabled"] == nil {
+		t.Error("Protect does not keep it")
+	}
+	delete(got, "DeletionProtectionEnabled")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

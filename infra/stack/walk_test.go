@@ -53,8 +53,8 @@ func TestAStrangersWalk(t *testing.T) {
 	before := map[string][]string{}
 	w.do(&before, "left")
 
-	// 1. make deploy, at a terminal: name, region, access, domain, VPC, alarms, budget
-	said := w.answers("make deploy "+w.arch, "", "", "everybody", "", "", "", "ops@example.com", "")
+	// 1. make deploy, at a terminal: name, region, access, domain, VPC, alarms
+	said := w.answers("make deploy "+w.arch, "", "", "everybody", "", "", "", "ops@example.com")
 	kept, err := os.ReadFile(filepath.Join(w.clone, "samconfig.toml"))
 	if err != nil || !strings.Contains(said, `"everybody" is none of keys, oauth, idp`) || !strings.Contains(string(kept), "region = \"us-east-1\"") || !strings.Contains(string(kept), `parameter_overrides = "AlarmEmail=ops@example.com"`) {
 		t.Errorf("the answers are kept as %s, %v, after\n%s", kept, err, said)
@@ -111,7 +111,7 @@ func TestAStrangersWalk(t *testing.T) {
 	}
 
 	// make delete leaves what docs/aws/deploy.md says.
-	gone := w.types("make delete")
+	gone := w.answers("make delete", "dormouse")
 	after := map[string][]string{}
 	w.do(&after, "left")
 	var left []string

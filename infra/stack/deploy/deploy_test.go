@@ -112,6 +112,11 @@ s3_prefix = "dormouse"
 stack_name = "dormouse-dev"
 [dev.deploy.parameters]
 parameter_overrides = "Spot=true IdleSeconds=30"
+[prod.global.parameters]
+stack_name = "dormouse"
+[prod.deploy.parameters]
+confirm_changeset = true
+parameter_overrides = "Protect=on"
 [long.global.parameters]
 stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 `
@@ -290,7 +295,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		a.replies["aws s3 rb"], a.replies["aws dynamodb"] = []string{""}, []string{""}
 		versions := []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`, `{"Objects":[{"Key":"k","VersionId":"2"}]}`, `{"Objects":[]}`}
 		a.replies["aws s3api list-object-versions --bucket buck"], a.replies["aws s3api delete-objects --bucket buck"] = versions, []string{"null"}
-		out, err := deploy(t, a, "default", func(p *program) { p.purge = purge }, "down")
+		out, err := deploy(t, a, "default", func(p *program) { p.purge, p.yes = purge, true }, "down")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,6 +332,64 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		}
 		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
 			t.Errorf("purge=%v: the user is told %s", purge, out)
+		}
+	}
+}
+
+// A stack is deleted by who types its name, and a protected one by nobody.
+func TestADeletionIsConfirmed(t *testing.T) {
+	for typed, want := range map[string]string{"": "there is no terminal", "y\n": "not confirmed", "dormouse-dev\n": "not confirmed"} {
+		a := usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+		out, err := deploy(t, a, "default", func(p *program) {
+			if typed != "" {
+				p.in, p.purge = strings.NewReader(typed), true
+			}
+		}, "down")
+		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws cloudformation update-stack"))+len(a.ran("sam")) > 0 {
+			t.Errorf("%q: %v, ran %q", typed, err, a.log)
+		}
+		if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
+			t.Errorf("the user is asked %s", out)
+		}
+	}
+	a := usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"EnableTerminationProtection":true,"StackStatus"`, 1)}
+	if _, err := deploy(t, a, "prod", func(p *program) { p.yes = true }, "down"); err == nil || !strings.Contains(err.Error(), "make deploy CONFIG=prod ARGS=Protect=off") {
+		t.Error(err)
+	}
+}
+
+// sam asks the person at the terminal, and where there is none, nothing is built in vain. A
+// change set that nobody executed is no stack.
+func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
+	atTerminal := func(p *program) { p.in = strings.NewReader("") }
+	a := usual(t)
+	if _, err := deploy(t, a, "prod", nil, "up"); err == nil || !strings.Contains(err.Error(), "no terminal") || len(a.log) > 0 {
+		t.Errorf("%v, ran %q", err, a.log)
+	}
+	reviewed := `{"Stacks":[{"StackStatus":"REVIEW_IN_PROGRESS"}]}`
+	a = usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{noStack, reviewed}
+	a.replies["sam deploy"] = []string{"!exit status 1"}
+	if _, err := deploy(t, a, "prod", atTerminal, "up", "Spot=true"); err == nil || !strings.Contains(err.Error(), "nothing is deployed") {
+		t.Error(err)
+	}
+	for _, set := range []func(*program){atTerminal, func(p *program) { p.yes = true }} {
+		kept := strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Protect","ParameterValue":"on"},{"ParameterKey":"Boxes"`, 1)
+		a = usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{reviewed, kept}
+		a.replies["aws cloudformation update-termination-protection"] = []string{""}
+		if _, err := deploy(t, a, "prod", set, "up", "Spot=true"); err != nil {
+			t.Fatal(err)
+		}
+		p := program{}
+		set(&p)
+		if got := a.ran("sam deploy --config-env prod"); len(got) != 1 || strings.Contains(got[0], "--no-confirm-changeset") != p.yes || !strings.Contains(got[0], "Protect=on") {
+			t.Errorf("deployed with %q", got)
+		}
+		if got := a.ran("aws cloudformation update-termination-protection"); len(got) != 1 || !strings.Contains(got[0], "--enable-termination-protection") {
+			t.Errorf("protected by %q", got)
 		}
 	}
 }

@@ -30,6 +30,18 @@ func (p *program) down(ctx context.Context) error {
 	if s == nil {
 		return fmt.Errorf("there is no stack %s in this account and region", p.config.stack)
 	}
+	if s.Kept {
+		return fmt.Errorf("the stack %s is protected: make deploy CONFIG=%s ARGS=Protect=off lets it go", p.config.stack, p.config.section)
+	}
+	if !p.yes {
+		what := "The stack is deleted; its table and bucket stay."
+		if p.purge {
+			what = "The stack is deleted, with all sessions, keys and workspaces."
+		}
+		if err := p.answered(p.config.stack, "%s Type its name, %s, to go on", what, p.config.stack); err != nil {
+			return err
+		}
+	}
 	if s.whole() {
 		if err := p.boxesOff(ctx, s); err != nil {
 			return err

@@ -207,6 +207,18 @@ func (p *program) guide(ctx context.Context, template map[string]parameter) (*st
 	return p.describe(ctx)
 }
 
+// answered asks for one answer, and returns an error for any other.
+func (p *program) answered(want, question string, args ...any) error {
+	if p.in == nil {
+		return errors.New("this asks for a confirmation, and there is no terminal: run it at one, or with YES=1")
+	}
+	_, _ = fmt.Fprintf(p.out, question+": ", args...)
+	if line, err := bufio.NewReader(p.in).ReadString('\n'); err != nil || strings.TrimSpace(line) != want {
+		return errors.New("not confirmed: nothing was changed")
+	}
+	return nil
+}
+
 // ask asks until an answer is good.
 func (p *program) ask(lines *bufio.Reader, q question, template map[string]parameter) (string, error) {
 	of := template[q.name]

@@ -44,6 +44,11 @@ s3_prefix = "mcp"
 stack_name = "dormouse-dev"
 [dev.deploy.parameters]
 parameter_overrides = "Spot=true IdleSeconds=30"
+[prod.global.parameters]
+stack_name = "dormouse"
+[prod.deploy.parameters]
+confirm_changeset = true
+parameter_overrides = "Protect=on"
 [long.global.parameters]
 stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 `

@@ -28,8 +28,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// command is a program to run. With Show the user sees its output; otherwise the output is
-// returned.
+// command is a program to run. With Show the user sees its output and, at a terminal, answers
+// its questions; otherwise the output is returned.
 type command struct {
 	Name  string
 	Args  []string
@@ -48,6 +48,7 @@ type program struct {
 	given  map[string]string // parameters of the caller
 	force  bool
 	purge  bool
+	yes    bool                                                       // nothing is confirmed
 	watch  int                                                        // minutes for which alarms roll an update back; -1 leaves it to the stack
 	store  func(dynamostore.Location, dynamostore.Keys) session.Store // opens the store in a table
 }
@@ -62,6 +63,7 @@ func main() {
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
 	flag.BoolVar(&p.force, "force", false, "deploy into an account with few concurrent invocations")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
+	flag.BoolVar(&p.yes, "yes", false, "ask for no confirmation")
 	rollback := flag.String("rollback", "", "up: minutes after an update in which alarms roll it back; 0 for no alarms, also not those of the last update")
 	flag.Parse()
 	var err error
@@ -121,6 +123,9 @@ func execute(ctx context.Context, c command) (string, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Stdin), &out, &said
 	if c.Show {
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if c.Stdin == "" {
+			cmd.Stdin = os.Stdin
+		}
 	}
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrNotFound) {

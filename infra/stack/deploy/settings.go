@@ -14,6 +14,7 @@ type settings struct {
 	stack   string
 	region  string // "" for the one that the commands use anyway
 	params  map[string]string
+	confirm bool // a person confirms each change
 }
 
 // readSettings reads a section. It parses only tables and strings of TOML, because
@@ -35,6 +36,8 @@ func readSettings(text, section string) (settings, error) {
 			s.stack = m[2]
 		case table == section+".global.parameters" && m != nil && m[1] == "region":
 			s.region = m[2]
+		case table == section+".deploy.parameters" && regexp.MustCompile(`^confirm_changeset\s*=\s*true$`).MatchString(line):
+			s.confirm = true
 		case table != section+".deploy.parameters" || !strings.HasPrefix(line, "parameter_overrides"):
 		case m == nil:
 			return s, fmt.Errorf(`parameter_overrides of %s must be one string on one line: "NAME=VALUE NAME=VALUE"`, section)

@@ -14,6 +14,7 @@ type stack struct {
 	Status  string
 	Params  map[string]string
 	Outputs []output
+	Kept    bool // CloudFormation refuses to delete it
 }
 
 type output struct {
@@ -42,6 +43,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 		Stacks []struct {
 			StackId     string //nolint:revive,staticcheck // its name there
 			StackStatus string
+			Kept        bool `json:"EnableTerminationProtection"`
 			Parameters  []struct{ ParameterKey, ParameterValue string }
 			Outputs     []output
 		}
@@ -53,12 +55,16 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 		return nil, fmt.Errorf("aws describes %d stacks of the name %s", len(got.Stacks), p.config.stack)
 	}
 	one := got.Stacks[0]
-	s := &stack{ID: one.StackId, Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs}
+	s := &stack{ID: one.StackId, Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs, Kept: one.Kept}
 	for _, pair := range one.Parameters {
 		s.Params[pair.ParameterKey] = pair.ParameterValue
 	}
 	return s, nil
 }
+
+// reviewed reports whether the stack is a change set that nobody has executed: there is
+// nothing yet, as before the first deployment.
+func (s *stack) reviewed() bool { return s.Status == "REVIEW_IN_PROGRESS" }
 
 // whole reports whether the stack can be updated.
 func (s *stack) whole() bool {

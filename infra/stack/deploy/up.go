@@ -24,7 +24,10 @@ func (p *program) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := p.describe(ctx)
+	if p.config.confirm && !p.yes && p.in == nil {
+		return fmt.Errorf("samconfig.toml has [%s.deploy.parameters] confirm each change, and there is no terminal: run it at one, or with YES=1", p.config.section)
+	}
+	s, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,11 +81,14 @@ func (p *program) up(ctx context.Context) error {
 		return err
 	}
 	fresh := s == nil
-	if s, err = p.describe(ctx); err != nil {
+	if s, err = p.current(ctx); err != nil {
 		return err
 	}
 	if s == nil {
 		return fmt.Errorf("the stack %s was deployed, and there is none now", p.config.stack)
+	}
+	if err := p.protect(ctx, s); err != nil {
+		return err
 	}
 	if fresh {
 		if err := p.image(ctx, s, params, arch); err != nil {
@@ -93,14 +99,48 @@ func (p *program) up(ctx context.Context) error {
 	return nil
 }
 
-// plain runs sam deploy.
+// current returns the stack, nil if nothing is deployed yet.
+func (p *program) current(ctx context.Context) (*stack, error) {
+	s, err := p.describe(ctx)
+	if s != nil && s.reviewed() {
+		return nil, err
+	}
+	return s, err
+}
+
+// protect keeps the stack from being deleted, or lets it go, as its parameter Protect says.
+func (p *program) protect(ctx context.Context, s *stack) error {
+	wanted := s.Params["Protect"] == "on"
+	if wanted == s.Kept {
+		return nil
+	}
+	flag := "--no-enable-termination-protection"
+	if wanted {
+		flag = "--enable-termination-protection"
+	}
+	_, err := p.aws(ctx, "cloudformation", "update-termination-protection", "--stack-name", p.config.stack, flag)
+	return err
+}
+
+// plain runs sam deploy, which shows the change and, if samconfig.toml says so, has it
+// confirmed.
 func (p *program) plain(ctx context.Context, params map[string]string) error {
-	args := []string{"deploy", "--config-env", p.config.section, "--parameter-overrides"}
+	args := []string{"deploy", "--config-env", p.config.section}
+	if p.yes {
+		args = append(args, "--no-confirm-changeset")
+	}
+	args = append(args, "--parameter-overrides")
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		args = append(args, name+"="+params[name])
 	}
 	_, err := p.do(ctx, command{Name: p.sam, Args: args, Show: true})
-	return err
+	if err == nil || !p.config.confirm {
+		return err
+	}
+	if s, failed := p.current(ctx); failed == nil && s == nil {
+		return fmt.Errorf("nothing is deployed, and the change set stays until the next make deploy: %w", err)
+	}
+	return fmt.Errorf("if you did not confirm the change, the stack is as it was: %w", err)
 }
 
 // params returns the parameters that this deployment sets: those that a new stack

@@ -38,6 +38,11 @@ func minutes(text string) (int, error) {
 // last update: an alarm that rings already would roll back the update that fixes its
 // cause. The command sam has no flag for either.
 func (p *program) watched(ctx context.Context, s *stack, params map[string]string, minutes int) error {
+	if p.config.confirm && !p.yes {
+		if err := p.answered("y", "Update the stack %s? y or n", p.config.stack); err != nil {
+			return err
+		}
+	}
 	packaged, err := p.do(ctx, command{Name: p.sam, Args: []string{"package", "--config-env", p.config.section, "--resolve-s3", "--s3-prefix", p.config.stack}})
 	if err != nil {
 		return err
