@@ -67,8 +67,10 @@ const (
 	// mostApart is how many messages one ear passes to the client's standalone stream. Each
 	// costs a write of its own.
 	mostApart = 500
-	// mostHeld is how many events of a resumed stream are held back.
-	mostHeld = 1000
+	// mostHeld is how many events of a resumed stream are held back, and mostHeldBytes how
+	// many bytes.
+	mostHeld      = 1000
+	mostHeldBytes = 4 << 20
 	// mostAsked is how many questions one request passes on while it goes on.
 	mostAsked = 100
 )
@@ -255,6 +257,7 @@ func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (aga
 	})
 	defer prompt()
 	var held []wire.SSE
+	size := 0
 	for holds := resumed && !e.known.Sound; ; {
 		wait, cancel := ctx, context.CancelFunc(func() {})
 		if holds {
@@ -274,9 +277,9 @@ func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (aga
 			continue
 		}
 		if err == nil {
-			held = append(held, event)
+			held, size = append(held, event), size+len(event.Data)
 		}
-		if err == nil && holds && len(held) < mostHeld {
+		if err == nil && holds && len(held) < mostHeld && size < mostHeldBytes {
 			continue
 		}
 		if holds && errors.Is(err, context.DeadlineExceeded) {

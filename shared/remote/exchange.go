@@ -28,6 +28,7 @@ type exchange struct {
 	link    link
 	offers  era // the newest era of the server, as greet found out
 	req     bridge.Request
+	flow    *flow // of the next stream; nil: one of its own
 }
 
 // exchange prepares a request: the URL and the headers with the secrets of its caller.

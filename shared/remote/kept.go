@@ -39,6 +39,9 @@ func (c *Servers) put(name string, of owner, talk *conversation, within time.Dur
 		}
 	})
 	c.kept = append(c.kept, &waiting{name, of, talk, end})
+	if talk.flow.kept.Store(true); talk.flow.ahead.Load() > maxAhead {
+		talk.close()
+	}
 	if i := tooMany(c.kept, of); i >= 0 {
 		c.drop(i).close()
 	}
@@ -74,7 +77,9 @@ func (c *Servers) take(name string) *conversation {
 	if i < 0 {
 		return nil
 	}
-	return c.drop(i)
+	talk := c.drop(i)
+	talk.flow.kept.Store(false)
+	return talk
 }
 
 // drop forgets a conversation and returns it. The caller holds c.mu.

@@ -13,7 +13,7 @@ func TestOpenQuestionsOfAUserCostNoOtherUserTheirs(t *testing.T) {
 	keep := func(principal string, n int) {
 		for i := range n {
 			name := fmt.Sprint(principal, " ", i)
-			c.put(name, owner{"acme", principal}, &conversation{stop: func() { closed[name] = true }}, time.Hour)
+			c.put(name, owner{"acme", principal}, &conversation{stop: func() { closed[name] = true }, flow: &flow{}}, time.Hour)
 		}
 	}
 	keep("bob", 1)

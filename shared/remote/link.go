@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -80,7 +81,7 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 		}
 		kept.rev = rev
 		if x.link = kept; err == nil && rev != 0 && kept.Of == of && (!anew || kept.Session != used.Session) {
-			remember(x.s.Servers, x.s.links, id, kept)
+			x.s.rememberLink(id, kept)
 			return nil
 		}
 	}
@@ -148,7 +149,7 @@ func (x *exchange) keep(ctx context.Context) error {
 		return err
 	}
 	x.link.rev = rev
-	remember(x.s.Servers, x.s.links, id, x.link)
+	x.s.rememberLink(id, x.link)
 	return err
 }
 
@@ -291,7 +292,7 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 	if !slices.Contains(wire.LegacyVersions(), version) {
 		return &refusal{status: http.StatusOK, said: "it speaks no version of MCP that Dormouse knows: " + version}
 	}
-	x.link.Version, x.link.Handshake = version, m.Result
+	x.link.Version, x.link.Handshake = version, bytes.Clone(m.Result) // of a message that may be large
 	return nil
 }
 

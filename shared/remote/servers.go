@@ -47,6 +47,7 @@ type Servers struct {
 
 	mu      sync.Mutex
 	links   map[session.ID]link
+	greeted int                        // bytes of the handshakes in links
 	eras    map[string]era             // by URL
 	headers map[string]json.RawMessage // bridge.HeaderParams by URL
 	kept    []*waiting                 // those that wait longest come first
@@ -56,6 +57,9 @@ type Servers struct {
 
 // most is how many entries each cache has before it is emptied.
 const most = 10_000
+
+// mostGreeted is how many bytes the handshakes have together before links is emptied.
+const mostGreeted = 32 << 20
 
 // New returns a Servers.
 func New() *Servers {
@@ -107,6 +111,18 @@ func remember[K comparable, V any](c *Servers, cache map[K]V, key K, value V) {
 		clear(cache)
 	}
 	cache[key] = value
+}
+
+// rememberLink puts a link into links, which it empties first if it is full.
+func (c *Servers) rememberLink(id session.ID, l link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.greeted += len(l.Handshake) - len(c.links[id].Handshake)
+	if len(c.links) >= most || c.greeted > mostGreeted {
+		clear(c.links)
+		c.greeted = len(l.Handshake)
+	}
+	c.links[id] = l
 }
 
 func recall[K comparable, V any](c *Servers, cache map[K]V, key K) (V, bool) {

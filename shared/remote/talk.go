@@ -13,7 +13,9 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -23,6 +25,8 @@ import (
 const (
 	maxMessage = session.MaxBatchBytes // bytes of one message
 	maxRefusal = 64 << 10              // bytes that are read of an error
+	maxEventID = 4 << 10               // bytes of an event id: it must fit into a header of the server
+	maxAhead   = 256 << 10             // bytes of a conversation that nobody reads, while its client is asked
 )
 
 // These limit the wait for a busy server.
@@ -42,6 +46,7 @@ type conversation struct {
 	leave  func() bool   // detaches it from the context that began it; false if that context has ended
 	last   string        // id of the last event, "" for none
 	retry  time.Duration // how long the server wants its client to wait before it resumes
+	flow   *flow         // what comes in
 	// endpoint is where messages are posted, for HTTP+SSE; nil for the server's URL.
 	endpoint *url.URL
 }
@@ -70,6 +75,10 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 			return wire.SSE{}, fmt.Errorf("%w (%w)", errLost, t.ended)
 		}
 		return wire.SSE{}, errLost
+	}
+	t.flow.ahead.Store(0)
+	if len(e.ID) > maxEventID || strings.ContainsFunc(e.ID, unicode.IsControl) {
+		e.ID = "" // no header can hold it, so the stream cannot be resumed there
 	}
 	if e.ID != "" {
 		t.last = e.ID
@@ -154,8 +163,9 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 // after its client has answered a question on another stream. next returns an error of ask.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true}
+	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true, flow: &flow{}}
 	from := *x // ask may change the link
+	from.flow = t.flow
 	go func() {
 		defer close(t.events)
 		talk, err := from.ask(own, raw, from.sessionHeader())
@@ -181,7 +191,7 @@ func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 // with ctx, unless leave was called.
 func (x *exchange) stream(ctx context.Context, method string, to *url.URL, raw []byte, header http.Header) (*conversation, error) {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t := &conversation{events: make(chan wire.SSE, 16), stop: stop, leave: context.AfterFunc(ctx, stop), single: method == http.MethodPost}
+	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: method == http.MethodPost, flow: cmp.Or(x.flow, &flow{})}
 	resp, err := x.do(own, method, to, raw, header) //nolint:bodyclose // readEvents and readJSON close it
 	if err != nil {
 		stop()
@@ -212,7 +222,7 @@ func validSession(id string) bool {
 func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 	defer func() { _ = body.Close() }()
 	defer close(t.events)
-	for r := wire.NewSSEReader(body, maxMessage); ; {
+	for r := wire.NewSSEReader(limited{t.flow, body}, maxMessage); ; {
 		e, err := r.Next()
 		if err != nil {
 			t.ended = err
@@ -229,6 +239,29 @@ func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 	}
 }
 
+// flow counts what comes in on the stream of a conversation.
+type flow struct {
+	ahead atomic.Int64 // bytes since an event was taken
+	kept  atomic.Bool  // nobody takes events, because the client is asked
+}
+
+// limited reads a stream. It fails when more than maxAhead comes in while the client is asked.
+type limited struct {
+	*flow
+	body io.Reader
+}
+
+func (l limited) Read(p []byte) (int, error) {
+	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // what is read beyond an event is small
+	if l.ahead.Add(int64(n)) > maxAhead && l.kept.Load() {
+		return 0, errAhead
+	}
+	return n, err
+}
+
+// errAhead is why a conversation that is kept ends.
+var errAhead = errors.New("it sent too much while its client was asked")
+
 // readJSON reads a response that is one message, a batch, or nothing.
 func (t *conversation) readJSON(resp *http.Response) {
 	defer func() { close(t.events) }()
@@ -243,7 +276,9 @@ func (t *conversation) readJSON(resp *http.Response) {
 	var wrong error
 	wire.Hear(body, func(m wire.Message, raw []byte, err error) {
 		if err != nil {
-			wrong = cmp.Or[error](wrong, newUnreadable(raw, err))
+			if wrong == nil {
+				wrong = newUnreadable(raw, err)
+			}
 			return
 		}
 		all = append(all, wire.SSE{Data: m.Raw})

@@ -123,6 +123,9 @@ type SSEReader struct {
 // field name, colon, blank and byte order mark. Ids, names and comments may use the rest.
 const lineRoom = 256
 
+// keepLine is how long a line may be whose room is kept for the next one.
+const keepLine = 1 << 20
+
 // NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes.
 // An id, a name or a comment may have at most 256 bytes more.
 func NewSSEReader(r io.Reader, maxEvent int) *SSEReader {
@@ -226,7 +229,9 @@ func (r *SSEReader) line() ([]byte, error) {
 func (r *SSEReader) cut(end int) []byte {
 	line := r.buf[:end]
 	r.afterCR = r.buf[end] == '\r'
-	r.buf = r.buf[end+1:]
+	if r.buf = r.buf[end+1:]; len(r.buf) == 0 && end > keepLine {
+		r.buf = nil
+	}
 	if !r.started {
 		r.started = true
 		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
