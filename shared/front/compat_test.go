@@ -380,3 +380,35 @@ func TestScannersAreToldWhereServersAre(t *testing.T) {
 		}
 	}
 }
+
+// forever repeats a text.
+type forever struct {
+	text string
+	read int
+}
+
+func (f *forever) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		n += copy(p[n:], f.text[(f.read+n)%len(f.text):])
+	}
+	f.read += n
+	return n, nil
+}
+
+// A packed body whose bytes give nothing costs time, and its size bounds nothing.
+func TestAPackedBodyThatGivesNothingIsGivenUp(t *testing.T) {
+	const head = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+	for name, text := range map[string]string{
+		"empty members":       zipped(t, ""),
+		"empty stored blocks": "\x00\x00\x00\xff\xff",
+		"a name":              "n",
+	} {
+		endless := &forever{text: text}
+		before := map[string]string{"empty stored blocks": head, "a name": head[:3] + "\x08" + head[4:]}[name]
+		r := request("POST", "/quiet/mcp", "", sessionIs, "absent", "Content-Encoding", "gzip")
+		r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(before), endless)), -1
+		if a := newWorld(t).do(r); a.status != 400 || endless.read > 1<<20 {
+			t.Errorf("%s: %d after %d bytes: %s", name, a.status, endless.read, a.body)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package front
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"io"
 	"mime"
@@ -121,7 +120,7 @@ func (x *exchange) body() ([]byte, error) {
 	switch coding := strings.ToLower(strings.Join(x.r.Header.Values("Content-Encoding"), ",")); coding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		unpacked, err := gzip.NewReader(in)
+		unpacked, err := unpack(in)
 		if err != nil {
 			return nil, brokenOff(err)
 		}
