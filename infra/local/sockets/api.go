@@ -254,7 +254,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ended()
 }
 
-// admit counts a new connection, or returns the status that refuses it.
+// admit counts a handler, or returns the status that refuses it. A connection that the routes
+// refuse takes no place of the new ones: strangers could take all.
 func (a *API) admit(now time.Time) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,7 +266,6 @@ func (a *API) admit(now time.Time) int {
 	if len(a.recent) >= a.limits.NewPerSecond {
 		return http.StatusTooManyRequests
 	}
-	a.recent = append(a.recent, now)
 	a.work.Add(1)
 	return http.StatusOK
 }
@@ -275,6 +275,7 @@ func (a *API) admit(now time.Time) int {
 func (a *API) register(c *wsConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.recent = append(a.recent, time.Now())
 	a.usage.Connections++
 	a.conns[c.ID] = c
 	if a.cfg.Opened != nil {

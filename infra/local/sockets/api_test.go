@@ -119,6 +119,13 @@ func TestOnlyAnUpgradeOfTheStageReachesTheRoutes(t *testing.T) {
 func TestTooManyNewConnectionsAreTurnedAwayForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Limits.NewPerSecond = 3 })
+		b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusUnauthorized} }
+		for range 3 { // strangers take no place
+			if got := b.Refused("/prod"); got.Status != http.StatusUnauthorized {
+				t.Errorf("a stranger: %v", got)
+			}
+		}
+		b.routes.connect = nil
 		for range 3 {
 			b.client()
 		}
