@@ -108,7 +108,33 @@ func Control(path string) (socket, key string, err error) {
 		return "", "", err
 	}
 	secret, err := readSecret(filepath.Join(path, SecretFile))
-	return filepath.Join(folder, "control.sock"), keyOf(secret), err
+	if err != nil {
+		return "", "", err
+	}
+	if err := sameOwner(folder, filepath.Join(path, SecretFile)); err != nil {
+		return "", "", err
+	}
+	return filepath.Join(folder, "control.sock"), keyOf(secret), nil
+}
+
+// sameOwner returns an error if a stranger has made the folder, which may be one below the
+// system's temporary folder: neither the owner of the file, nor this user, nor root. Whoever
+// listens there gets the key.
+func sameOwner(folder, file string) error {
+	var of, want syscall.Stat_t
+	switch err := syscall.Lstat(folder, &of); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // nobody listens
+	case err != nil:
+		return &fs.PathError{Op: "lstat", Path: folder, Err: err}
+	}
+	if err := syscall.Stat(file, &want); err != nil {
+		return &fs.PathError{Op: "stat", Path: file, Err: err}
+	}
+	if of.Uid != want.Uid && of.Uid != 0 && int(of.Uid) != os.Getuid() {
+		return fmt.Errorf("%s is of another user, who could answer in place of dormouse run: remove it, or name a data folder with a shorter path", folder)
+	}
+	return nil
 }
 
 // lockFile locks a file, and writes the process that has it into it.

@@ -67,6 +67,27 @@ func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
 	}
 }
 
+func TestSocketsInAFolderOfAnotherUserGetNoKey(t *testing.T) {
+	f, err := datafolder.Open(filepath.Join(t.TempDir(), strings.Repeat("long", 20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	socket, key, err := datafolder.Control(f.Path)
+	if err != nil || key == "" {
+		t.Fatal(socket, err)
+	}
+	made := os.Mkdir(filepath.Dir(socket), 0o700)
+	if err := os.Chown(filepath.Dir(socket), 65534, -1); err != nil {
+		t.Log("not shown: only root gives a folder to another user:", made, err)
+		return
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(socket)) })
+	if socket, key, err := datafolder.Control(f.Path); err == nil || key != "" {
+		t.Errorf("%s gets %q", socket, key)
+	}
+}
+
 func TestAFolderThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
