@@ -29,7 +29,5 @@ func logs() *webconsole.Logs {
 	if groups == "" {
 		return nil
 	}
-	l := &webconsole.Logs{Groups: strings.Split(groups, ",")}
-	l.Endpoint, l.Sign = boot.Service("logs")
-	return l
+	return &webconsole.Logs{Service: boot.Service("logs"), Groups: strings.Split(groups, ",")}
 }

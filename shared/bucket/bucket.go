@@ -25,7 +25,6 @@
 package bucket
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -33,7 +32,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -42,6 +40,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -70,7 +69,10 @@ type Config struct {
 
 // Bucket signs URLs and keeps the pointers. It has no state of its own and is safe for
 // concurrent use.
-type Bucket struct{ cfg Config }
+type Bucket struct {
+	cfg Config
+	s3  awscall.Service
+}
 
 // New makes a Bucket. It makes no call.
 func New(c Config) *Bucket {
@@ -83,7 +85,7 @@ func New(c Config) *Bucket {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Bucket{c}
+	return &Bucket{c, awscall.Service{Name: awscall.S3, Region: c.Location.Region, Credentials: c.Credentials, Client: c.Client}}
 }
 
 // pointer is the contents of the object current.
@@ -249,31 +251,13 @@ func (a answer) unexpected(what string) error {
 
 // call makes one signed request for an object.
 func (b *Bucket) call(ctx context.Context, method, object string, header http.Header, body []byte) (answer, error) {
-	failed := func(err error) (answer, error) {
-		return answer{}, session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, b.url(object), bytes.NewReader(body))
+	a, err := b.s3.Do(ctx, awscall.Request{Method: method, URL: b.url(object), Header: header, Body: body}, maxPointer)
 	if err != nil {
-		return failed(err)
+		return answer{}, session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(err)
 	}
-	for name, values := range header {
-		r.Header[name] = values
-	}
-	if err := b.sign(ctx, r, body); err != nil {
-		return failed(err)
-	}
-	res, err := b.cfg.Client.Do(r)
-	if err != nil {
-		return failed(err)
-	}
-	defer func() { _ = res.Body.Close() }() // only read
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxPointer))
-	if err != nil {
-		return failed(err)
-	}
-	return answer{res.StatusCode, res.Header.Get("ETag"), text}, nil
+	return answer{a.Status, a.Header.Get("ETag"), a.Body}, nil
 }
 
 // folder returns the folder of an owner's objects, below the prefix.

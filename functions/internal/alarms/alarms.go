@@ -55,6 +55,6 @@ func read() (*eventbridge.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Env, err)
 	}
-	c.Endpoint, c.Sign = boot.Service("scheduler")
+	c.Service = boot.Service("scheduler")
 	return &c, nil
 }

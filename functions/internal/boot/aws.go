@@ -1,21 +1,17 @@
 package boot
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -49,7 +45,7 @@ func credentials() aws.CredentialsProvider {
 
 // connections returns a poster for the WebSocket API whose endpoint a variable names.
 func connections(env string) *relayhost.Connections {
-	return relayhost.NewPoster(os.Getenv(env), relayhost.PosterOptions{Region: os.Getenv(envRegion), Credentials: credentials()})
+	return relayhost.NewPoster(os.Getenv(env), os.Getenv(envRegion), credentials())
 }
 
 // endpoint returns the address of an AWS service in this region, or of its stand-in on
@@ -78,41 +74,23 @@ func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
 //
 // Errors: Unavailable.
 func (f *Function) Invoke(ctx context.Context, name string, payload []byte) error {
-	target := endpoint("lambda") + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations"
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(payload))
-	if err != nil {
-		return fmt.Errorf("invoke %q: %w", name, err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("X-Amz-Invocation-Type", "Event")
-	if err := sign(ctx, r, payload, "lambda", os.Getenv(envRegion)); err != nil {
-		return err
-	}
-	client := &http.Client{Timeout: 10 * time.Second}
-	res, err := client.Do(r)
-	if err != nil {
+	lambda := Service("lambda")
+	a, err := lambda.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: lambda.Endpoint + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations", Body: payload,
+		Header: http.Header{"Content-Type": {"application/json"}, "X-Amz-Invocation-Type": {"Event"}},
+	}, 0) // the body stays unread
+	switch a.Status {
+	case http.StatusAccepted:
+		return nil
+	case 0:
 		return session.Errorf(session.Unavailable, "the function could not invoke %q", name).Because(err)
 	}
-	defer func() { _ = res.Body.Close() }() // the body stays unread
-	if res.StatusCode != http.StatusAccepted {
-		return session.Errorf(session.Unavailable, "the function could not invoke %q: status %d", name, res.StatusCode)
-	}
-	return nil
+	return session.Errorf(session.Unavailable, "the function could not invoke %q: status %d", name, a.Status)
 }
 
-func sign(ctx context.Context, r *http.Request, payload []byte, service, region string) error {
-	creds, err := credentials().Retrieve(ctx)
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(payload)
-	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
-}
-
-// Service returns the address of an AWS service in this region, and a function that signs
-// requests to the service. body is the body of the request.
-func Service(name string) (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
-	return endpoint(name), func(ctx context.Context, r *http.Request, body []byte) error {
-		return sign(ctx, r, body, name, os.Getenv(envRegion))
+// Service returns an AWS service in this region, whose requests end after 10 s.
+func Service(name string) awscall.Service {
+	return awscall.Service{
+		Name: name, Region: os.Getenv(envRegion), Endpoint: endpoint(name), Credentials: credentials(), Client: &http.Client{Timeout: 10 * time.Second},
 	}
 }

@@ -1,12 +1,10 @@
 package webconsole
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -24,10 +23,8 @@ const PerGB = 0.005
 // Logs searches the log lines of calls by CloudWatch Logs Insights. AWS bills each search
 // by the bytes that it reads, so the console searches only when a visitor asks.
 type Logs struct {
-	Endpoint string   // https://logs.REGION.amazonaws.com
-	Groups   []string // names of the log groups of the functions for clients
-	// Sign signs a request with this body.
-	Sign func(ctx context.Context, r *http.Request, body []byte) error
+	Service awscall.Service // CloudWatch Logs
+	Groups  []string        // names of the log groups of the functions for clients
 }
 
 const (
@@ -35,7 +32,6 @@ const (
 	searchAgain  = 500 * time.Millisecond
 	searchSince  = 24 * time.Hour // if nobody says
 	searchMost   = 31 * 24 * time.Hour
-	answerWithin = 10 * time.Second
 	maxAnswer    = 8 << 20
 )
 
@@ -196,27 +192,15 @@ func (l *Logs) ask(ctx context.Context, target string, request map[string]any, a
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.Endpoint+"/", bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("ask CloudWatch Logs: %w", err)
-	}
-	r.Header.Set("Content-Type", "application/x-amz-json-1.1")
-	r.Header.Set("X-Amz-Target", target)
-	if err := l.Sign(ctx, r, body); err != nil {
-		return err
-	}
-	client := &http.Client{Timeout: answerWithin}
-	res, err := client.Do(r)
-	if err != nil {
-		return session.Errorf(session.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
-	}
-	defer func() { _ = res.Body.Close() }() // it has been read
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	a, err := l.Service.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: l.Service.Endpoint + "/", Body: body,
+		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {target}},
+	}, maxAnswer)
 	switch {
 	case err != nil:
-		return session.Errorf(session.Unavailable, "CloudWatch Logs broke its answer off; try again").Because(err)
-	case res.StatusCode != http.StatusOK:
-		return session.Errorf(session.Unavailable, "CloudWatch Logs refused the search with status %d; the log has the reason", res.StatusCode).Because(fmt.Errorf("%.300s", text))
+		return session.Errorf(session.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
+	case a.Status != http.StatusOK:
+		return session.Errorf(session.Unavailable, "CloudWatch Logs refused the search with status %d; the log has the reason", a.Status).Because(fmt.Errorf("%.300s", a.Body))
 	}
-	return json.Unmarshal(text, answer)
+	return json.Unmarshal(a.Body, answer)
 }

@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -30,7 +33,7 @@ func (c *cloudWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var asked map[string]any
-	if json.NewDecoder(r.Body).Decode(&asked) != nil || r.Header.Get("Authorization") != "signed" || r.Header.Get("Content-Type") != "application/x-amz-json-1.1" {
+	if json.NewDecoder(r.Body).Decode(&asked) != nil || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 Credential=THEROLE/") || r.Header.Get("Content-Type") != "application/x-amz-json-1.1" {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
@@ -69,11 +72,10 @@ func searching(t *testing.T) (*stack, *cloudWatch) {
 	t.Cleanup(logs.Close)
 	s := newStack(t, sessiontest.NewMemory(), nil)
 	s.logs = &webconsole.Logs{
-		Endpoint: logs.URL, Groups: []string{"/dormouse/stack/http", "/dormouse/stack/socket"},
-		Sign: func(_ context.Context, r *http.Request, _ []byte) error {
-			r.Header.Set("Authorization", "signed")
-			return nil
-		},
+		Service: awscall.Service{Name: "logs", Endpoint: logs.URL, Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret"}, nil
+		})},
+		Groups: []string{"/dormouse/stack/http", "/dormouse/stack/socket"},
 	}
 	return s, c
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
@@ -61,8 +62,7 @@ func newSchedules(t *testing.T, folder string, s *sent) (api *API, client *event
 	}
 	api.Start()
 	return api, eventbridge.New(eventbridge.Config{
-		Endpoint: "http://local", Group: Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
-		Client: &http.Client{Transport: direct{api}},
+		Service: awscall.Service{Endpoint: "http://local", Client: &http.Client{Transport: direct{api}}}, Group: Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
 	})
 }
 

@@ -33,6 +33,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
@@ -62,7 +63,7 @@ type Config struct {
 	// Endpoint is the address of ECS, without a slash at its end.
 	Endpoint string
 	// HTTPClient may be nil.
-	HTTPClient Doer `json:"-"`
+	HTTPClient awscall.Doer `json:"-"`
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string

@@ -1,44 +1,24 @@
 package ecs
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 )
 
-// Doer sends requests; an *http.Client is one.
-type Doer interface {
-	Do(r *http.Request) (*http.Response, error)
-}
-
 // requests makes the requests to ECS that a fleet needs, in its protocol awsjson 1.1.
-// AWS's client would be a fortieth of the functions that wake boxes.
-type requests struct {
-	endpoint    string
-	region      string
-	credentials aws.CredentialsProvider
-	client      Doer
-}
+type requests struct{ awscall.Service }
 
 func newRequests(c Config) requests {
-	r := requests{endpoint: c.Endpoint, region: c.Region, credentials: c.Credentials, client: c.HTTPClient}
-	if r.client == nil {
-		r.client = &http.Client{}
-	}
-	return r
+	return requests{awscall.Service{Name: "ecs", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}
 }
 
 // maxAnswer bounds an answer in bytes. The longest one describes a page of tasks.
@@ -70,39 +50,23 @@ func (r requests) ask(ctx context.Context, action string, in, out any) error {
 
 // send sends a request once. again says whether the same request may succeed later.
 func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.endpoint+"/", bytes.NewReader(body))
-	if err != nil {
-		return false, err
-	}
-	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
-	req.Header.Set("X-Amz-Target", "AmazonEC2ContainerServiceV20141113."+action)
-	creds, err := r.credentials.Retrieve(ctx)
-	if err != nil {
-		return false, err
-	}
-	sum := sha256.Sum256(body)
-	if err := v4.NewSigner().SignHTTP(ctx, creds, req, hex.EncodeToString(sum[:]), "ecs", r.region, time.Now()); err != nil {
-		return false, err
-	}
-	res, err := r.client.Do(req)
-	if err != nil {
-		return ctx.Err() == nil, err
-	}
-	defer func() { _ = res.Body.Close() }() // it is read
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	a, err := r.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: r.Endpoint + "/", Body: body,
+		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {"AmazonEC2ContainerServiceV20141113." + action}},
+	}, maxAnswer)
 	switch {
 	case err != nil:
 		return ctx.Err() == nil, err
-	case res.StatusCode != http.StatusOK:
-		p := &problem{Status: res.StatusCode, Request: res.Header.Get("X-Amzn-RequestId")}
-		_ = json.Unmarshal(answer, p) // what is no JSON says nothing but its status
+	case a.Status != http.StatusOK:
+		p := &problem{Status: a.Status, Request: a.Header.Get("X-Amzn-RequestId")}
+		_ = json.Unmarshal(a.Body, p) // what is no JSON says nothing but its status
 		_, code, cut := strings.Cut(p.Code, "#")
 		if cut {
 			p.Code = code
 		}
 		return p.throttles() || p.Status >= http.StatusInternalServerError, p
 	}
-	if err := json.Unmarshal(answer, out); err != nil {
+	if err := json.Unmarshal(a.Body, out); err != nil {
 		return false, fmt.Errorf("the answer of ECS to %s cannot be read: %w", action, err)
 	}
 	return false, nil

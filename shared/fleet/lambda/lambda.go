@@ -25,22 +25,19 @@
 package lambda
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
@@ -95,7 +92,10 @@ func ParseSizes(text string) ([]Size, error) {
 }
 
 // Fleet runs boxes on Lambda. It is safe for concurrent use.
-type Fleet struct{ cfg Config }
+type Fleet struct {
+	cfg Config
+	api awscall.Service
+}
 
 var _ fleet.Fleet = (*Fleet)(nil)
 
@@ -118,7 +118,7 @@ func New(c Config) (*Fleet, error) {
 	if c.Lifetime == 0 {
 		c.Lifetime = Lifetime
 	}
-	return &Fleet{c}, nil
+	return &Fleet{c, awscall.Service{Name: "lambda", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}, nil
 }
 
 // Traits implements [fleet.Fleet].
@@ -185,36 +185,22 @@ func tenant(box string) string {
 // invoke sends an event to a function.
 func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byte) error {
 	target := f.cfg.Endpoint + "/2015-03-31/functions/" + url.PathEscape(function) + "/invocations"
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(event))
-	if err != nil {
-		return fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrInvalid, function, err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("X-Amz-Invocation-Type", "Event")
-	r.Header.Set("X-Amz-Tenant-Id", tenant)
-	creds, err := f.cfg.Credentials.Retrieve(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: credentials to start a box: %w", fleet.ErrUnavailable, err)
-	}
-	sum := sha256.Sum256(event)
-	if err := v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), "lambda", f.cfg.Region, time.Now()); err != nil {
-		return fmt.Errorf("%w: sign the start of a box: %w", fleet.ErrUnavailable, err)
-	}
-	res, err := f.cfg.HTTPClient.Do(r)
-	if err != nil {
+	a, err := f.api.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: target, Body: event,
+		Header: http.Header{"Content-Type": {"application/json"}, "X-Amz-Invocation-Type": {"Event"}, "X-Amz-Tenant-Id": {tenant}},
+	}, maxAnswer)
+	switch a.Status {
+	case 0:
 		return fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrUnavailable, function, err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode == http.StatusAccepted {
+	case http.StatusAccepted: // it says enough
 		return nil
 	}
-	answer, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // the status says enough
 	kind := fleet.ErrUnavailable
 	switch {
-	case res.StatusCode == http.StatusTooManyRequests:
+	case a.Status == http.StatusTooManyRequests:
 		kind = fleet.ErrCapacity
-	case res.StatusCode >= 400 && res.StatusCode < 500 && res.StatusCode != http.StatusForbidden:
+	case a.Status >= 400 && a.Status < 500 && a.Status != http.StatusForbidden:
 		kind = fleet.ErrInvalid
 	}
-	return fmt.Errorf("%w: invoke the function %q: status %d %s: %s", kind, function, res.StatusCode, res.Header.Get("X-Amzn-Errortype"), answer)
+	return fmt.Errorf("%w: invoke the function %q: status %d %s: %s", kind, function, a.Status, a.Header.Get("X-Amzn-Errortype"), a.Body)
 }

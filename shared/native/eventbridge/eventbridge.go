@@ -7,15 +7,14 @@
 package eventbridge
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -23,26 +22,16 @@ import (
 // Scheduler is a native.Scheduler. It is safe for concurrent use.
 type Scheduler struct{ cfg Config }
 
-// Config says where schedules are kept and what they do. All fields but Client and Sign
-// are required.
+// Config says where schedules are kept and what they do. All fields are required.
 type Config struct {
-	Endpoint string `json:"-"`      // https://scheduler.<region>.amazonaws.com
-	Group    string `json:"group"`  // name of the schedule group
-	Target   string `json:"target"` // ARN of the function that is invoked
-	Role     string `json:"role"`   // ARN of the role that may invoke it
-	// Client sends the requests. nil: a client that gives up after 10 s.
-	Client *http.Client `json:"-"`
-	// Sign signs a request with this body. nil: requests are not signed.
-	Sign func(ctx context.Context, r *http.Request, body []byte) error `json:"-"`
+	Service awscall.Service `json:"-"`      // EventBridge Scheduler
+	Group   string          `json:"group"`  // name of the schedule group
+	Target  string          `json:"target"` // ARN of the function that is invoked
+	Role    string          `json:"role"`   // ARN of the role that may invoke it
 }
 
 // New returns a Scheduler. It does not connect to anything.
-func New(c Config) *Scheduler {
-	if c.Client == nil {
-		c.Client = &http.Client{Timeout: 10 * time.Second}
-	}
-	return &Scheduler{c}
-}
+func New(c Config) *Scheduler { return &Scheduler{c} }
 
 // soonest is the least time from now to a schedule. The API refuses a schedule whose time
 // has passed when the request arrives.
@@ -94,7 +83,7 @@ func (s *Scheduler) Cancel(ctx context.Context, a native.Alarm) error {
 }
 
 func (s *Scheduler) url(a native.Alarm, query url.Values) string {
-	u := s.cfg.Endpoint + "/schedules/" + url.PathEscape(a.ID())
+	u := s.cfg.Service.Endpoint + "/schedules/" + url.PathEscape(a.ID())
 	if query != nil {
 		u += "?" + query.Encode()
 	}
@@ -130,21 +119,6 @@ func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte,
 }
 
 func (s *Scheduler) send(ctx context.Context, method, target string, body []byte) (status int, text string, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
-	if err != nil {
-		return 0, "", err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if s.cfg.Sign != nil {
-		if err := s.cfg.Sign(ctx, r, body); err != nil {
-			return 0, "", err
-		}
-	}
-	res, err := s.cfg.Client.Do(r)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = res.Body.Close() }() // it was read
-	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-	return res.StatusCode, string(answer), err
+	a, err := s.cfg.Service.Do(ctx, awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, 1<<10)
+	return a.Status, string(a.Body), err
 }

@@ -1,13 +1,9 @@
 package relayhost
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -15,34 +11,24 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/dormouse-mcp/dormouse/shared/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// PosterOptions are the settings of NewPoster besides the endpoint.
-type PosterOptions struct {
-	Region      string
-	Credentials aws.CredentialsProvider // nil: requests are not signed
-}
-
 // Connections posts to the connections of one WebSocket API, and closes them. It
 // implements session.Clients. It is safe for concurrent use.
-//
-// It makes its two kinds of requests without AWS's client, which would add a hundredth to
-// the size of each function.
-type Connections struct {
-	endpoint string
-	options  PosterOptions
-	client   *http.Client
-}
+type Connections struct{ api awscall.Service }
 
-// NewPoster returns the Connections of an @connections endpoint, https://HOST/STAGE.
-func NewPoster(endpoint string, o PosterOptions) *Connections {
+// NewPoster returns the Connections of an @connections endpoint, https://HOST/STAGE, in a
+// region. It signs no requests if credentials is nil.
+func NewPoster(endpoint, region string, credentials aws.CredentialsProvider) *Connections {
 	// A transport of its own shares no idle connections with other clients.
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = maxIdle
-	return &Connections{endpoint: strings.TrimSuffix(endpoint, "/"), options: o, client: &http.Client{Transport: transport}}
+	return &Connections{awscall.Service{
+		Name: "execute-api", Region: region, Endpoint: strings.TrimSuffix(endpoint, "/"), Credentials: credentials, Client: &http.Client{Transport: transport},
+	}}
 }
 
 const (
@@ -94,34 +80,16 @@ func (c *Connections) ask(ctx context.Context, method, conn string, data []byte)
 func (c *Connections) send(ctx context.Context, method, conn string, data []byte) (status int, err error) {
 	// AWS escapes the "=" of an id, and signs the path in that form.
 	path := "/@connections/" + strings.ReplaceAll(url.PathEscape(conn), "=", "%3D")
-	r, err := http.NewRequestWithContext(ctx, method, c.endpoint+path, bytes.NewReader(data))
-	if err != nil {
-		return 0, err
-	}
+	q := awscall.Request{Method: method, URL: c.api.Endpoint + path, Body: data}
 	if data != nil {
-		r.Header.Set("Content-Type", "application/octet-stream")
+		q.Header = http.Header{"Content-Type": {"application/octet-stream"}}
 	}
-	if c.options.Credentials != nil {
-		creds, err := c.options.Credentials.Retrieve(ctx)
-		if err != nil {
-			return 0, err
-		}
-		sum := sha256.Sum256(data)
-		if err := v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), "execute-api", c.options.Region, time.Now()); err != nil {
-			return 0, err
-		}
-	}
-	res, err := c.client.Do(r)
-	if err != nil {
+	a, err := c.api.Do(ctx, q, 1<<10)
+	switch {
+	case a.Status >= http.StatusMultipleChoices:
+		return a.Status, fmt.Errorf("%s of a connection: status %d, %s: %s", method, a.Status, cmp.Or(a.Header.Get("X-Amzn-Errortype"), "no type"), a.Body)
+	case err != nil:
 		return 0, err
 	}
-	defer func() { _ = res.Body.Close() }() // it is read
-	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-	if res.StatusCode >= http.StatusMultipleChoices {
-		return res.StatusCode, fmt.Errorf("%s of a connection: status %d, %s: %s", method, res.StatusCode, cmp.Or(res.Header.Get("X-Amzn-Errortype"), "no type"), answer)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return res.StatusCode, nil
+	return a.Status, nil
 }

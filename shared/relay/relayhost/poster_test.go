@@ -58,12 +58,12 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 	role := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret", SessionToken: "token"}, nil
 	})
-	for name, o := range map[string]relayhost.PosterOptions{
-		"THEROLE/": {Region: "eu-west-1", Credentials: role},
-		"":         {Region: "eu-west-1"},
+	for name, credentials := range map[string]aws.CredentialsProvider{
+		"THEROLE/": role,
+		"":         nil,
 	} {
 		signed = ""
-		if err := relayhost.NewPoster(server.URL, o).Post(t.Context(), "c1", []byte("{}")); err != nil {
+		if err := relayhost.NewPoster(server.URL, "eu-west-1", credentials).Post(t.Context(), "c1", []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(signed, name) || name == "" && signed != "" {
@@ -106,7 +106,7 @@ func posterTo(t *testing.T, server *httptest.Server) *relayhost.Connections {
 	t.Helper()
 	server.Start()
 	t.Cleanup(server.Close)
-	return relayhost.NewPoster(server.URL+"/stage", relayhost.PosterOptions{Region: "local"})
+	return relayhost.NewPoster(server.URL+"/stage", "local", nil)
 }
 
 func TestPosterAsksOnceMoreWhenThereIsNoRoom(t *testing.T) {

@@ -1,0 +1,106 @@
+// Package awscall sends signed requests to services of AWS. Their clients would be a
+// twentieth of a function each. The package knows no service but S3, which has rules of its
+// own for signatures. It repeats no request, and no status is an error.
+package awscall
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// S3 is the name of S3 in signatures.
+const S3 = "s3"
+
+// Doer sends requests; an *http.Client is one.
+type Doer interface {
+	Do(r *http.Request) (*http.Response, error)
+}
+
+// Service is a service of AWS in one region.
+type Service struct {
+	Name        string // in signatures
+	Region      string
+	Endpoint    string                  // the address of its API, without a slash at its end
+	Credentials aws.CredentialsProvider // nil: requests are not signed
+	Client      Doer                    // nil: a client without a limit of time
+}
+
+// Request is a request to a service.
+type Request struct {
+	Method string
+	URL    string
+	Header http.Header
+	Body   []byte
+}
+
+// Answer is an answer of a service.
+type Answer struct {
+	Status int // 0: there was none
+	Header http.Header
+	Body   []byte
+}
+
+// Do signs a request and sends it once. It reads at most so many bytes of the answer. If
+// the answer breaks off, Do returns its status with the error.
+func (s Service) Do(ctx context.Context, q Request, most int64) (Answer, error) {
+	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL, bytes.NewReader(q.Body))
+	if err != nil {
+		return Answer{}, err
+	}
+	for name, values := range q.Header {
+		r.Header[name] = values
+	}
+	if s.Credentials != nil {
+		if err := s.sign(ctx, r, q.Body); err != nil {
+			return Answer{}, err
+		}
+	}
+	client := s.Client
+	if client == nil {
+		client = &http.Client{}
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	body, err := io.ReadAll(io.LimitReader(res.Body, most))
+	return Answer{res.StatusCode, res.Header, body}, err
+}
+
+func (s Service) sign(ctx context.Context, r *http.Request, body []byte) error {
+	credentials, err := s.Credentials.Retrieve(ctx)
+	if err != nil {
+		return fmt.Errorf("credentials for AWS: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	digest := hex.EncodeToString(sum[:])
+	if s.Name == S3 {
+		r.Header.Set("X-Amz-Content-Sha256", digest)
+	}
+	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, s.Name, s.Region, time.Now(), s.asWritten)
+}
+
+// Presign returns a URL by which whoever has it may make a request. No signature covers the
+// body.
+func (s Service) Presign(ctx context.Context, r *http.Request) (url string, err error) {
+	credentials, err := s.Credentials.Retrieve(ctx)
+	if err != nil {
+		return "", err
+	}
+	url, _, err = v4.NewSigner().PresignHTTP(ctx, credentials, r, "UNSIGNED-PAYLOAD", s.Name, s.Region, time.Now(), s.asWritten)
+	return url, err
+}
+
+// asWritten makes the signer use a path unchanged for S3, which expects a path that is
+// escaped only once.
+func (s Service) asWritten(o *v4.SignerOptions) { o.DisableURIPathEscaping = s.Name == S3 }
