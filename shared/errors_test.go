@@ -168,10 +168,20 @@ func said(file *ast.File, without []string) (texts []string) {
 	return texts
 }
 
+// heard is what spoken returns. It is found once for all tests.
+var heard struct {
+	errors  map[string]string
+	sources []string
+}
+
 // spoken returns the texts of all speakers with the file of each, and all texts in their
 // sources, which a row may quote in part.
-func spoken(t *testing.T, root string) (errors map[string]string, sources []string) {
+func spoken(t *testing.T) (errors map[string]string, sources []string) {
 	t.Helper()
+	if heard.errors != nil {
+		return heard.errors, heard.sources
+	}
+	const root = ".."
 	errors = map[string]string{}
 	for dir, without := range speakers() {
 		files, err := fs.Glob(os.DirFS(root), path.Join(dir, "*.go"))
@@ -196,6 +206,7 @@ func spoken(t *testing.T, root string) (errors map[string]string, sources []stri
 			})
 		}
 	}
+	heard.errors, heard.sources = errors, sources
 	return errors, sources
 }
 
@@ -288,7 +299,7 @@ func checkErrors(rows []errorRow, errors map[string]string, sources []string) (p
 
 func TestEveryErrorHasItsRow(t *testing.T) {
 	rows, problems := errorRows(pages(t, ".."))
-	errors, sources := spoken(t, "..")
+	errors, sources := spoken(t)
 	if len(errors) < 500 {
 		t.Errorf("only %d errors were found in the code", len(errors))
 	}
@@ -299,7 +310,7 @@ var quotedInRow = regexp.MustCompile(`(?m)^\| "([^"|]+)" \|`)
 
 // Other pages quote errors too, as the first cell of a row.
 func TestErrorsThatOtherPagesQuoteAreSaid(t *testing.T) {
-	errors, sources := spoken(t, "..")
+	errors, sources := spoken(t)
 	quotes := 0
 	for page, text := range pages(t, "..") {
 		for _, quote := range quotedInRow.FindAllStringSubmatch(text, -1) {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -248,12 +249,28 @@ func (f file) imports(use func(path string, spec *ast.ImportSpec)) {
 	}
 }
 
-// load parses all files below root, except those that the go command ignores.
+// repository is parsed once for all rules.
+var repository = sync.OnceValues(func() ([]file, error) { return parse("..") })
+
+// load returns all files below root, except those that the go command ignores.
 func load(t *testing.T, root string) []file {
 	t.Helper()
-	var files []file
+	files, err := repository()
+	if root != ".." {
+		files, err = parse(root)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("no Go files")
+	}
+	return files
+}
+
+func parse(root string) (files []file, err error) {
 	set := token.NewFileSet()
-	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -283,13 +300,7 @@ func load(t *testing.T, root string) []file {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		t.Fatal("no Go files")
-	}
-	return files
+	return files, err
 }
 
 // fits reports whether one of the patterns covers the folder.

@@ -140,11 +140,11 @@ func cursor() []string {
 	return []string{"cursor://anysphere.cursor-mcp/oauth/callback", "https://www.cursor.com/agents/mcp/oauth/callback", "http://localhost:8787/callback"}
 }
 
-func TestA39AHundredThousandRegistrationsStoreNothing(t *testing.T) {
+func TestA39RegistrationsStoreNothing(t *testing.T) {
 	s := newSite(t, storetest.SQLite, func(c *broker.Config) { c.Log = nil })
 	function := s.broker()
 	body := `{"redirect_uris":["` + strings.Join(cursor(), `","`) + `"]}`
-	for range 100_000 {
+	for range 1_000 {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, at+"/register", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()

@@ -133,9 +133,9 @@ func (s *sim) step() {
 // of it were sent. Even if requests come twice, a client that got tokens can refresh them
 // or sees its grant end, and tokens of a revoked grant are refused after 30 seconds.
 func TestA50ACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 30) })
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 10) })
 	t.Run("memory", func(t *testing.T) {
-		crash(t, func(testing.TB) session.Store { return sessiontest.NewMemory() }, 30, 150)
+		crash(t, func(testing.TB) session.Store { return sessiontest.NewMemory() }, 10, 100)
 	})
 }
 

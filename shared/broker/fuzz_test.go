@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -143,4 +144,17 @@ func FuzzA56Document(f *testing.F) {
 	fuzzed(f, func(text string) *http.Request {
 		return get("/authorize")(request("https://x.example/c?d="+url.QueryEscape(text), challenge).Encode())
 	})
+}
+
+// make fuzz runs every target of this package.
+func TestEveryPathHasAFuzzTarget(t *testing.T) {
+	source, err := os.ReadFile("fuzz_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range broker.Paths() {
+		if !strings.Contains(string(source), `"`+path+`"`) {
+			t.Errorf("nothing fuzzes %s", path)
+		}
+	}
 }

@@ -26,18 +26,3 @@ func TestLinesOfManyGoroutinesAreWhole(t *testing.T) {
 		t.Errorf("%d bytes were taken, %q is left", len(taken), left)
 	}
 }
-
-func TestRowsAreFoundHereAndElsewhere(t *testing.T) {
-	commontest.RowsHaveTests(t, "../..", "shared/commontest", map[string][]string{
-		"here":      {"TestRowsAreFoundHereAndElsewhere"},
-		"elsewhere": {"shared/nearest:TestTheNameWithTheFewestEditsIsMeant", "TestLinesOfManyGoroutinesAreWhole"},
-	})
-}
-
-func TestRowsRunOnEachDriverByFunctionsOfTheirPackage(t *testing.T) {
-	commontest.RowsRunOnEachDriver(t, "../..", "shared/commontest", map[string][]string{
-		"itself":    {"shared/quota:TestLimitsHoldOnTheRealStores"},
-		"by inTime": {"TestLinesOfManyGoroutinesAreWhole", "shared/quota:TestARateCostsFewWrites"},
-		"excused":   {"TestLinesOfManyGoroutinesAreWhole"},
-	}, map[string]string{"excused": "it has no store"})
-}
