@@ -273,7 +273,7 @@ func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	l, err := provision.New(provision.Config{
 		Base: filepath.Join(box, "work"), Cache: filepath.Join(box, "cache"), Baked: filepath.Join(box, "usr/local/share/dormouse/installs"),
 		Environ: map[string]string{"PATH": os.Getenv("PATH"), "npm_config_registry": packages.URL},
-	}, provision.Server{Command: "npx", Args: []string{"-y", "srv"}}).Provision(t.Context(), "p", nil)
+	}, provision.Server{Command: "npx", Args: []string{"-y", "srv"}}).Provision(t.Context(), "p", nil, nil)
 	if err != nil || !strings.HasPrefix(l.Command, filepath.Join(box, "usr/local/share/dormouse/installs")) {
 		t.Fatalf("%+v, %v", l, err)
 	}

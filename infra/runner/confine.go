@@ -250,7 +250,7 @@ func existing(paths ...string) []string {
 type refused struct{ why error }
 
 // Provision fails with the phase session_create.
-func (r refused) Provision(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+func (r refused) Provision(context.Context, string, func(provision.Progress), provision.Restore) (provision.Launch, error) {
 	return provision.Launch{}, &provision.Error{Phase: provision.SessionCreate, Err: r.why}
 }
 

@@ -122,7 +122,7 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), test.want+":") {
 				t.Fatalf("error %v, want a refusal for %s", err, test.want)
 			}
-			_, err = refused{whyRefused(err)}.Provision(t.Context(), "p", nil)
+			_, err = refused{whyRefused(err)}.Provision(t.Context(), "p", nil, nil)
 			var e *provision.Error
 			if !errors.As(err, &e) || e.Phase != provision.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") || !strings.Contains(err.Error(), "("+kernel()+")") {
 				t.Errorf("the start fails with %v", err)

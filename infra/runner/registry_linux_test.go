@@ -247,7 +247,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 // stage installs what a servers file needs.
 func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
-	return provisionerFor(parsed(i.t, text), i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil)
+	return provisionerFor(parsed(i.t, text), i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil, nil)
 }
 
 // digestOf is the digest of a file.

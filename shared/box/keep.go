@@ -2,7 +2,6 @@ package box
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -13,31 +12,23 @@ type keeping struct {
 	box       *boxCore
 	audience  *audience
 	workspace string // the folder to save when the process has ended, "" for none
+	staged    string // see [provision.Launch]
 	atWork    bool   // the process had open requests when the box told it to end
 	given     given
 }
 
-// restore gives the staged workspace the files of the previous process. It returns the
-// folder to save later, "" for none.
-func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, error) {
-	s, name := k.box.server, k.audience.id
-	if s.Keeper == nil || l.Workspace == "" {
-		return "", nil
+// restore returns what gives a new workspace the files of the previous process, nil for
+// nothing.
+func (k *keeping) restore() provision.Restore {
+	if k.box.server.Keeper == nil {
+		return nil
 	}
-	k.box.mu.Lock()
-	owner := k.owner()
-	k.box.mu.Unlock()
-	err := s.Keeper.Restore(ctx, name, owner, l.Workspace)
-	if err == nil {
-		return l.Workspace, nil
+	return func(ctx context.Context, workspace string) ([]string, error) {
+		k.box.mu.Lock()
+		owner := k.owner()
+		k.box.mu.Unlock()
+		return k.box.server.Keeper.Restore(ctx, k.audience.id, owner, workspace)
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = fmt.Errorf("%w (%w)", err, cause)
-	}
-	if failed := s.Provisioner.Remove(name); failed != nil {
-		err = fmt.Errorf("%w; and it is not removed: %w", err, failed)
-	}
-	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
 // save saves the workspace of a process that has ended. If inOrder is false, save skips
@@ -45,7 +36,7 @@ func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, erro
 func (k *keeping) save(inOrder bool) {
 	b, name := k.box, k.audience.id
 	b.mu.Lock()
-	workspace, owner := k.workspace, k.owner()
+	workspace, staged, owner := k.workspace, k.staged, k.owner()
 	if k.over() {
 		workspace = ""
 	}
@@ -62,7 +53,7 @@ func (k *keeping) save(inOrder bool) {
 	default:
 		ctx, done := context.WithTimeout(b.saves, saveTime)
 		defer done()
-		err := b.server.Keeper.Save(ctx, name, owner, workspace)
+		err := b.server.Keeper.Save(ctx, name, owner, workspace, staged)
 		if err != nil {
 			log.Warn("workspace not saved; the earlier snapshot remains", "error", err)
 			return

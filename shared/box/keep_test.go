@@ -40,12 +40,12 @@ func (k *keeperHand) said() []string {
 	return slices.Clone(k.calls)
 }
 
-func (k *keeperHand) Restore(_ context.Context, process, owner, _ string) error {
+func (k *keeperHand) Restore(_ context.Context, process, owner, _ string) ([]string, error) {
 	k.note(strings.TrimSpace("restore " + process + " " + ofOther(process, owner)))
-	return k.restore
+	return nil, k.restore
 }
 
-func (k *keeperHand) Save(ctx context.Context, process, owner, _ string) error {
+func (k *keeperHand) Save(ctx context.Context, process, owner, _, _ string) error {
 	if k.alive != nil && k.alive() {
 		k.note("save, but it runs " + process)
 	}
@@ -192,14 +192,11 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 
 func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 	t.Parallel()
-	k := &keeperHand{restore: errors.New("restore the workspace: key hunter22 is wrong")}
-	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+	k := &keeperHand{restore: &provision.Error{Phase: provision.SessionCreate, Err: errors.New("restore the workspace: key hunter22 is wrong")}}
+	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
 	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
 	if data.Phase != PhaseSessionCreate || message != `server "fake": cannot be started: restore the workspace: key *** is wrong` {
 		t.Errorf("%s: %+v", message, data)
-	}
-	if got := <-removed; got != "s" {
-		t.Error(got)
 	}
 	calls(t, k, "restore s")
 }

@@ -87,7 +87,8 @@ func (s Server) base(name, otherwise string) string {
 // launch is what the operating system needs to start the server.
 type launch struct {
 	proc.Command
-	keep string // the workspace to save when the process has ended, "" for none
+	// keep is the workspace to save when the process has ended, "" for none.
+	keep, staged string
 
 	unrun []string // packages whose install scripts were not run
 }

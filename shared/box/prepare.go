@@ -90,11 +90,7 @@ func (a *preparation) prepare() (launch, error) {
 		case <-ctx.Done():
 		}
 	}()
-	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress)
-	if err != nil {
-		return launch{}, err
-	}
-	keep, err := p.keeping.restore(ctx, l)
+	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress, p.keeping.restore())
 	if err != nil {
 		return launch{}, err
 	}
@@ -103,7 +99,10 @@ func (a *preparation) prepare() (launch, error) {
 		return launch{}, err
 	}
 	ready, err := a.confine(own, l)
-	ready.keep, ready.unrun = keep, l.Unrun
+	ready.unrun = l.Unrun
+	if s.Keeper != nil {
+		ready.keep, ready.staged = l.Workspace, l.Staged
+	}
 	return ready, err
 }
 

@@ -19,7 +19,12 @@ type stageHand struct {
 	removed chan string
 }
 
-func (s stageHand) Provision(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error) {
+func (s stageHand) Provision(ctx context.Context, process string, tell func(provision.Progress), restore provision.Restore) (provision.Launch, error) {
+	if restore != nil {
+		if _, err := restore(ctx, ""); err != nil {
+			return provision.Launch{}, err
+		}
+	}
 	return s.stage(ctx, process, tell)
 }
 

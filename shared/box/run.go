@@ -113,7 +113,8 @@ func (r *processRun) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.keeping.workspace, p.output.unrun, p.output.lacks = c, l.keep, l.unrun, l.lacks()
+	p.child, p.output.unrun, p.output.lacks = c, l.unrun, l.lacks()
+	p.keeping.workspace, p.keeping.staged = l.keep, l.staged
 	p.to(greeting)
 	if p.told {
 		c.Terminate()

@@ -129,9 +129,9 @@ type Server struct {
 // [provision.Provisioner] implements it.
 type Provisioner interface {
 	// Provision prepares a process by its name, which is [Scope.Name] of its session. It
-	// blocks until it is done, and gives up when ctx ends. tell reports its steps. Its
-	// error may be a [*provision.Error].
-	Provision(ctx context.Context, name string, tell func(provision.Progress)) (provision.Launch, error)
+	// blocks until it is done, and gives up when ctx ends. tell reports its steps. restore,
+	// if it is not nil, fills a new workspace. The error may be a [*provision.Error].
+	Provision(ctx context.Context, name string, tell func(provision.Progress), restore provision.Restore) (provision.Launch, error)
 	// Remove deletes the files of a process whose session has ended.
 	Remove(name string) error
 }
@@ -168,12 +168,12 @@ func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 // the process, or "principal-" and a hash. Several processes may share an owner of the
 // second kind. The box makes the calls for one process one after the other.
 type Keeper interface {
-	// Restore puts what is kept for owner into the workspace that was staged for a
-	// process. If it fails, the box removes the workspace.
-	Restore(ctx context.Context, name, owner, workspace string) error
-	// Save keeps the workspace of a process for owner. The process has ended. If Save
-	// fails, the kept copy from before must still be there.
-	Save(ctx context.Context, name, owner, workspace string) error
+	// Restore puts what is kept for owner into the new workspace of a process. It is a
+	// [provision.Restore].
+	Restore(ctx context.Context, name, owner, workspace string) (names []string, err error)
+	// Save keeps the workspace of a process for owner. staged is [provision.Launch.Staged].
+	// The process has ended. If Save fails, the kept copy from before must still be there.
+	Save(ctx context.Context, name, owner, workspace, staged string) error
 	// Leave tells the Keeper that the box removes the workspace of a process. The Keeper
 	// keeps its own copy.
 	Leave(name string)

@@ -21,7 +21,7 @@ import (
 // stages.
 func stageOnce(root string) int {
 	s := Server{Command: "python", HostPath: filepath.Join(root, "host")}
-	if _, err := New(config(root), s).Provision(context.Background(), strconv.Itoa(os.Getpid()), nil); err != nil {
+	if _, err := New(config(root), s).Provision(context.Background(), strconv.Itoa(os.Getpid()), nil, nil); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		return 1
 	}
@@ -59,7 +59,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 			if strings.HasPrefix(p.Text, "waiting for another start") {
 				once.Do(func() { close(waits) })
 			}
-		})
+		}, nil)
 		got <- err
 	}()
 	select {

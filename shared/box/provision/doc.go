@@ -11,8 +11,9 @@
 // # Workspace
 //
 // With a host path the workspace is <base>/.mcp/<process>/workspace, a copy that is
-// refreshed in place. Changes and removals at the source are repeated in the copy. Files
-// that the server made itself stay, and so do .venv, .cache, .tmp and node_modules. A
+// refreshed in place. Changes and removals at the source are repeated in the copy. What a
+// process changed or removed stays so until the source changes, or for good once it came
+// back from a sleep. Files that the server made itself stay, and so do .venv, .cache, .tmp and node_modules. A
 // writable host path is the workspace itself, without a copy. The copy is written through
 // [os.Root], because the process that works there may put links in the way.
 //

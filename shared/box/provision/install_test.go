@@ -314,7 +314,7 @@ func TestStartsAtOnceInstallOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			_, err := r.stager(s).Provision(t.Context(), strconv.Itoa(i), func(p Progress) { told.Store(p.Text, p.Phase) })
+			_, err := r.stager(s).Provision(t.Context(), strconv.Itoa(i), func(p Progress) { told.Store(p.Text, p.Phase) }, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -339,7 +339,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 	cause := errors.New("nobody waits any more")
 	done := make(chan error, 1)
 	go func() {
-		_, err := r.stager(s).Provision(ctx, "p", nil)
+		_, err := r.stager(s).Provision(ctx, "p", nil, nil)
 		done <- err
 	}()
 	pid := r.installing()
@@ -380,7 +380,7 @@ func TestInstallWithoutPythonSaysWhatToDo(t *testing.T) {
 	r.write(map[string]string{"host/requirements.txt": "a"})
 	cfg := config(r.root)
 	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
-	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Provision(t.Context(), "p", nil)
+	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Provision(t.Context(), "p", nil, nil)
 	var known *Error
 	if !errors.As(err, &known) || known.Phase != DepInstall || !strings.Contains(err.Error(), "no python3 in PATH") {
 		t.Error(err)

@@ -182,7 +182,7 @@ func TestTwoStartsAtOnceKeepOneInstall(t *testing.T) {
 	var both sync.WaitGroup
 	for _, process := range []string{"a", "b"} {
 		both.Go(func() {
-			if _, err := p.Provision(t.Context(), process, nil); err != nil {
+			if _, err := p.Provision(t.Context(), process, nil, nil); err != nil {
 				t.Error(err)
 			}
 		})

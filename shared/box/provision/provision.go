@@ -104,6 +104,9 @@ type Launch struct {
 	// folders outside of it that the process must be able to read and execute.
 	Workspace string
 	Reads     []string
+	// Staged is a file that says what the Provisioner has put into the workspace, "" if
+	// it has put nothing there.
+	Staged string
 
 	// Unrun names packages whose install scripts were not run.
 	Unrun []string
@@ -138,11 +141,15 @@ func New(c Config, s Server) *Provisioner {
 // Provision prepares one process. process is its name in the box and may be any text.
 // When ctx ends, Provision gives up and kills what it has started. It calls tell, which
 // may be nil, in its own goroutine. The error is an [*Error].
-func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress)) (Launch, error) {
+//
+// If the workspace is new, Provision calls restore before it puts anything there; nil
+// restores nothing. What restore has put there, and the names that it returns as removed,
+// stay as they are.
+func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress), restore Restore) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}
 	}
-	run := &provisioning{Provisioner: s, tell: tell, launch: Launch{
+	run := &provisioning{Provisioner: s, tell: tell, restore: restore, launch: Launch{
 		Command: s.server.Command, Args: s.server.Args, Cwd: s.server.Cwd, Env: map[string]string{},
 	}}
 	if err := run.all(ctx, process); err != nil {
@@ -158,6 +165,10 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 	return run.launch, nil
 }
 
+// Restore fills the empty workspace of a process with the files that an earlier process
+// has left. It returns their names, and the names of those that the process had removed.
+type Restore func(ctx context.Context, workspace string) (names []string, err error)
+
 // Remove deletes the files of one process, which must have ended.
 func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
@@ -172,9 +183,10 @@ func (s *Provisioner) home(process string) string {
 // provisioning is one start that is being prepared.
 type provisioning struct {
 	*Provisioner
-	tell   func(Progress)
-	host   string // the folder to copy, links followed; "" for none
-	launch Launch
+	tell    func(Progress)
+	restore Restore
+	host    string // the folder to copy, links followed; "" for none
+	launch  Launch
 }
 
 func (s *provisioning) say(p Phase, format string, args ...any) {
@@ -236,10 +248,10 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 		return fmt.Errorf("make the workspace: %w", err)
 	}
 	s.launch.Workspace = folder
-	if s.host == "" {
-		if s.launch.Cwd == "" {
-			s.launch.Cwd = folder
-		}
+	if s.host == "" && s.launch.Cwd == "" {
+		s.launch.Cwd = folder
+	}
+	if s.host == "" && s.restore == nil {
 		return nil
 	}
 	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
@@ -249,11 +261,37 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 		return fmt.Errorf("lock the workspace: %w", err)
 	}
 	defer unlock()
+	s.launch.Staged = filepath.Join(home, "staged.json")
+	if _, err := os.Stat(s.launch.Staged); err != nil && s.restore != nil {
+		if err := s.restored(ctx, folder); err != nil {
+			return fmt.Errorf("restore the workspace: %w", err)
+		}
+	}
+	if s.host == "" {
+		return nil
+	}
 	s.say(SessionCreate, "copying the workspace")
-	if err := refresh(ctx, s.host, folder, filepath.Join(home, "staged.json")); err != nil {
+	if err := refresh(ctx, s.host, folder, s.launch.Staged); err != nil {
 		return fmt.Errorf("copy the host path into the workspace: %w", err)
 	}
 	return nil
+}
+
+// restored restores a new workspace, and records what came from its process. Without that
+// record the workspace counts as new, so a start that fails here does no harm.
+func (s *provisioning) restored(ctx context.Context, folder string) error {
+	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
+		return err
+	}
+	names, err := s.restore(ctx, folder)
+	if err != nil {
+		return err
+	}
+	t := tree{}
+	for _, name := range names {
+		t[name] = entry{Own: true}
+	}
+	return writeTree(s.launch.Staged, t)
 }
 
 // firstProgram returns the first of names that is a program, or the first name if none

@@ -80,13 +80,13 @@ func (r *rig) try(s Server) (Launch, error) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
+	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) }, nil)
 }
 
 // stageWith stages with a Provisioner that the test has made.
 func (r *rig) stageWith(s *Provisioner) Launch {
 	r.t.Helper()
-	l, err := s.Provision(r.t.Context(), "p", nil)
+	l, err := s.Provision(r.t.Context(), "p", nil, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 	s := r.stager(Server{Command: "a", Workspace: true})
 	seen := map[string]bool{}
 	for _, process := range []string{"a", "../a", "a/b", "/", "", strings.Repeat("x", 5000)} {
-		l, err := s.Provision(t.Context(), process, nil)
+		l, err := s.Provision(t.Context(), process, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,11 +245,11 @@ func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 func TestRemoveTakesTheWorkspaceAwayAndNoOther(t *testing.T) {
 	r := newRig(t)
 	s := r.stager(Server{Command: "a", Workspace: true})
-	one, err := s.Provision(t.Context(), "one", nil)
+	one, err := s.Provision(t.Context(), "one", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := s.Provision(t.Context(), "two", nil)
+	two, err := s.Provision(t.Context(), "two", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func stageReal(t *testing.T, s *Provisioner) Launch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	l, err := s.Provision(ctx, "p", nil)
+	l, err := s.Provision(ctx, "p", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestRealNpxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 
 func TestRealNpxPackageThatDoesNotExist(t *testing.T) {
 	s := New(real(t.TempDir()), Server{Command: "npx", Args: []string{"-y", "@modelcontextprotocol/no-such-server-at-all"}})
-	_, err := s.Provision(t.Context(), "p", nil)
+	_, err := s.Provision(t.Context(), "p", nil, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "npm knows no @modelcontextprotocol/no-such-server-at-all: ") || !strings.Contains(err.Error(), "404") {
 		t.Error(err)
 	}
@@ -106,7 +106,7 @@ func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 
 func TestRealUvxPackageThatDoesNotExist(t *testing.T) {
 	s := New(real(t.TempDir()), Server{Command: "uvx", Args: []string{"mcp-no-such-server-at-all"}})
-	_, err := s.Provision(t.Context(), "p", nil)
+	_, err := s.Provision(t.Context(), "p", nil, nil)
 	// The second text is uv's, on a machine that has it.
 	because := err != nil && (strings.Contains(err.Error(), "No matching distribution") || strings.Contains(err.Error(), "was not found in the package registry"))
 	if !because || !strings.HasPrefix(err.Error(), "PyPI knows no mcp-no-such-server-at-all, or has no built package") {

@@ -241,7 +241,7 @@ func TestPackageRunnerThatIsNotThereIsLeftToTheProcessStart(t *testing.T) {
 	cfg := config(r.root)
 	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
 	for _, cmd := range []string{"npx", "uvx"} {
-		l, err := New(cfg, Server{Command: cmd, Args: []string{"pkg"}}).Provision(t.Context(), "p", nil)
+		l, err := New(cfg, Server{Command: cmd, Args: []string{"pkg"}}).Provision(t.Context(), "p", nil, nil)
 		if err != nil || l.Command != cmd || l.Args[0] != "pkg" {
 			t.Error(l, err)
 		}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
 // Limits of a host path.
@@ -29,6 +31,12 @@ type entry struct {
 	Size int64       `json:"s,omitempty"`
 	Time time.Time   `json:"t,omitzero"`  // of a file
 	Link string      `json:"l,omitempty"` // where a link leads, relative to its folder
+	// Copy is the state in which refresh left the copy. What differs from it was changed
+	// by a process.
+	Copy snapshot.State `json:"c,omitzero"`
+	// Own says that a process changed or removed the entry before its box slept. Then
+	// it stays so, whatever becomes of the source.
+	Own bool `json:"o,omitempty"`
 }
 
 // tree maps the slash-separated paths in a folder to their entries.
@@ -37,8 +45,8 @@ type tree map[string]entry
 // refresh turns one folder (to) into a copy of another (from), in place. record is the
 // file that lists the entries of the last copy. refresh removes entries of record that
 // are gone from the source. If the source of an entry is unchanged, the entry stays as
-// the process has left it. Entries that are not in record belong to the process and stay.
-// Without a record, refresh removes everything that is not at the source, except the
+// the process has left it, even if it is removed. Entries that are not in record belong
+// to the process and stay. Without a record, refresh removes everything that is not at the source, except the
 // folders of dependencies and caches. Two calls must not refresh the same folder at the
 // same time.
 func refresh(ctx context.Context, from, to, record string) error {
@@ -65,6 +73,11 @@ func refresh(ctx context.Context, from, to, record string) error {
 		}
 		if err := c.place(name); err != nil {
 			return err
+		}
+	}
+	for name, e := range old {
+		if e.Own {
+			want[name] = e
 		}
 	}
 	return writeTree(record, want)
@@ -247,7 +260,7 @@ func (c *copier) removeStale() error {
 	names := stale.names()
 	slices.Reverse(names)
 	for _, name := range names {
-		if _, stays := c.want[name]; stays || kept(name) && c.old == nil || !c.reached(name) {
+		if _, stays := c.want[name]; stays || stale[name].Own || kept(name) && c.old == nil || !c.reached(name) {
 			continue
 		}
 		err := c.dst.Remove(name)
@@ -270,12 +283,24 @@ func (c *copier) reached(name string) bool {
 	return true
 }
 
-// place brings one entry up to date.
+// place brings one entry up to date, and notes the state of its copy.
 func (c *copier) place(name string) error {
 	e := c.want[name]
 	before, known := c.old[name]
+	if before.Own {
+		c.want[name] = before
+		return nil
+	}
+	if ok, err := c.enter(path.Dir(name)); !ok || err != nil {
+		return err
+	}
 	now, err := c.dst.Lstat(name)
 	there := err == nil
+	if known && !e.Mode.IsDir() && before.Size == e.Size && before.Mode == e.Mode && before.Time.Equal(e.Time) && before.Link == e.Link {
+		e.Copy = before.Copy
+		c.want[name] = e
+		return nil // it stays as the process has left it
+	}
 	if there && now.Mode().Type() != e.Mode.Type() {
 		// The process may also have replaced a folder by a link.
 		if err := c.dst.RemoveAll(name); err != nil {
@@ -283,33 +308,52 @@ func (c *copier) place(name string) error {
 		}
 		there = false
 	}
-	switch e.Mode.Type() {
-	case fs.ModeDir:
-		if there {
-			return nil
-		}
-		return c.dst.Mkdir(name, e.Mode.Perm()|0o700)
-	case fs.ModeSymlink:
-		if link, err := c.dst.Readlink(name); there && err == nil && link == e.Link {
-			return nil
-		}
-		return c.replace(name, func(temp string) error { return c.dst.Symlink(e.Link, temp) })
-	default:
-		if there && known && before.Size == e.Size && before.Mode == e.Mode && before.Time.Equal(e.Time) {
-			return nil
-		}
-		return c.replace(name, func(temp string) error { return c.copy(name, temp, e) })
+	switch {
+	case !e.Mode.IsDir():
+		err = c.replace(name, e)
+	case !there:
+		err = c.dst.Mkdir(name, e.Mode.Perm()|0o700)
+	case !known: // it was made for something in it
+		err = c.dst.Chmod(name, e.Mode.Perm()|0o700)
 	}
+	if err != nil {
+		return err
+	}
+	if now, err := c.dst.Lstat(name); err == nil { // another program may have removed it
+		e.Copy = snapshot.StateOf(now, e.Link)
+		c.want[name] = e
+	}
+	return nil
 }
 
-// replace replaces the entry of a name in one step, so that a process sees either the old
-// or the new entry.
-func (c *copier) replace(name string, write func(temp string) error) error {
+// enter makes a folder that a process had removed before its box slept, for what is new
+// in it at the source. It returns false if the process had made something else of it.
+func (c *copier) enter(dir string) (bool, error) {
+	for above := dir; above != "."; above = path.Dir(above) {
+		if !c.old[above].Own {
+			continue
+		}
+		if err := c.dst.MkdirAll(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return false, err
+		}
+		return c.reached(path.Join(dir, "x")), nil
+	}
+	return true, nil
+}
+
+// replace replaces a file or link in one step, so that a process sees either the old or
+// the new one.
+func (c *copier) replace(name string, e entry) error {
 	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
 	if err := c.dst.RemoveAll(temp); err != nil {
 		return err
 	}
-	err := write(temp)
+	var err error
+	if e.Mode.Type() == fs.ModeSymlink {
+		err = c.dst.Symlink(e.Link, temp)
+	} else {
+		err = c.copy(name, temp, e)
+	}
 	if err == nil {
 		err = c.dst.Rename(temp, name)
 	}

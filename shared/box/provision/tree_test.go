@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
 // bare returns a server that needs only its workspace.
@@ -166,9 +169,104 @@ func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
 	}
 	r.stage(r.bare())
 	want := map[string]string{
-		"same": "mine", "changes": "22", "new/": "", "new/x": "2", "memory.json": "mine", "d/": "", "d/mine": "mine", "lost": "1",
+		"same": "mine", "changes": "22", "new/": "", "new/x": "2", "memory.json": "mine", "d/": "", "d/mine": "mine",
 	}
 	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A workspace comes back after a sleep as its process left it, and has what is new at the
+// source. It does so again in the living box, and after the next sleep.
+func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{
+		"host/main.py": "v1", "host/conf": "1", "host/sub/x": "x", "host/sub/y": "y", "host/turns/into/file": "x",
+		"host/folder": "y", "host/unwanted": "1", "host/goes": "1", "host/link": "-> main.py",
+	})
+	store := snapshot.NewFolder(filepath.Join(r.root, "snapshots"))
+	boxes := 0
+	// live has a process work in a new box, and saves its workspace.
+	live := func(work func(folder string), between func(again func())) map[string]string {
+		boxes++
+		cfg := config(filepath.Join(r.root, fmt.Sprint("box", boxes)))
+		s := New(cfg, r.bare())
+		k := snapshot.NewKeeper(snapshot.Config{Store: store, Generation: int64(boxes), Key: func(owner string) string { return owner }})
+		start := func() Launch {
+			l, err := s.Provision(t.Context(), "p", nil, func(ctx context.Context, folder string) ([]string, error) {
+				return k.Restore(ctx, "p", "p", folder)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		l := start()
+		work(l.Workspace)
+		between(func() { start() })
+		if err := k.Save(t.Context(), "p", "p", l.Workspace, l.Staged); err != nil {
+			t.Fatal(err)
+		}
+		return list(t, l.Workspace)
+	}
+	nothing, noNext := func(string) {}, func(func()) {}
+	live(func(folder string) {
+		in := func(name string) string { return filepath.Join(folder, name) }
+		if err := errors.Join(
+			os.WriteFile(in("conf"), []byte("mine"), 0o600), os.RemoveAll(in("sub")), os.Remove(in("unwanted")),
+			os.RemoveAll(in("turns")), os.WriteFile(in("turns"), []byte("file"), 0o600),
+			os.Remove(in("folder")), os.MkdirAll(in("folder/in"), 0o750), os.WriteFile(in("folder/in/x"), nil, 0o600),
+			os.Remove(in("link")), os.Symlink("conf", in("link")), os.WriteFile(in("memory"), []byte("1"), 0o600),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}, noNext)
+
+	r.write(map[string]string{"host/main.py": "v2!", "host/conf": "22", "host/sub/new": "z", "host/turns/into/other": "y"})
+	if err := os.Remove(filepath.Join(r.host(), "goes")); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"main.py": "v2!", "conf": "mine", "sub/": "", "sub/new": "z", "turns": "file",
+		"folder/": "", "folder/in/": "", "folder/in/x": "", "link": "-> conf", "memory": "1",
+	}
+	got := live(nothing, func(again func()) { again() })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("in the next box:", diff)
+	}
+	r.write(map[string]string{"host/main.py": "v3!!"})
+	want["main.py"], want["more"] = "v3!!", "2"
+	got = live(func(folder string) {
+		if err := os.WriteFile(filepath.Join(folder, "more"), []byte("2"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, noNext)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("in the third box:", diff)
+	}
+	if diff := cmp.Diff(want, live(nothing, noNext)); diff != "" {
+		t.Error("in the fourth box:", diff)
+	}
+}
+
+// A start that fails after its workspace was restored does no harm.
+func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": "1"})
+	s := r.stager(r.bare())
+	broken := errors.New("the store is down")
+	_, err := s.Provision(t.Context(), "p", nil, func(_ context.Context, folder string) ([]string, error) {
+		return nil, errors.Join(os.WriteFile(filepath.Join(folder, "half"), nil, 0o600), broken)
+	})
+	var known *Error
+	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	l, err := s.Provision(t.Context(), "p", nil, func(context.Context, string) ([]string, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -265,7 +363,7 @@ func TestCopiesOfOneWorkspaceKeepOutOfEachOthersWay(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 5 {
-				if _, err := s.Provision(t.Context(), "p", nil); err != nil {
+				if _, err := s.Provision(t.Context(), "p", nil, nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -290,7 +388,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	var told []Progress
-	_, err = r.stager(r.bare()).Provision(ctx, "p", func(p Progress) { told = append(told, p) })
+	_, err = r.stager(r.bare()).Provision(ctx, "p", func(p Progress) { told = append(told, p) }, nil)
 	var known *Error
 	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)

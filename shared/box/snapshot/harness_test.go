@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -154,14 +155,63 @@ func keeper(s Store, gen int64, l Limits) *Keeper {
 	return NewKeeper(Config{Store: s, Generation: gen, Limits: l, Key: func(process string) string { return "box\x00" + process }})
 }
 
-// slept restores the saved workspace into a workspace that was staged anew, and returns
-// that folder.
+// begin restores a new workspace and then stages it as a Provisioner does. It returns the
+// folder, and the record of what is staged.
+func (k *Keeper) begin(t *testing.T, f files) (dir, record string, err error) {
+	t.Helper()
+	dir = workspace(t, nil)
+	names, err := k.Restore(t.Context(), "p", "p", dir)
+	if err != nil {
+		return dir, "", err
+	}
+	own, staged := map[string]bool{}, files{}
+	for _, name := range names {
+		own[name] = true
+	}
+	for name, what := range f {
+		mine := own[name]
+		for above := filepath.Dir(name); above != "."; above = filepath.Dir(above) {
+			if info, err := os.Lstat(filepath.Join(dir, above)); err == nil && !info.IsDir() {
+				mine = true
+			}
+		}
+		if !mine {
+			staged[name] = what
+		}
+	}
+	staged.put(t, dir)
+	return dir, recorded(t, dir, own), nil
+}
+
+// recorded writes down the present state of a workspace as staged, without the entries of
+// the process.
+func recorded(t *testing.T, dir string, own map[string]bool) string {
+	t.Helper()
+	type entry struct {
+		Copy State `json:"c"`
+	}
+	all := map[string]entry{}
+	for name := range own {
+		all[name] = entry{}
+	}
+	for name := range seen(t, dir) {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		must(t, err)
+		if link, _ := os.Readlink(filepath.Join(dir, name)); !own[name] {
+			all[name] = entry{StateOf(info, link)}
+		}
+	}
+	text, err := json.Marshal(all)
+	record := filepath.Join(t.TempDir(), "staged.json")
+	must(t, err, os.WriteFile(record, text, 0o600))
+	return record
+}
+
+// slept restores the saved workspace, stages it anew, and returns the folder.
 func slept(t *testing.T, s Store, staged files) string {
 	t.Helper()
-	dir := workspace(t, staged)
-	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err != nil {
-		t.Fatal(err)
-	}
+	dir, _, err := keeper(s, 2, Limits{}).begin(t, staged)
+	must(t, err)
 	return dir
 }
 
@@ -169,14 +219,10 @@ func slept(t *testing.T, s Store, staged files) string {
 func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 	t.Helper()
 	k := keeper(s, 1, Limits{})
-	dir := workspace(t, staged)
-	if err := k.Restore(t.Context(), "p", "p", dir); err != nil {
-		t.Fatal(err)
-	}
+	dir, record, err := k.begin(t, staged)
+	must(t, err)
 	work(dir)
-	if err := k.Save(t.Context(), "p", "p", dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Save(t.Context(), "p", "p", dir, record))
 }
 
 func must(t testing.TB, errs ...error) {

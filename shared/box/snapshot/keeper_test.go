@@ -169,71 +169,24 @@ func TestSnapshotIsWholeAfterSeveralSleeps(t *testing.T) {
 	}
 }
 
-// A process may end and start again while its box lives. The provisioner then refreshes
-// its workspace.
-func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
+// A process may end and start again while its box lives. Its workspace is then not
+// restored again, and what the next process leaves is saved too.
+func TestWhatSeveralProcessesOfABoxLeaveIsSaved(t *testing.T) {
 	t.Parallel()
 	s := &memory{}
 	k := keeper(s, 1, Limits{})
-	dir := workspace(t, files{"main.py": "v1", "gone": "1", "unwanted": "2", "d/unwanted": "3", "comes": "4"})
-	must(t, k.Restore(t.Context(), "p", "p", dir))
-	files{"mine": "1"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", "p", dir))
-
-	// At the source main.py and comes have changed, and gone is removed. Staging puts
-	// back the files that the process has removed.
-	files{"main.py": "v2!", "unwanted": "2", "d/unwanted": "3", "comes": "something else"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
-	if diff := cmp.Diff(files{"main.py": "v2!", "mine": "1", "comes": "something else"}, seen(t, dir)); diff != "" {
-		t.Errorf("in the living box (-want +got):\n%s", diff)
-	}
-	files{"mine too": "2"}.put(t, dir)
-	must(t, k.Save(t.Context(), "p", "p", dir))
-
-	got := seen(t, slept(t, s, files{"main.py": "v3!!", "gone": "again", "unwanted": "2", "d/unwanted": "3", "comes": "x"}))
-	want := files{"main.py": "v3!!", "gone": "again", "mine": "1", "mine too": "2", "comes": "x"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
-}
-
-// The box does not save the workspace of a process that was interrupted. The next process
-// continues in that workspace.
-func TestWhatABrokenOffProcessLeftIsSavedByTheNext(t *testing.T) {
-	t.Parallel()
-	s := &memory{}
-	k := keeper(s, 1, Limits{})
-	dir := workspace(t, files{"staged": "s", "gone": "g"})
-	must(t, k.Restore(t.Context(), "p", "p", dir))
+	dir, record, err := k.begin(t, files{"staged": "s", "gone": "g"})
+	must(t, err)
 	files{"one": "1", "staged": "changed"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
-	must(t, k.Save(t.Context(), "p", "p", dir))
-	want := files{"one": "1", "staged": "changed"}
+	must(t, os.Remove(filepath.Join(dir, "gone")), k.Save(t.Context(), "p", "p", dir, record))
+	files{"two": "2"}.put(t, dir)
+	must(t, k.Save(t.Context(), "p", "p", dir, record), k.Save(t.Context(), "p", "p", dir, record))
+	if s.puts != 2 {
+		t.Errorf("%d snapshots, want 2", s.puts)
+	}
+	want := files{"one": "1", "two": "2", "staged": "changed"}
 	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s", "gone": "g"}))); diff != "" {
 		t.Errorf("after the sleep (-want +got):\n%s", diff)
-	}
-}
-
-func TestWorkspaceThatFailedToGoOnIsBegunAnew(t *testing.T) {
-	t.Parallel()
-	s := &memory{}
-	k := keeper(s, 1, Limits{})
-	dir := workspace(t, files{"staged": "s"})
-	must(t, k.Restore(t.Context(), "p", "p", dir))
-	files{"mine": "1"}.put(t, dir)
-	must(t, k.Save(t.Context(), "p", "p", dir))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := k.Restore(ctx, "p", "p", dir); err == nil {
-		t.Fatal("restored")
-	}
-	// After this error the caller removes the workspace.
-	dir = workspace(t, files{"staged": "s"})
-	must(t, k.Restore(t.Context(), "p", "p", dir), k.Save(t.Context(), "p", "p", dir))
-	for where, got := range map[string]files{"the workspace": seen(t, dir), "the snapshot": seen(t, slept(t, s, files{"staged": "s"}))} {
-		if diff := cmp.Diff(files{"staged": "s", "mine": "1"}, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", where, diff)
-		}
 	}
 }
 
@@ -260,10 +213,10 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			s := &memory{}
 			lived(t, s, nil, func(dir string) { files{"before": "1"}.put(t, dir) })
 			k := keeper(s, 2, c.limits)
-			dir := workspace(t, nil)
-			must(t, k.Restore(t.Context(), "p", "p", dir))
+			dir, record, err := k.begin(t, nil)
+			must(t, err)
 			c.work.put(t, dir)
-			err := k.Save(t.Context(), "p", "p", dir)
+			err = k.Save(t.Context(), "p", "p", dir, record)
 			var limit *LimitError
 			if !errors.As(err, &limit) || err.Error() != c.want {
 				t.Errorf("got %v", err)
@@ -275,7 +228,7 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			for name := range c.work {
 				must(t, os.RemoveAll(filepath.Join(dir, name)))
 			}
-			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", "p", dir))
+			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", "p", dir, record))
 			if got := seen(t, slept(t, s, nil)); len(got) != 2 {
 				t.Errorf("after the sleep there is %v", got)
 			}
@@ -286,15 +239,15 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 func TestDeepTreeIsBounded(t *testing.T) {
 	t.Parallel()
 	k := keeper(&memory{}, 1, Limits{})
-	dir := workspace(t, nil)
-	must(t, k.Restore(t.Context(), "p", "p", dir))
+	dir, record, err := k.begin(t, nil)
+	must(t, err)
 	must(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("deep/", 300)), 0o755))
 	var limit *LimitError
-	if err := k.Save(t.Context(), "p", "p", dir); !errors.As(err, &limit) {
+	if err := k.Save(t.Context(), "p", "p", dir, record); !errors.As(err, &limit) {
 		t.Errorf("got %v", err)
 	}
 	// The next process may continue in the workspace, and tidy up.
-	must(t, k.Restore(t.Context(), "p", "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", "p", dir))
+	must(t, os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", "p", dir, record))
 }
 
 func TestStoreThatFailsIsTold(t *testing.T) {
@@ -302,19 +255,19 @@ func TestStoreThatFailsIsTold(t *testing.T) {
 	broken := errors.New("store is down")
 	s := &memory{fail: broken}
 	k := keeper(s, 1, Limits{})
-	dir := workspace(t, nil)
-	if err := k.Restore(t.Context(), "p", "p", dir); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+	if _, _, err := k.begin(t, nil); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("restore: %v", err)
 	}
 	s.fail = nil
-	must(t, k.Restore(t.Context(), "p", "p", dir))
+	dir, record, err := k.begin(t, nil)
+	must(t, err)
 	files{"a": "a"}.put(t, dir)
 	s.fail = broken
-	if err := k.Save(t.Context(), "p", "p", dir); !errors.Is(err, broken) {
+	if err := k.Save(t.Context(), "p", "p", dir, record); !errors.Is(err, broken) {
 		t.Errorf("save: %v", err)
 	}
 	s.fail = nil
-	must(t, k.Save(t.Context(), "p", "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir, record))
 	if diff := cmp.Diff(files{"a": "a"}, seen(t, slept(t, s, nil))); diff != "" {
 		t.Errorf("saved in the end (-want +got):\n%s", diff)
 	}
@@ -326,12 +279,12 @@ func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
 	s.fail = errors.New("store is down")
 	k := keeper(s, 2, Limits{})
-	dir := workspace(t, nil)
-	if err := k.Restore(t.Context(), "p", "p", dir); err == nil {
+	dir, _, err := k.begin(t, nil)
+	if err == nil {
 		t.Fatal("restored")
 	}
 	s.fail = nil
-	must(t, k.Save(t.Context(), "p", "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir, ""))
 	if s.puts != 1 {
 		t.Error("an empty workspace was saved over a snapshot")
 	}
@@ -357,12 +310,13 @@ func TestProcessesBeginWithWhatTheLastOneOfTheirOwnerLeft(t *testing.T) {
 		{"s1", "principal-ann", "of s3", "again"},
 	} {
 		dir := workspace(t, nil)
-		must(t, k.Restore(t.Context(), step.process, step.owner, dir))
+		_, err := k.Restore(t.Context(), step.process, step.owner, dir)
+		must(t, err)
 		if found := seen(t, dir)["note"]; found != step.finds {
 			t.Errorf("%s of %s found %q, want %q", step.process, step.owner, found, step.finds)
 		}
 		files{"note": step.writes}.put(t, dir)
-		must(t, k.Save(t.Context(), step.process, step.owner, dir))
+		must(t, k.Save(t.Context(), step.process, step.owner, dir, ""))
 		k.Leave(step.process)
 	}
 }
@@ -372,16 +326,16 @@ func TestSaveAndRestoreEndWithTheirContext(t *testing.T) {
 	s := &memory{}
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
 	k := keeper(s, 2, Limits{})
-	dir := workspace(t, nil)
-	must(t, k.Restore(t.Context(), "p", "p", dir))
+	dir, record, err := k.begin(t, nil)
+	must(t, err)
 	files{"b": "b"}.put(t, dir)
 	why := errors.New("no time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if err := k.Save(ctx, "p", "p", dir); !errors.Is(err, why) {
+	if err := k.Save(ctx, "p", "p", dir, record); !errors.Is(err, why) {
 		t.Errorf("save: %v", err)
 	}
-	if err := k.Restore(ctx, "q", "q", dir); !errors.Is(err, why) {
+	if _, err := keeper(s, 3, Limits{}).Restore(ctx, "p", "p", workspace(t, nil)); !errors.Is(err, why) {
 		t.Errorf("restore: %v", err)
 	}
 }
@@ -412,7 +366,7 @@ func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
 			must(t, err)
 			must(t, os.Remove(filepath.Join(dir, "x")), swap(filepath.Join(dir, "x")))
 			var out strings.Builder
-			if err := pack(t.Context(), &out, root, now, c); err == nil {
+			if err := pack(t.Context(), &out, root, c); err == nil {
 				t.Error("it was saved")
 			}
 		})

@@ -296,7 +296,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	}
 	// A cut connection does not mean that the snapshot is damaged.
 	b.cut = true
-	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", workspace(t, nil)); err == nil {
+	if _, err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", workspace(t, nil)); err == nil {
 		t.Error("half a snapshot was restored")
 	}
 }

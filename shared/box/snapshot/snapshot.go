@@ -1,6 +1,7 @@
 // Package snapshot keeps the changes of processes to their workspaces while their box
-// sleeps. It packs the differences from the staged workspace and brings them to a store.
-// Before the next process starts, it puts them into a fresh workspace. It hides the
+// sleeps. It packs what differs from the staged workspace and brings it to a store. Before
+// the next process starts, it puts that into a new workspace, which is then staged. So the
+// program of a server is never kept, and a new one reaches every workspace. It hides the
 // archive, how it detects a changed file, and how a store stays whole while runners are
 // killed or outlived by newer ones.
 //
@@ -19,15 +20,15 @@
 // it, and files with another name outside.
 //
 // The package detects a change by the size, the time, the permissions and the inode of a
-// file. It does not notice that a process rewrites a file in place with as many bytes and
+// file, which staging has noted. It does not notice that a process rewrites a file in place with as many bytes and
 // restores its time.
 //
 // # The archive
 //
 // The archive is a tar (PAX) in one zstd frame with a checksum. It begins with a global
 // header with two records: "DORMOUSE.snapshot" is the version, 1, and "DORMOUSE.entries"
-// is the number of entries that follow. An entry with the record "DORMOUSE.gone" is to
-// be removed. The other entries are files, folders and symbolic links. Names are
+// is the number of entries that follow. An entry with the record "DORMOUSE.gone" was
+// removed. The other entries are files, folders and, at the end, symbolic links. Names are
 // relative, slashed and clean. An archive that is cut, or holds anything else, is
 // refused.
 //

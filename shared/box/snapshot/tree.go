@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -21,19 +22,40 @@ import (
 // so that a process can add as many as Limits.Files.
 const maxTree = 100_000
 
-// entry is the state of one file, folder or link of a workspace.
-type entry struct {
-	mode  fs.FileMode // type and permissions
-	size  int64       // of a file
-	time  time.Time   // of a file
-	inode uint64      // of a file
-	link  string      // where a link leads, relative to its folder
-	out   bool        // shared with others, or not readable
+// State is what can be seen of a file, folder or link.
+type State struct {
+	Mode  fs.FileMode `json:"m"`           // type and permissions
+	Size  int64       `json:"s,omitempty"` // of a file
+	Time  time.Time   `json:"t,omitzero"`  // of a file
+	Inode uint64      `json:"i,omitempty"` // of a file; 0 if unknown
+	Link  string      `json:"l,omitempty"` // where a link leads, relative to its folder
 }
 
-// same reports whether nothing has changed between two scans.
-func (e entry) same(o entry) bool {
-	return e.mode == o.mode && e.size == o.size && e.time.Equal(o.time) && e.inode == o.inode && e.link == o.link
+// StateOf returns the state of a file, folder or link. link is where it leads.
+func StateOf(info fs.FileInfo, link string) State {
+	s := State{Mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
+	if s.Mode.Type() == fs.ModeSymlink {
+		s.Mode, s.Link = fs.ModeSymlink, link
+	}
+	if s.Mode.IsRegular() {
+		s.Size, s.Time = info.Size(), info.ModTime()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			s.Inode = st.Ino
+		}
+	}
+	return s
+}
+
+// same reports whether nothing has changed between two looks.
+func (s State) same(o State) bool {
+	return s.Mode == o.Mode && s.Size == o.Size && s.Time.Equal(o.Time) && s.Link == o.Link &&
+		(s.Inode == o.Inode || s.Inode == 0 || o.Inode == 0)
+}
+
+// entry is a file, folder or link of a workspace.
+type entry struct {
+	State
+	out bool // shared with others, or not readable
 }
 
 // tree maps the clean, slashed paths in a workspace to their entries.
@@ -41,9 +63,6 @@ type tree map[string]entry
 
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
-
-// same reports whether nothing has changed between two scans.
-func (t tree) same(o tree) bool { return maps.EqualFunc(t, o, entry.same) }
 
 // hidden reports whether a folder above name could not be read, so that it is not known
 // whether name exists.
@@ -79,7 +98,7 @@ func scanAs(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree
 		return nil, err
 	}
 	for name, e := range s.found {
-		if !whole && e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
+		if !whole && e.Mode.IsRegular() && s.names[e.Inode] > s.seen[e.Inode] {
 			// The file has another name outside of this workspace, so it does not belong
 			// to the process alone.
 			e.out = true
@@ -173,29 +192,24 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	e := entry{mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
-	switch e.mode.Type() {
+	e := entry{State: StateOf(info, "")}
+	switch e.Mode.Type() {
 	case 0:
-		e.size, e.time = info.Size(), info.ModTime()
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			e.inode = st.Ino
-			if st.Nlink > 1 {
-				s.names[e.inode] = uint64(st.Nlink)
-				s.seen[e.inode]++
-			}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 {
+			s.names[e.Inode] = uint64(st.Nlink)
+			s.seen[e.Inode]++
 		}
 	case fs.ModeDir:
 	case fs.ModeSymlink:
-		e.mode = fs.ModeSymlink
-		if e.link, e.out = s.link(name); s.whole {
-			e.link, err = s.root.Readlink(name)
+		if e.Link, e.out = s.link(name); s.whole {
+			e.Link, err = s.root.Readlink(name)
 			e.out = err != nil
 		}
 	default:
 		return false, nil // a socket, a pipe, a device
 	}
 	s.found[name] = e
-	return e.mode.IsDir(), nil
+	return e.Mode.IsDir(), nil
 }
 
 // link reads a link. out reports whether it leads out of the workspace.
@@ -240,49 +254,70 @@ func absolute(root *os.Root, name string) bool {
 	return err == nil && filepath.IsAbs(link)
 }
 
-// changes is the difference between two states of a workspace.
+// changes is what a process has made of its staged workspace.
 type changes struct {
-	put   []string // made or changed; a folder comes before its contents
-	gone  []string // removed; a folder comes after its contents
-	stats stats
+	put  tree     // made or changed
+	gone []string // removed; a folder comes after its contents
+
+	bytes   int64 // of all files, uncompressed
+	leftOut int   // changed, but shared with others or not readable
+}
+
+// same reports whether two workspaces that were staged alike have the same files.
+func (c changes) same(o changes) bool {
+	return slices.Equal(c.gone, o.gone) && maps.EqualFunc(c.put, o.put, func(a, b entry) bool { return a.same(b.State) })
+}
+
+// staged reads what a Provisioner has put into a workspace, by names. file is "" if it put
+// nothing there.
+func staged(file string) (map[string]State, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var record map[string]struct {
+		Copy State `json:"c"`
+	}
+	if err := json.Unmarshal(text, &record); err != nil {
+		return nil, err
+	}
+	base := map[string]State{}
+	for name, r := range record {
+		base[name] = r.Copy
+	}
+	return base, nil
 }
 
 // compare returns the changes from the staged workspace to the present one.
-func compare(base, now tree, limits Limits) (changes, error) {
-	var c changes
-	var largest string
-	for _, name := range now.names() {
-		e := now[name]
+func compare(base map[string]State, now tree, limits Limits) (changes, error) {
+	c := changes{put: tree{}}
+	largest := ""
+	for name, e := range now {
 		was, known := base[name]
 		switch {
-		case known && was.same(e):
+		case known && was.same(e.State):
 		case e.out:
-			c.stats.leftOut++
+			c.leftOut++
 		default:
-			c.put = append(c.put, name)
-			c.stats.bytes += e.size
-			if largest == "" || e.size > now[largest].size {
+			c.put[name] = e
+			c.bytes += e.Size
+			if largest == "" || e.Size > now[largest].Size {
 				largest = name
 			}
 		}
 	}
-	for _, name := range base.names() {
-		if _, there := now[name]; !there && !now.hidden(name) {
+	for name := range base {
+		if _, there := now[name]; !there && !skipped(name) && !now.hidden(name) {
 			c.gone = append(c.gone, name)
 		}
 	}
+	slices.Sort(c.gone)
 	slices.Reverse(c.gone)
-	c.stats.files, c.stats.gone = len(c.put), len(c.gone)
-	if n := len(c.put) + len(c.gone); n > limits.Files || c.stats.bytes > limits.Bytes {
-		return c, &LimitError{Bytes: c.stats.bytes, MaxBytes: limits.Bytes, Files: n, MaxFiles: limits.Files, Largest: largest}
+	if n := len(c.put) + len(c.gone); n > limits.Files || c.bytes > limits.Bytes {
+		return c, &LimitError{Bytes: c.bytes, MaxBytes: limits.Bytes, Files: n, MaxFiles: limits.Files, Largest: largest}
 	}
 	return c, nil
-}
-
-// stats counts the contents of a snapshot.
-type stats struct {
-	files   int   // files, folders and links
-	gone    int   // names of removed entries
-	bytes   int64 // of all files, uncompressed
-	leftOut int   // changed, but shared with others or not readable
 }

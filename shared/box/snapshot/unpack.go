@@ -7,29 +7,79 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
-// unpack puts an archive into a workspace in which no process works. After an error the
-// workspace is a mix of old and new.
+// unpack puts an archive of a workspace into an empty folder in which no process works,
+// and returns what is in it. After an error the folder has some of the files.
 //
-// unpack does not trust the archive: it touches nothing outside of root, and refuses
+// unpack does not trust the archive: it touches nothing outside of the folder, and refuses
 // everything that pack does not write.
-func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
-	z, err := zstd.NewReader(reader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+func unpack(ctx context.Context, r io.Reader, folder string, limits Limits) (changes, error) {
+	z, err := zstd.NewReader(reader{ctx, source{r}}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+	if err != nil {
+		return changes{}, err
+	}
+	defer z.Close()
+	u := unpacker{found: changes{put: tree{}}}
+	err = u.all(ctx, z, folder, limits)
+	return u.found, err
+}
+
+// Unpack puts what [Pack] wrote into an empty folder. It writes nothing outside of the
+// folder, whatever the archive holds. Links in it may lead anywhere, so the caller must
+// trust the archive before it follows one. It fails with [ErrCorrupt] if the archive is
+// damaged, and with a [*LimitError] if it exceeds limits. After an error the folder has
+// some of the files.
+func Unpack(ctx context.Context, r io.Reader, folder string, limits Limits) error {
+	z := s2.NewReader(reader{ctx, source{r}}, s2.ReaderMaxBlockSize(blockBytes))
+	return (&unpacker{whole: true}).all(ctx, z, folder, limits.withDefaults())
+}
+
+// unpacker fills a folder that was empty. Links must come last in the archive, so the path
+// of a file or folder never leads through a link. A file takes three system calls, because
+// an install has thousands of them.
+type unpacker struct {
+	in     *tar.Reader
+	root   *os.Root
+	folder int    // the descriptor of root
+	umask  uint32 // takes permissions from new entries
+	buffer []byte
+	whole  bool // see [Pack]
+
+	found  changes  // in the archive of a workspace
+	links  []string // so far
+	closed []closed // folders in the order of their making
+}
+
+// closed is a folder that gets its permissions once everything is written.
+type closed struct {
+	name string
+	mode fs.FileMode
+}
+
+func (u *unpacker) all(ctx context.Context, z io.Reader, folder string, limits Limits) error {
+	root, err := os.OpenRoot(folder)
 	if err != nil {
 		return err
 	}
-	defer z.Close()
+	defer func() { _ = root.Close() }() // every write has ended
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // only read
 	bounded := &io.LimitedReader{R: z, N: limits.most()}
-	if err := untar(ctx, bounded, root, limits); err != nil {
+	u.in, u.root, u.folder, u.buffer = tar.NewReader(bounded), root, int(dir.Fd()), make([]byte, 256<<10)
+	if err := u.untar(ctx, limits); err != nil {
 		return readError(ctx, err)
 	}
 	return ended(ctx, bounded)
@@ -91,30 +141,24 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// untar reads the archive below the compression.
-func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
-	u := unpacker{in: tar.NewReader(r), root: root, modes: map[string]fs.FileMode{}}
-	if err := entriesOf(ctx, u.in, version, limits, u.entry); err != nil {
+// untar reads the archive below the compression. It checks the limits, and that the archive
+// has as many entries as it says.
+func (u *unpacker) untar(ctx context.Context, limits Limits) error {
+	if err := u.readUmask(); err != nil {
 		return err
 	}
-	return u.finish()
-}
-
-// entriesOf reads an archive, and hands each entry to unpack, with its clean name. It checks
-// the limits, and that the archive has as many entries as it says.
-func entriesOf(ctx context.Context, in *tar.Reader, version string, limits Limits, unpack func(name string, h *tar.Header) error) error {
-	want, err := begin(in, version, limits)
+	want, err := u.begin(limits)
 	if err != nil {
 		return err
 	}
 	entries, bytes := 0, int64(0)
 	for {
-		h, err := in.Next()
+		h, err := u.in.Next()
 		switch {
 		case errors.Is(err, io.EOF) && entries != want:
 			return corrupt("it has %d entries of %d", entries, want)
 		case errors.Is(err, io.EOF):
-			return nil
+			return u.finish()
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
@@ -127,7 +171,7 @@ func entriesOf(ctx context.Context, in *tar.Reader, version string, limits Limit
 		if h.Typeflag == tar.TypeDir {
 			name = strings.TrimSuffix(name, "/")
 		}
-		if !fine(name) {
+		if !fine(name) || !u.whole && skipped(name) {
 			return corrupt("it names %q", h.Name)
 		}
 		if h.Typeflag == tar.TypeReg {
@@ -136,29 +180,26 @@ func entriesOf(ctx context.Context, in *tar.Reader, version string, limits Limit
 		if bytes > limits.Bytes {
 			return &LimitError{Bytes: bytes, MaxBytes: limits.Bytes, Files: entries, MaxFiles: limits.Files, Largest: name}
 		}
-		if err := unpack(name, h); err != nil {
+		if err := u.entry(name, h); err != nil {
 			return err
 		}
 	}
 }
 
-type unpacker struct {
-	in    *tar.Reader
-	root  *os.Root
-	modes map[string]fs.FileMode // modes of folders, set after everything is written
-	links []string
-}
-
 // begin reads the global header of an archive, and returns the number of entries.
-func begin(in *tar.Reader, version string, limits Limits) (int, error) {
-	h, err := in.Next()
+func (u *unpacker) begin(limits Limits) (int, error) {
+	of := version
+	if u.whole {
+		of = wholeVersion
+	}
+	h, err := u.in.Next()
 	if errors.Is(err, io.EOF) {
 		return 0, corrupt("it is empty")
 	}
 	if err != nil {
 		return 0, err
 	}
-	if h.Typeflag != tar.TypeXGlobalHeader || h.PAXRecords[recordVersion] != version {
+	if h.Typeflag != tar.TypeXGlobalHeader || h.PAXRecords[recordVersion] != of {
 		return 0, corrupt("it is not of a form this runner knows")
 	}
 	n, err := strconv.Atoi(h.PAXRecords[recordEntries])
@@ -171,23 +212,124 @@ func begin(in *tar.Reader, version string, limits Limits) (int, error) {
 	return n, nil
 }
 
-func (u *unpacker) entry(name string, h *tar.Header) error {
-	if skipped(name) {
-		return corrupt("it names %q", h.Name)
+// readUmask makes an entry with all permissions, and sees which of them are missing.
+func (u *unpacker) readUmask() error {
+	const name = ".umask"
+	var made unix.Stat_t
+	err := unix.Mkdirat(u.folder, name, 0o777)
+	if err == nil {
+		err = errors.Join(unix.Fstatat(u.folder, name, &made, 0), unix.Unlinkat(u.folder, name, unix.AT_REMOVEDIR))
 	}
-	_, gone := h.PAXRecords[recordGone]
+	u.umask = 0o777 &^ uint32(made.Mode)
+	return at("mkdir", name, err)
+}
+
+func (u *unpacker) entry(name string, h *tar.Header) error {
+	if _, gone := h.PAXRecords[recordGone]; gone && !u.whole && h.Typeflag == tar.TypeReg && h.Size == 0 {
+		u.found.gone = append(u.found.gone, name)
+		return nil
+	}
+	mode := uint32(h.Mode & 0o777)
+	seen := entry{State: State{Mode: fs.FileMode(mode)}}
+	var err error
 	switch {
-	case gone && h.Typeflag == tar.TypeReg && h.Size == 0:
-		return u.remove(name)
-	case h.Typeflag == tar.TypeReg:
-		return u.file(name, h)
-	case h.Typeflag == tar.TypeDir:
-		return u.folder(name, h)
 	case h.Typeflag == tar.TypeSymlink:
-		return u.link(name, h.Linkname)
+		if h.Linkname == "" || len(h.Linkname) > maxName || !u.whole && !local(name, h.Linkname) {
+			return corrupt("link %q leads nowhere, or out of the workspace", name)
+		}
+		u.links = append(u.links, name)
+		seen.Mode, seen.Link = fs.ModeSymlink, h.Linkname
+		err = u.inside(name, func() error { return u.root.Symlink(h.Linkname, name) }) // not by way of another link
+	case len(u.links) > 0:
+		return corrupt("%q comes after a link", name)
+	case h.Typeflag == tar.TypeDir:
+		if mode&u.umask != 0 || mode|0o700 != mode {
+			u.closed = append(u.closed, closed{name, fs.FileMode(mode)})
+		}
+		seen.Mode |= fs.ModeDir
+		err = u.inside(name, func() error { return at("mkdir", name, unix.Mkdirat(u.folder, name, mode|0o700)) })
+	case h.Typeflag == tar.TypeReg:
+		seen.Size, seen.Time = h.Size, h.ModTime
+		err = u.file(name, mode, h)
 	default:
 		return corrupt("%q is neither file, folder nor link", name)
 	}
+	if err == nil && !u.whole {
+		u.found.put[name] = seen
+	}
+	return err
+}
+
+// inside makes an entry. If the folder above it is not in the archive, inside makes that first.
+func (u *unpacker) inside(name string, makeEntry func() error) error {
+	err := makeEntry()
+	if errors.Is(err, fs.ErrNotExist) && !u.whole {
+		if err = u.root.MkdirAll(path.Dir(name), 0o755); err == nil {
+			err = makeEntry()
+		}
+	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTDIR) {
+		return corrupt("%q is in the way of another entry, or is one", name)
+	}
+	return err
+}
+
+// file makes a file. It does not use os.File, which would make two more system calls and
+// three allocations for each of thousands of files.
+func (u *unpacker) file(name string, mode uint32, h *tar.Header) error {
+	fd := 0
+	err := u.inside(name, func() (err error) {
+		fd, err = again(func() (int, error) {
+			return unix.Openat(u.folder, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, mode|0o200)
+		})
+		return at("open", name, err)
+	})
+	if err != nil {
+		return err
+	}
+	for left := h.Size; left > 0 && err == nil; {
+		some := u.buffer[:min(left, int64(len(u.buffer)))]
+		left -= int64(len(some))
+		if _, err = io.ReadFull(u.in, some); err == nil {
+			err = at("write", name, write(fd, some))
+		}
+	}
+	if err == nil && (mode&u.umask != 0 || mode|0o200 != mode) {
+		err = at("chmod", name, unix.Fchmod(fd, mode))
+	}
+	if err = errors.Join(err, at("close", name, unix.Close(fd))); err == nil && !u.whole {
+		_ = u.root.Chtimes(name, h.ModTime, h.ModTime) // this fails for a time that the file system cannot store
+	}
+	return err
+}
+
+// write writes all data.
+func write(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := again(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// again repeats a system call that a signal has interrupted.
+func again(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// at names the entry to which an error belongs.
+func at(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 
 // fine reports whether pack could have written a name. fs.ValidPath would refuse names
@@ -197,127 +339,16 @@ func fine(name string) bool {
 		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00")
 }
 
-// remove removes an entry that the process had removed. A folder with new contents
-// stays.
-func (u *unpacker) remove(name string) error {
-	if !u.reached(name) {
-		return nil
-	}
-	err := u.root.Remove(name)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if info, lerr := u.root.Lstat(name); lerr == nil && info.IsDir() {
-		return nil
-	}
-	return err
-}
-
-// reached reports whether everything above a name is a folder.
-func (u *unpacker) reached(name string) bool {
-	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if info, err := u.root.Lstat(dir); err != nil || !info.IsDir() {
-			return false
-		}
-	}
-	return true
-}
-
-// above makes everything above a name a writable folder.
-func (u *unpacker) above(name string) error {
-	if u.reached(name) {
-		return nil
-	}
-	dirs := strings.Split(path.Dir(name), "/")
-	for i := range dirs {
-		if err := u.makeFolder(path.Join(dirs[:i+1]...)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (u *unpacker) makeFolder(name string) error {
-	info, err := u.root.Lstat(name)
-	if err == nil && info.IsDir() {
-		return nil
-	}
-	if err == nil {
-		err = u.root.Remove(name)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return u.root.Mkdir(name, 0o755)
-}
-
-func (u *unpacker) folder(name string, h *tar.Header) error {
-	err := u.above(name)
-	if err == nil {
-		err = u.makeFolder(name)
-	}
-	if err != nil {
-		return err
-	}
-	u.modes[name] = fs.FileMode(h.Mode) & fs.ModePerm
-	return u.root.Chmod(name, u.modes[name]|0o700)
-}
-
-func (u *unpacker) file(name string, h *tar.Header) (err error) {
-	if err := u.clear(name); err != nil {
-		return err
-	}
-	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := io.Copy(f, u.in); err != nil {
-		return err
-	}
-	if err := f.Chmod(fs.FileMode(h.Mode) & fs.ModePerm); err != nil {
-		return err
-	}
-	// This fails for a time that the file system cannot store.
-	_ = u.root.Chtimes(name, h.ModTime, h.ModTime)
-	return nil
-}
-
-// clear makes room for a file or link by removing an entry.
-func (u *unpacker) clear(name string) error {
-	if err := u.above(name); err != nil {
-		return err
-	}
-	return u.root.RemoveAll(name)
-}
-
-func (u *unpacker) link(name, to string) error {
-	if !local(name, to) || len(to) > maxName {
-		return corrupt("link %q leads out of the workspace", name)
-	}
-	if err := u.clear(name); err != nil {
-		return err
-	}
-	u.links = append(u.links, name)
-	return u.root.Symlink(to, name)
-}
-
-// finish makes the checks that need the whole workspace, and sets the modes of folders.
+// finish makes the checks that need everything to be there, and sets the modes of folders.
 func (u *unpacker) finish() error {
 	for _, name := range u.links {
 		to, err := u.root.Readlink(name)
-		if err == nil && leavesOut(u.root, name, to) {
+		if !u.whole && err == nil && leavesOut(u.root, name, to) {
 			return corrupt("link %q leads out of the workspace by way of others", name)
 		}
 	}
-	folders := slices.Sorted(maps.Keys(u.modes))
-	slices.Reverse(folders) // inner folders first: a closed folder cannot be entered
-	for _, name := range folders {
-		// A later entry may have put a link in the place of the folder.
-		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || u.modes[name]|0o700 == u.modes[name] {
-			continue
-		}
-		if err := u.root.Chmod(name, u.modes[name]); err != nil {
+	for _, c := range slices.Backward(u.closed) { // inner folders first: a closed folder cannot be entered
+		if err := u.root.Chmod(c.name, c.mode); err != nil {
 			return err
 		}
 	}

@@ -72,21 +72,18 @@ func archive(t testing.TB, items ...item) []byte {
 	return compress(t, tarball(t, strconv.Itoa(len(items)), items...))
 }
 
-// unpackInto unpacks into a workspace. Its parent folder has files that a bad archive
+// unpackInto unpacks into a new workspace. Its parent folder has files that a bad archive
 // could harm.
-func unpackInto(t *testing.T, staged files, data []byte, l Limits) (got files, err error) {
+func unpackInto(t *testing.T, data []byte, l Limits) (got files, c changes, err error) {
 	t.Helper()
-	dir := workspace(t, staged)
+	dir := workspace(t, nil)
 	beside := filepath.Join(filepath.Dir(dir), "beside")
 	must(t, os.WriteFile(beside, []byte("safe"), 0o600))
-	root, err := os.OpenRoot(dir)
-	must(t, err)
-	defer func() { must(t, root.Close()) }()
-	err = unpack(t.Context(), bytes.NewReader(data), root, l.withDefaults())
+	c, err = unpack(t.Context(), bytes.NewReader(data), dir, l.withDefaults())
 	if diff := cmp.Diff(files{"beside": "safe", "workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
 		t.Errorf("outside of the workspace (-want +got):\n%s", diff)
 	}
-	return seen(t, dir), err
+	return seen(t, dir), c, err
 }
 
 // outer returns the entries directly in a folder.
@@ -131,42 +128,31 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 		"contiguous file":            {kind(tar.TypeCont)},
 		"removal with contents":      {{tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 1, Format: tar.FormatPAX, PAXRecords: map[string]string{recordGone: "1"}}, "x"}, kind(tar.TypeFifo)},
 		"another header in between":  {regular("a", "a"), {tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{recordVersion: "2"}}, ""}},
+		"file behind a link":         {directory("a"), symlink("l", "a"), regular("l/x", "x")},
+		"twice":                      {regular("a", "a"), regular("a", "b")},
+		"below a file":               {regular("a", "a"), regular("a/b", "b")},
 		"unknown kind":               {kind('Z')},
 		"removal of something above": {removed("a/../../beside")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := unpackInto(t, nil, archive(t, items...), Limits{}); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := unpackInto(t, archive(t, items...), Limits{}); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
 }
 
-// Staging and processes made the links of the workspace, so they may lead anywhere.
-func TestNothingIsWrittenWhereALinkLeads(t *testing.T) {
+// The folders above what a process changed are not in the archive.
+func TestWhatIsUnpackedIsNamedAlsoWhatWasRemoved(t *testing.T) {
 	t.Parallel()
-	staged := files{"out": "-> ../beside", "up": "-> ..", "in": "-> real", "real/x": "x"}
-	got, err := unpackInto(t, staged, archive(t,
-		removed("up/beside"), regular("out", "mine"), regular("up/beside", "mine"), regular("in/x", "mine"),
-	), Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := files{"out": "mine", "up": "/", "up/beside": "mine", "in": "/", "in/x": "mine", "real": "/", "real/x": "x"}
-	if diff := cmp.Diff(want, got); diff != "" {
+	got, c, err := unpackInto(t, archive(t, removed("e/old"), removed("e"), regular("a/b/c", "mine"), symlink("a/l", "b/c")), Limits{})
+	must(t, err)
+	if diff := cmp.Diff(files{"a": "/", "a/b": "/", "a/b/c": "mine", "a/l": "-> b/c"}, got); diff != "" {
 		t.Errorf("in the workspace (-want +got):\n%s", diff)
 	}
-}
-
-func TestRemovalOfAFolderKeepsWhatIsNewInIt(t *testing.T) {
-	t.Parallel()
-	got, err := unpackInto(t, files{"d/old": "1", "d/new": "2", "e/old": "3"}, archive(t, removed("e/old"), removed("e"), removed("d/old"), removed("d"), removed("f/g")), Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(files{"d": "/", "d/new": "2"}, got); diff != "" {
-		t.Errorf("in the workspace (-want +got):\n%s", diff)
+	if diff := cmp.Diff([][]string{{"a/b/c", "a/l"}, {"e/old", "e"}}, [][]string{c.put.names(), c.gone}); diff != "" {
+		t.Errorf("named (-want +got):\n%s", diff)
 	}
 }
 
@@ -193,7 +179,7 @@ func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := unpackInto(t, nil, data, Limits{}); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := unpackInto(t, data, Limits{}); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -214,7 +200,7 @@ func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := unpackInto(t, nil, data, Limits{Bytes: 1 << 20, Files: 10})
+			_, _, err := unpackInto(t, data, Limits{Bytes: 1 << 20, Files: 10})
 			var limit *LimitError
 			if !errors.As(err, &limit) {
 				t.Errorf("got %v", err)
@@ -224,7 +210,7 @@ func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
 	t.Run("endless zeros", func(t *testing.T) {
 		t.Parallel()
 		padded := append(tarball(t, "1", regular("a", "a")), make([]byte, 8<<20)...)
-		if _, err := unpackInto(t, nil, compress(t, padded), Limits{Bytes: 1 << 10, Files: 1}); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := unpackInto(t, compress(t, padded), Limits{Bytes: 1 << 10, Files: 1}); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -239,15 +225,12 @@ func FuzzUnpack(f *testing.F) {
 	f.Add(tarball(f, "1", item{tar.Header{Typeflag: tar.TypeLink, Name: "x", Linkname: "staged"}, ""}))
 	f.Add(compress(f, whole))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		dir := workspace(t, files{"staged": "s", "gone": "g", "out": "-> ../beside", "up": "-> .."})
-		root, err := os.OpenRoot(dir)
-		must(t, err)
-		defer func() { must(t, root.Close()) }()
+		dir, again := workspace(t, nil), workspace(t, nil)
 		limits := Limits{Bytes: 1 << 16, Files: 50}
 		// The first call skips the checksum, the second does not. The test ignores their
 		// errors and checks only the files.
-		_ = untar(t.Context(), bytes.NewReader(data), root, limits)
-		_ = unpack(t.Context(), bytes.NewReader(data), root, limits)
+		_ = (&unpacker{found: changes{put: tree{}}}).all(t.Context(), bytes.NewReader(data), dir, limits)
+		_, _ = unpack(t.Context(), bytes.NewReader(data), again, limits)
 		if diff := cmp.Diff(files{"workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
 			t.Errorf("outside of the workspace (-want +got):\n%s", diff)
 		}
