@@ -130,7 +130,8 @@ test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the b
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' $$packages
+	skip=; if [ "$$(id -u)" != 0 ]; then skip='^TestE2EAFullDisk'; echo 'LEFT OUT: a disk that gets full, which only root can mount'; fi; \
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' DORMOUSE_TEST_BOXES='$(BOXES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e -run '$(E2E)' -skip "$$skip" $$packages
 
 # The programs of the releases in infra/stack/releases.txt are built once, into .tools.
 # RELEASES=last takes only the last one.

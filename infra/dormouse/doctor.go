@@ -388,6 +388,9 @@ func (d *doctor) store(ctx context.Context) finding {
 			err = errors.Join(err, s.Close())
 		}
 	}
+	if path, file, _ := local.SQLite(d.Store, d.folder()); err == nil && made && file {
+		err = sqlitestore.HasRoom(path)
+	}
 	switch {
 	case err != nil:
 		return bad(check, err.Error(), "or name another store with --store")

@@ -3,11 +3,11 @@
 package main_test
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +45,16 @@ func spoil(t *testing.T, path string) {
 	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// executed returns what a recorded server has run.
+func executed(t *testing.T, calls string) string {
+	t.Helper()
+	text, err := os.ReadFile(calls)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // A store that is damaged, emptied or gone stops the start of a machine that was in use, and
@@ -86,37 +96,62 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 	}
 }
 
-// A store that goes away under a running machine is told everywhere, calls are refused at
-// once, and the stop does not wait for what cannot be stored.
+// A store that goes away or is damaged under a running machine is told everywhere, calls are
+// refused at once, and the stop does not wait for what cannot be stored.
 func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.programs = false
-	m.start()
-	c := m.session("one")
-	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
-		t.Fatal(err)
+	for name, lose := range map[string]func(store string) error{
+		"removed":     os.Remove,
+		"emptied":     func(store string) error { return os.Truncate(store, 0) },
+		"cut":         func(store string) error { return os.Truncate(store, 8192) },
+		"overwritten": func(store string) error { spoil(t, store); return nil },
+		"log removed": func(store string) error { return os.Remove(store + "-wal") },
+		"log emptied": func(store string) error { return os.Truncate(store+"-wal", 0) },
+		"log cut":     func(store string) error { return os.Truncate(store+"-wal", 8192) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := recorded(t)
+			m.programs = false
+			m.start(sleepy()...)
+			_ = m.session("one").text("count", "")
+			m.asleep()
+			m.interrupt() // so that the file has everything
+			m.start()
+			c := m.session("one")
+			if _, err := c.call("echo", `{"text":"x"}`); err != nil {
+				t.Fatal(err)
+			}
+			m.eventually(4*time.Second, "the log of the store has been seen", func() bool {
+				status, _ := m.health("one")
+				return status == http.StatusOK
+			})
+			before := executed(t, m.calls)
+			if err := lose(filepath.Join(m.data, local.StoreFile)); err != nil {
+				t.Fatal(err)
+			}
+			m.eventually(10*time.Second, "the machine is not healthy", func() bool {
+				status, body := m.health("one")
+				return status == http.StatusServiceUnavailable && body == "store: failed\n"
+			})
+			m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
+			begun := time.Now()
+			if answer := c.outcome("echo", `{"text":"x"}`); answer.Error == nil {
+				t.Errorf("a call was answered: %s", answer.Raw)
+			}
+			if now := executed(t, m.calls); now != before {
+				t.Errorf("it was executed: %s", now)
+			}
+			if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
+				t.Errorf("doctor finds nothing: %s", said)
+			}
+			if took := time.Since(begun); took > 10*time.Second {
+				t.Errorf("the call and doctor took %s", took)
+			}
+			m.terminate()
+			m.ended(5 * time.Second)
+		})
 	}
-	if err := os.Remove(filepath.Join(m.data, local.StoreFile)); err != nil {
-		t.Fatal(err)
-	}
-	m.eventually(10*time.Second, "the machine is not healthy", func() bool {
-		status, body := m.health("one")
-		return status == http.StatusServiceUnavailable && body == "store: failed\n"
-	})
-	m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
-	begun := time.Now()
-	if messages, err := c.call("echo", `{"text":"x"}`); err == nil && messages[len(messages)-1].Error == nil {
-		t.Errorf("a call was executed: %v", messages)
-	}
-	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil {
-		t.Errorf("doctor finds nothing: %s", said)
-	}
-	if took := time.Since(begun); took > 10*time.Second {
-		t.Errorf("the call and doctor took %s", took)
-	}
-	_ = m.cmd.Process.Signal(syscall.SIGTERM)
-	m.ended(5 * time.Second)
 }
 
 // Files that nobody needs never stop a start.

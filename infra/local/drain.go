@@ -19,7 +19,7 @@ const drainWithin = 30 * time.Second
 // questions. Each box sleeps when it has nothing in flight. A suspended call of 2026-07-28
 // is in the store only, and goes on under the next process.
 func drain(ctx context.Context, m *machine) {
-	if m.upkeep.damaged.Load() {
+	if m.upkeep.storesNothing() {
 		return // nothing ends any more
 	}
 	m.stopping.Store(true)
@@ -44,6 +44,9 @@ func drain(ctx context.Context, m *machine) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			return
+		}
+		if m.upkeep.storesNothing() {
 			return
 		}
 	}

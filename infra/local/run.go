@@ -172,8 +172,8 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 // can say bye.
 const stopTime = 20 * time.Second
 
-// stopDamaged is the same while nothing can be stored: what the boxes say last would be lost.
-const stopDamaged = 3 * time.Second
+// stopUnstored is the same while nothing can be stored: what the boxes say last would be lost.
+const stopUnstored = 3 * time.Second
 
 // lastSend is how long the stop waits for a collector that gets the last spans.
 const lastSend = 3 * time.Second
@@ -183,8 +183,8 @@ const lastSend = 3 * time.Second
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)
 	within := stopTime
-	if m.upkeep.damaged.Load() {
-		within = stopDamaged
+	if m.upkeep.storesNothing() {
+		within = stopUnstored
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

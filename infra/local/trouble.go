@@ -22,16 +22,22 @@ import (
 // Times at which the data folder is looked at.
 const (
 	inspectEvery = time.Hour       // the whole store, for damage that no call has met
-	socketsEvery = 2 * time.Second // whether the unix sockets are there
+	lookEvery    = 2 * time.Second // the unix sockets, the disk, and whether the store was written
+	// inspectShare is the share of time in which a store that is written is read as a whole.
+	inspectShare = 100
 )
 
 // upkeep is what a machine knows of its data folder while it runs.
 type upkeep struct {
 	unused  bool        // no earlier run has left anything in the store
 	damaged atomic.Bool // the store is damaged or lost
+	stuck   atomic.Bool // the store cannot be written, as on a full disk
 	unix    []unixSocket
 	end     func() // ends what startUpkeep began, and waits for it; nil before
 }
+
+// storesNothing reports whether what ends now cannot be stored.
+func (u *upkeep) storesNothing() bool { return u.damaged.Load() || u.stuck.Load() }
 
 // unixSocket is an open unix socket of the data folder, and what it serves.
 type unixSocket struct {
@@ -95,24 +101,52 @@ func startUpkeep(ctx context.Context, m *machine) {
 	work.Go(func() { look(ctx, m) })
 }
 
+// look looks after the data folder until ctx ends. It reads the whole store at intervals, and
+// soon after something was written to it: another program may have.
 func look(ctx context.Context, m *machine) {
-	inspect, sockets := time.NewTicker(inspectEvery), time.NewTicker(socketsEvery)
-	defer inspect.Stop()
-	defer sockets.Stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	inspected, next, took := time.Now(), time.Now().Add(inspectEvery), time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-inspect.C:
-			if s, ok := m.functions.records().(*sqlitestore.Store); ok {
-				if err := s.Inspect(ctx); err != nil && ctx.Err() == nil {
-					m.log.Warn("the store could not be inspected", "error", err)
-				}
-			}
-		case <-sockets.C:
-			renewSockets(m)
+		case <-tick.C:
 		}
+		renewSockets(m)
+		s, ok := m.functions.records().(*sqlitestore.Store)
+		if !ok || m.upkeep.damaged.Load() {
+			continue
+		}
+		lookAtDisk(ctx, m, s)
+		begun := time.Now()
+		if begun.Before(next) && (!s.Changed().After(inspected) || begun.Sub(inspected) < inspectShare*took) {
+			continue
+		}
+		if err := s.Inspect(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("the store could not be inspected", "error", err)
+		}
+		inspected, next, took = begun, begun.Add(inspectEvery), time.Since(begun)
 	}
+}
+
+// lookAtDisk tells people when the store cannot be written any more, and when it can again.
+func lookAtDisk(ctx context.Context, m *machine, s session.Writable) {
+	err := s.Writable(ctx)
+	if m.upkeep.damaged.Load() || m.upkeep.stuck.Swap(err != nil) == (err != nil) || ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		trouble(m, err.Error(), "until then nothing is executed")
+		return
+	}
+	// The sweep at the start, or after the end of a box, may have failed.
+	select {
+	case <-m.functions.sweep(nil):
+	case <-ctx.Done():
+	}
+	m.log.Info("the store can be written again")
+	m.recorder.Record(journal.Event{Kind: journal.FolderWell, Detail: "the session store can be written again, and everything goes on"})
 }
 
 // renewSockets makes the unix sockets anew whose files are gone. Without the relay's, no box

@@ -32,6 +32,9 @@ func connect(path string, o Options, d *damage) (connection, error) {
 // busyTimeout is how long SQLite waits for the write of another process to end.
 const busyTimeout = 5 * time.Second
 
+// keptLog is the size to which SQLite cuts the write-ahead log when it begins it anew.
+const keptLog = 64 << 20
+
 func dsn(path string, o Options) string {
 	u := url.URL{Scheme: "file", Path: path}
 	synchronous := "FULL"
@@ -44,7 +47,7 @@ func dsn(path string, o Options) string {
 			fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
 			"journal_mode(WAL)",
 			fmt.Sprintf("synchronous(%s)", synchronous),
-			fmt.Sprintf("journal_size_limit(%d)", 64<<20),
+			fmt.Sprintf("journal_size_limit(%d)", keptLog),
 		},
 	}
 	if o.vfs != "" {

@@ -60,7 +60,7 @@ func damaged(path string, why error) *session.Error {
 }
 
 func vanished(path string) *session.Error {
-	return session.Errorf(session.Unavailable, "the file of the session store was removed, replaced or emptied while it was in use: stop dormouse run, and bring the file back, or a copy with dormouse restore FILE").
+	return session.Errorf(session.Unavailable, "a file of the session store was removed, replaced or cut while it was in use: stop dormouse run, and bring the file back, or a copy with dormouse restore FILE").
 		Because(errors.New(path)).ForOperator()
 }
 
@@ -115,6 +115,15 @@ func Copy(ctx context.Context, path, to string) (err error) {
 	return nil
 }
 
+// Changed returns when the file was last written, by this store or by others.
+func (s *Store) Changed() time.Time {
+	info, err := os.Stat(s.path)
+	if err != nil {
+		return time.Time{} // Writable says why
+	}
+	return info.ModTime()
+}
+
 // Inspect reads the whole file, as [Check], and notes the damage that it finds. From then on
 // every method returns the error.
 func (s *Store) Inspect(ctx context.Context) error {
@@ -126,12 +135,23 @@ func (s *Store) Inspect(ctx context.Context) error {
 	return err
 }
 
-// present notes that the file has another name or none, or that it was emptied.
+// present notes that the file or its write-ahead log has another name or none, or was emptied
+// or cut. SQLite goes on with a log that has no name, and nobody finds it afterwards. The
+// caller holds health.mu.
 func (s *Store) present() error {
 	info, err := os.Stat(s.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && (info.Size() == 0 || !os.SameFile(info, s.file)):
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, s.file)) {
 		return s.damage.note(vanished(s.path))
+	}
+	log, err := os.Stat(s.path + "-wal")
+	known := s.health.log
+	switch {
+	case known == nil:
+	case errors.Is(err, fs.ErrNotExist), err == nil && (log.Size() < min(known.Size(), keptLog) || !os.SameFile(log, known)):
+		return s.damage.note(vanished(s.path + "-wal"))
+	}
+	if err == nil {
+		s.health.log = log
 	}
 	return nil // whatever else fails will say so itself
 }

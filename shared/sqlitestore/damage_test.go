@@ -138,9 +138,12 @@ func TestDamageEndsThoseWhoWait(t *testing.T) {
 
 func TestAStoreWhoseFileGoesAwayTakesNothingMore(t *testing.T) {
 	for name, do := range map[string]func(path string) error{
-		"removed":  os.Remove,
-		"emptied":  func(path string) error { return os.Truncate(path, 0) },
-		"replaced": func(path string) error { return os.Rename(path+".other", path) },
+		"removed":     os.Remove,
+		"emptied":     func(path string) error { return os.Truncate(path, 0) },
+		"replaced":    func(path string) error { return os.Rename(path+".other", path) },
+		"log removed": func(path string) error { return os.Remove(path + "-wal") },
+		"log emptied": func(path string) error { return os.Truncate(path+"-wal", 0) },
+		"log cut":     func(path string) error { return os.Truncate(path+"-wal", 8192) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := fresh(t)

@@ -23,6 +23,9 @@ import (
 // stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
 // it has waited, at most a second. A poll reads the stream if another process has written
 // to the file, and once when Wait cannot know whether one has.
+//
+// Wait returns Unavailable when the disk has failed all writes for 5 s: what it waits for
+// could not be stored.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
@@ -55,6 +58,9 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		}
 		if ctx.Err() != nil {
 			return session.Page{}, ctx.Err()
+		}
+		if err == nil {
+			err = s.health.lasting()
 		}
 		if err != nil || over {
 			return session.Page{}, err

@@ -36,11 +36,30 @@ var probeWrite = fmt.Sprintf("PRAGMA user_version=%d", schemaVersion)
 // not failed.
 type health struct {
 	failed atomic.Pointer[error] // error of the last write, if the disk caused it
+	since  atomic.Int64          // when the disk began to fail, in Unix nanoseconds; 0 if it works
 
 	mu     sync.Mutex
-	probed time.Time // when the store last tried a failed disk
-	asked  time.Time // when the free space was last checked
-	narrow error     // the result of the check: an error if there was too little space
+	probed time.Time   // when the store last tried a failed disk
+	asked  time.Time   // when the free space was last checked
+	narrow error       // the result of the check: an error if there was too little space
+	log    os.FileInfo // the write-ahead log, when it was last looked at; nil before
+}
+
+// waitFailed is how long a disk may fail until nobody waits for what it should store.
+const waitFailed = 5 * time.Second
+
+// lasting returns an error if the disk has failed for longer than waitFailed. On a full disk a
+// small write may succeed between others that fail, and ends nothing.
+func (h *health) lasting() error {
+	if since := h.since.Load(); since == 0 || time.Since(time.Unix(0, since)) < waitFailed {
+		return nil
+	}
+	if last := h.failed.Load(); last != nil {
+		return *last
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.narrow
 }
 
 // Writable reports whether the store could write the result of a new call; see
@@ -52,6 +71,9 @@ func (s *Store) Writable(ctx context.Context) error {
 	if err := s.damage.known(); err != nil {
 		return err
 	}
+	if err := s.room(); err != nil {
+		return err // a small write might succeed all the same
+	}
 	if last := s.health.failed.Load(); last != nil {
 		if !s.health.due() {
 			return *last
@@ -60,7 +82,16 @@ func (s *Store) Writable(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.room()
+	return nil
+}
+
+// well notes that a write has succeeded.
+func (h *health) well() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.narrow == nil {
+		h.since.Store(0)
+	}
 }
 
 // due reports, to one caller in each probeEvery, that it is time to try the disk.
@@ -86,11 +117,23 @@ func (s *Store) room() error {
 		return h.narrow
 	}
 	h.asked, h.narrow = now, s.present()
-	if room := s.options.space(s.path); h.narrow == nil && room.known && room.free < leastFree {
-		h.narrow = session.Errorf(session.Unavailable, "%s; nothing was lost", s.full(room)).ForOperator()
+	if h.narrow == nil {
+		h.narrow = narrow(s.path, s.options.space(s.path))
 	}
 	return h.narrow
 }
+
+// narrow returns an error if a store has too little room on its disk.
+func narrow(path string, r room) error {
+	if !r.known || r.free >= leastFree {
+		return nil
+	}
+	return session.Errorf(session.Unavailable, "%s; nothing was lost", full(path, r)).ForOperator()
+}
+
+// HasRoom returns an error if the disk has too little room for the store at path, which then
+// takes no new work.
+func HasRoom(path string) error { return narrow(path, roomOf(path)) }
 
 // noted records the outcome of a write. If the disk caused the error, noted returns an
 // error that names the disk and says what to do.
@@ -99,12 +142,15 @@ func (s *Store) noted(err error) error {
 		if s.health.failed.Load() != nil {
 			s.health.failed.Store(nil)
 		}
+		if s.health.since.Load() != 0 {
+			s.health.well()
+		}
 		return nil
 	}
 	var text string
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_FULL:
-		text = s.full(s.options.space(s.path))
+		text = full(s.path, s.options.space(s.path))
 	case sqlite3.SQLITE_IOERR:
 		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", s.path, s.disk())
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
@@ -114,12 +160,13 @@ func (s *Store) noted(err error) error {
 	}
 	err = session.Errorf(session.Unavailable, "%s", text).Because(err).ForOperator()
 	s.health.failed.Store(&err)
+	s.health.since.CompareAndSwap(0, time.Now().UnixNano())
 	return err
 }
 
-// full says that the disk of the store is full, and what to do.
-func (s *Store) full(r room) string {
-	text := "the disk of " + filepath.Dir(s.path) + " is full"
+// full says that the disk of a store is full, and what to do.
+func full(path string, r room) string {
+	text := "the disk of " + filepath.Dir(path) + " is full"
 	if r.known {
 		text += fmt.Sprintf(" (%s of %s free)", size(r.free), size(r.total))
 	}

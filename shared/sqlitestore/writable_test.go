@@ -71,6 +71,45 @@ func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
 	}
 }
 
+// Nobody waits for what a disk cannot store. What is stored is still read, and when the disk
+// works again a Wait waits.
+func TestADiskThatFailsEndsThoseWhoWait(t *testing.T) {
+	dir := t.TempDir()
+	d, o := newDisk(t, dir)
+	free := uint64(1 << 40)
+	o.space = func(string) room { return room{free, 1 << 41, true} }
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, filepath.Join(dir, "store.db"), o)
+		defer func() { _ = s.Close() }()
+		put(t, s, batch("r1", 1, `1`))
+		d.setBefore(func(diskCall) int32 { return sqlite3.SQLITE_FULL })
+		begun := time.Now()
+		wantCode(t, "Append", s.Append(t.Context(), batch("r1", 2, `2`)), session.Unavailable)
+		_, err := s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Hour))
+		wantCode(t, "Wait", err, session.Unavailable)
+		if took := time.Since(begun); took < waitFailed || took > waitFailed+2*time.Second {
+			t.Errorf("Wait has taken %s", took)
+		}
+		p, err := s.Wait(t.Context(), "s1", "r1", 0, time.Now().Add(time.Hour))
+		same(t, "Wait for what is stored", err, nil)
+		same(t, "events", len(p.Events), 1)
+		d.setBefore(nil)
+		free = 1 << 20
+		<-time.After(spaceEvery)
+		wantCode(t, "Writable", s.Writable(t.Context()), session.Unavailable) // its own small write succeeds
+		_, err = s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Hour))
+		wantCode(t, "Wait without room", err, session.Unavailable)
+		free = 1 << 40
+		<-time.After(spaceEvery)
+		same(t, "Writable", s.Writable(t.Context()), nil)
+		put(t, s, batch("r2", 1, `1`))
+		begun = time.Now()
+		_, err = s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Minute))
+		same(t, "Wait after", err, nil)
+		same(t, "time", time.Since(begun), time.Minute)
+	})
+}
+
 // sickness is a fault of a disk. It begins at one of the disk's calls and lasts for a
 // time.
 type sickness struct {

@@ -88,6 +88,8 @@ func (t *Terminal) people(e journal.Event) {
 		t.line(e.Time, e.Name, joined(" ", t.yellow("refused"), t.sender(e))+": "+e.Reason)
 		t.hint(e.Hint)
 	case journal.RefusedAgain:
+	case journal.FolderWell:
+		t.line(e.Time, "", e.Detail)
 	case journal.LogLost, journal.FolderTrouble, journal.CertificateFailed:
 		t.line(e.Time, "", t.red("failed")+": "+e.Reason)
 		t.hint(e.Hint)

@@ -284,9 +284,9 @@ func (h *History) Close() error {
 
 // Calls returns a page of calls, the newest first. Errors: Invalid, Unavailable.
 func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
-	f, err := h.saved()
-	if f == nil || err != nil {
-		return api.Calls{Calls: []api.Call{}}, err
+	f := h.saved()
+	if f == nil {
+		return api.Calls{Calls: []api.Call{}}, nil
 	}
 	return f.calls(ctx, q)
 }
@@ -298,10 +298,11 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 	if time.Since(q.Since) > keptMinutes+time.Minute { // a minute more: the client computed its Since of one day some moments ago
 		s.Step = int64(time.Hour.Seconds())
 	}
-	f, err := h.saved()
-	if f == nil || err != nil {
-		return s, err
+	f := h.saved()
+	if f == nil {
+		return s, nil
 	}
+	var err error
 	s.Buckets, err = f.buckets(ctx, q, s.Step)
 	return s, err
 }
@@ -309,37 +310,36 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 // People returns who called, the principal with the newest call first, and at most
 // mostPeople of them. It counts only the calls that are kept. Errors: Unavailable.
 func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
-	f, err := h.saved()
-	if f == nil || err != nil {
-		return []api.Person{}, err
+	f := h.saved()
+	if f == nil {
+		return []api.Person{}, nil
 	}
 	return f.people(ctx, q)
 }
 
 // Busy returns when calls were executed; see api.History. Errors: Unavailable.
 func (h *History) Busy(ctx context.Context, q api.PeopleQuery) ([]api.Busy, error) {
-	f, err := h.saved()
-	if f == nil || err != nil {
-		return nil, err
+	f := h.saved()
+	if f == nil {
+		return nil, nil
 	}
 	return f.busy(ctx, q)
 }
 
 // Starts returns the newest starts of a server, the newest first. Errors: Unavailable.
 func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
-	f, err := h.saved()
-	if f == nil || err != nil {
-		return []api.Start{}, err
+	f := h.saved()
+	if f == nil {
+		return []api.Start{}, nil
 	}
 	return f.starts(ctx, q)
 }
 
-// saved returns the file after a save, so that it has everything; nil before Open.
-func (h *History) saved() (*file, error) {
-	if err := h.save(); err != nil {
-		return nil, unavailable(err)
-	}
+// saved returns the file after a save, so that it has everything; nil before Open. A file that
+// cannot be written, as on a full disk, is read all the same: [History.Keep] says so.
+func (h *History) saved() *file {
+	_ = h.save()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.file, nil
+	return h.file
 }

@@ -42,6 +42,7 @@ const (
 
 	LogLost           = "log.lost"           // the log of this machine cannot be written; Reason
 	FolderTrouble     = "folder.trouble"     // a file of the data folder is damaged, lost or cannot be used; Reason
+	FolderWell        = "folder.well"        // the store can be written again; Detail
 	CertificateFailed = "certificate.failed" // the endpoint has no certificate, or no new one; Reason
 
 	Request = "request" // a request that calls no tool has ended; Duration, Code; only for Trace of [Options], as the next two

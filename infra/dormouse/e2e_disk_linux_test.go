@@ -1,0 +1,145 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// smallDisk mounts a disk of some megabytes, which needs root.
+func smallDisk(t *testing.T, megabytes string) string {
+	t.Helper()
+	at := t.TempDir()
+	if err := syscall.Mount("tmpfs", at, "tmpfs", 0, "size="+megabytes+"m"); err != nil {
+		t.Fatalf("mount a small disk: %v; this test needs root", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return at
+}
+
+// fill fills a disk up, and returns a function that makes room again.
+func fill(t *testing.T, disk string) (free func()) {
+	t.Helper()
+	path := filepath.Join(disk, "filler")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1 << 20, 4096, 1} {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the disk was not filled: %v", err)
+		}
+	}
+	_ = f.Close()
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// toldOfTheDisk checks that everybody is told within 10 s that the disk is full, and that
+// nothing is executed.
+func (m *machine) toldOfTheDisk(c *client) {
+	m.t.Helper()
+	begun := time.Now()
+	m.eventually(10*time.Second, "the machine is not healthy", func() bool {
+		status, body := m.health("one")
+		return status == http.StatusServiceUnavailable && body == "store: failed\n"
+	})
+	m.await(10*time.Second, "the terminal is told", func(e event) bool {
+		return e.Kind == "folder.trouble" && strings.Contains(e.Reason, "is full") && strings.Contains(e.Reason, "free some room")
+	})
+	before := executed(m.t, m.calls)
+	if answer := c.outcome("echo", `{"text":"on a full disk"}`); answer.Error == nil || !strings.Contains(string(answer.Error), "is full") {
+		m.t.Errorf("the client is told %s", answer.Raw)
+	}
+	if now := executed(m.t, m.calls); now != before {
+		m.t.Errorf("it was executed: %s", now)
+	}
+	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
+		m.t.Errorf("doctor says %v %s", err, said)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		m.t.Errorf("it took %s to tell", took)
+	}
+}
+
+// A disk that gets full under a running machine is told everywhere, nothing is executed, and
+// the machine goes on when there is room. A stop does not wait for what cannot be stored. A
+// machine that starts on a full disk does the same, or says why it cannot start.
+func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t, "40")
+	m := recorded(t)
+	m.programs = false
+	m.data = filepath.Join(disk, "data")
+	m.start()
+	c := m.session("one")
+	if got := c.text("echo", `{"text":"before"}`); got != "before" {
+		t.Fatalf("got %s", got)
+	}
+	w := c.begin()
+	w.progress(t, 1, 2)
+	free := fill(t, disk)
+	w.open(t)
+	m.toldOfTheDisk(c)
+	// The response to the call in flight ends, and its client comes back until there is room.
+	stop := time.AfterFunc(20*time.Second, w.stream.close)
+	defer stop.Stop()
+	if _, err := w.stream.messages(); err != nil {
+		t.Errorf("the response to the call in flight does not end: %v", err)
+	}
+	free()
+	m.await(10*time.Second, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
+	ctx, cancel := c.patience()
+	defer cancel()
+	s, err := c.resume(w.stream.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages, err := c.follow(ctx, s, w.id); err != nil {
+		t.Error(err)
+	} else if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error != nil {
+		t.Errorf("the call in flight ended with %s", last.Raw)
+	}
+	if got := c.text("echo", `{"text":"after"}`); got != "after" {
+		t.Errorf("got %s", got)
+	}
+	if status, body := m.health("one"); status != http.StatusOK {
+		t.Errorf("health: %d %s", status, body)
+	}
+
+	free = fill(t, disk)
+	m.toldOfTheDisk(c)
+	m.terminate()
+	m.ended(5 * time.Second)
+
+	// The same at the start.
+	m.start()
+	c = m.again(c, "one")
+	m.toldOfTheDisk(c)
+	free()
+	m.await(10*time.Second, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
+	if got := c.text("echo", `{"text":"again"}`); got != "again" {
+		t.Errorf("got %s", got)
+	}
+	m.terminate()
+	m.ended(20 * time.Second)
+}
