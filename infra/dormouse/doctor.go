@@ -24,19 +24,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
 type doctorCommand struct {
-	Server  string   `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
-	Servers string   `default:"servers.json" type:"path" help:"The servers file."`
-	EnvFile []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file, as for dormouse run; may be repeated."`
-	Listen  string   `default:"127.0.0.1:8787" help:"The address of --listen of dormouse run. It must be free while dormouse run is not up."`
-	Sockets string   `placeholder:"ADDRESS" help:"The address of --sockets of dormouse run."`
-	Store   string   `placeholder:"STORE" help:"The store of --store of dormouse run."`
+	Server  string `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
+	Servers string `default:"servers.json" type:"path" help:"The servers file."`
+	served
+	Store string `placeholder:"STORE" help:"The store of --store of dormouse run."`
 	target
 	printing
 }
@@ -63,22 +60,28 @@ func bad(check, says, todo string) finding { return finding{Check: check, Says: 
 type doctor struct {
 	*doctorCommand
 	t       *terminal
+	cfg     local.Config     // of dormouse run: that which is up, or that which would be
 	file    *catalog.Catalog // nil if it cannot be read
 	wrong   []error          // mistakes of the servers file, and of its servers
 	machine *client          // nil if nothing is up
+	up      api.Info         // what the machine says of itself
+	down    error            // why it says nothing
 }
 
 // Run prints a line for each check, and fails if one fails.
 func (c *doctorCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	d := &doctor{doctorCommand: c, t: t}
-	d.file, _, d.wrong = readServers(served{EnvFile: c.EnvFile}.config(c.Servers))
+	d := &doctor{doctorCommand: c, t: t, cfg: c.config(c.Servers)}
+	d.cfg.Data = c.folder()
 	var err error
-	d.machine, err = target{Data: c.folder()}.open(ctx)
-	if err == nil {
+	if d.machine, err = (target{Data: c.folder()}).open(ctx); err == nil {
 		defer d.machine.end()
+		if d.up, d.down = d.machine.info(ctx); d.down == nil {
+			d.cfg.Access, d.cfg.Guests = d.up.Access, d.up.Guests
+		}
 	}
+	d.file, _, d.wrong = readServers(d.cfg)
 	all := d.all(ctx)
 	if err := c.show(t, all, func() error { return printFindings(t, all) }); err != nil {
 		return err
@@ -105,7 +108,7 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		if d.machine != nil {
 			on.Cgroups = sandbox.CgroupsOf(datafolder.Holder(d.folder()))
 		}
-		all = append(all, d.sandbox(on, d.guests(ctx)))
+		all = append(all, d.sandbox(on, d.guests()))
 	}
 	all = append(all, d.clock(at))
 	if d.Server != "" {
@@ -311,16 +314,15 @@ func (d *doctor) network() finding {
 func (d *doctor) ports(ctx context.Context) finding {
 	const check = "ports"
 	if d.machine != nil {
-		info, err := d.machine.info(ctx)
-		if err != nil {
-			return bad(check, err.Error(), "start dormouse run again")
+		if d.down != nil {
+			return bad(check, d.down.Error(), "start dormouse run again")
 		}
-		return good(check, "dormouse run is up at %s", info.URL)
+		return good(check, "dormouse run is up at %s", d.up.URL)
 	}
-	if err := local.LookAtPorts(ctx, d.Listen, d.Sockets); err != nil {
+	if err := local.LookAtPorts(ctx, d.cfg.Listen, d.cfg.Sockets); err != nil {
 		return bad(check, err.Error(), "name another address, for dormouse run too")
 	}
-	return good(check, "%s is free, and so is the port for WebSocket", d.Listen)
+	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
 }
 
 // least is the free space below which a disk counts as full.
@@ -421,14 +423,9 @@ func (d *doctor) secret() finding {
 
 // guests returns the servers that dormouse run confines without being asked, if it can,
 // because not only its user may call.
-func (d *doctor) guests(ctx context.Context) (names []string) {
-	others := !front.NamesLoopback(d.Listen)
-	if d.machine != nil {
-		info, err := d.machine.info(ctx)
-		others = err == nil && info.Access != local.AccessOpen || others
-	}
+func (d *doctor) guests() (names []string) {
 	file, _, err := catalog.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
-	if !others || err != nil {
+	if !d.cfg.HasGuests() || err != nil {
 		return nil
 	}
 	for _, name := range file.Names() {

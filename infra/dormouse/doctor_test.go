@@ -188,8 +188,8 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	guests := func(listen string) []string {
-		d := &doctor{doctorCommand: &doctorCommand{Servers: file, Listen: listen}}
-		return d.guests(t.Context())
+		c := &doctorCommand{Servers: file, served: served{Listen: listen}}
+		return (&doctor{doctorCommand: c, cfg: c.config(file)}).guests()
 	}
 	if got := guests("127.0.0.1:8787"); got != nil {
 		t.Errorf("guests on loopback are %q", got)

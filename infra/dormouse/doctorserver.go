@@ -104,7 +104,8 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
 	}
 	defer func() { _ = os.RemoveAll(data) }() // what is left there harms nothing
-	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data}
+	// The machine of d.cfg may serve others. This one does not, and confines servers alike.
+	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests()}
 	if seen != nil {
 		host.JSON = seen
 	}

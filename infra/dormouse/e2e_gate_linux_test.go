@@ -132,3 +132,32 @@ func TestE2EServersThatOthersCallAreGuests(t *testing.T) {
 		}
 	}
 }
+
+// doctor starts a server with the rights that it has under the dormouse run that is up, or
+// that these flags would start.
+func TestE2EDoctorStartsAServerWithItsRights(t *testing.T) {
+	t.Parallel()
+	secret := (&machine{t: t}).folderOf("secret-", os.Getuid()) + "/of-the-user"
+	write(t, secret, "the-secret-is-read\n")
+	m := machineOf(t, map[string]any{"peeks": map[string]any{"command": "/bin/sh", "args": []string{"-c", "cat " + secret + " >&2; exit 3"}}})
+	m.ownCache()
+	doctor := func(flags ...string) string {
+		t.Helper()
+		cmd := m.command("doctor peeks", append([]string{"--servers", m.servers}, flags...)...)
+		out, err := cmd.Output()
+		if code := cmd.ProcessState.ExitCode(); code != 1 {
+			t.Fatalf("exit code %d, %v: %s", code, err, out)
+		}
+		return string(out)
+	}
+	confined := func(when, says string, want bool) {
+		t.Helper()
+		if strings.Contains(says, "Permission denied") != want || strings.Contains(says, "the-secret-is-read") == want {
+			t.Errorf("%s: confined must be %v: %s", when, want, says)
+		}
+	}
+	confined("nothing is up", doctor("--listen", "127.0.0.1:0"), false)
+	confined("nothing is up, and callers need keys", doctor("--listen", "127.0.0.1:0", "--access", "keys"), true)
+	m.start(append(sleepy(), "--access", "keys")...)
+	confined("callers of the machine that is up need keys", doctor(), !m.programs)
+}

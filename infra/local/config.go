@@ -66,7 +66,10 @@ type Config struct {
 	// A signal on Reload makes Run read the servers file at once; Reload may be nil. Run
 	// also does so when the file has changed.
 	Reload <-chan os.Signal
-	Access string   // AccessKeys, AccessOAuth, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
+	Access string // AccessKeys, AccessOAuth, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
+	// Guests confines servers without a profile also where only the user of this machine can
+	// call, as far as the system can.
+	Guests bool
 	Data   string   // folder of the store, the ticket secret and the sockets
 	Runner []string // the program of a box, absolute, and its arguments
 

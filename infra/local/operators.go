@@ -30,7 +30,7 @@ import (
 // here sets the parts of the API for operators that come from this machine and not from
 // the store.
 func (m *machine) here(o *api.Options) {
-	o.Info.Place, o.Info.Access = api.PlaceMachine, m.public.access()
+	o.Info.Place, o.Info.Access, o.Info.Guests = api.PlaceMachine, m.public.access(), m.cfg.HasGuests()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
 	o.Output = keptOutput(m.folder.File(LogFolder))
 	o.Calls, o.Series, o.People, o.Starts, o.Busy = m.history.Calls, m.history.Series, m.history.People, m.history.Starts, m.history.Busy

@@ -31,7 +31,13 @@ type serversFile struct {
 }
 
 func newServersFile(m *machine) *serversFile {
-	return &serversFile{Config: m.cfg, environ: m.environ, others: !m.public.private() && m.cfg.Functions != FunctionsProcess, on: sandbox.Probe(), warned: map[string]bool{}}
+	return &serversFile{Config: m.cfg, environ: m.environ, others: m.cfg.HasGuests(), on: sandbox.Probe(), warned: map[string]bool{}}
+}
+
+// HasGuests reports whether [Run] confines servers without a profile, if the system can. It
+// does that where not only the user of this machine can call.
+func (c Config) HasGuests() bool {
+	return (c.Guests || !listenersOf(c).private()) && c.Functions != FunctionsProcess
 }
 
 // read reads the files, with servers as guests if others may call and the system can confine

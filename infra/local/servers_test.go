@@ -57,9 +57,11 @@ func TestMachinesThatOthersCallHaveGuests(t *testing.T) {
 		"tokens":                 {Config{Listen: "127.0.0.1:0", Access: AccessIDP}, true},
 		"all addresses":          {Config{Listen: "0.0.0.0:0"}, true},
 		"all addresses and open": {Config{Listen: "0.0.0.0:0", Access: AccessOpen}, true},
+		"programs, as on AWS":    {Config{Listen: "0.0.0.0:0", Functions: FunctionsProcess}, false},
+		"asked for":              {Config{Listen: "127.0.0.1:0", Guests: true}, true},
 		"a public URL":           {Config{Listen: "127.0.0.1:0", PublicURL: "https://mcp.example.com"}, true},
 	} {
-		if got := !listenersOf(test.cfg).private(); got != test.want {
+		if got := test.cfg.HasGuests(); got != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

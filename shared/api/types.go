@@ -17,6 +17,7 @@ type Info struct {
 	Place     string   `json:"place"`                       // PlaceMachine, PlaceStack or PlaceStore
 	URL       string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
 	Access    string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
+	Guests    bool     `json:"guests,omitempty"`            // servers without a profile are confined if the system can, because not only the user of the machine can call
 	SignIn    string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
 	Principal string   `json:"principal,omitempty"`         // of the caller's key
 	Tenant    string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
