@@ -13,9 +13,8 @@ import (
 const (
 	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next three; see host.Limits
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next two; see host.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
-	EnvEventAge     = "DORMOUSE_EVENT_AGE"
 	EnvHold         = "DORMOUSE_HOLD"
 	EnvShowOutput   = "DORMOUSE_SHOW_OUTPUT" // "on": log lines of failed calls repeat what the server answered
 
@@ -35,7 +34,7 @@ func (s *Settings) Read(getenv func(string) string) error {
 		}
 	}
 	for name, to := range map[string]*time.Duration{
-		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvEventAge: &s.Limits.EventAge, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
+		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
 	} {
 		text := getenv(name)
 		if text == "" {

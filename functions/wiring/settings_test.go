@@ -18,7 +18,7 @@ func read(set map[string]string) (s wiring.Settings, err error) {
 
 func TestVariablesSetTimesAndBounds(t *testing.T) {
 	got, err := read(map[string]string{
-		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvWaitingCalls: "3", wiring.EnvIdle: "7",
+		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvHold: "0.5", wiring.EnvWaitingCalls: "3", wiring.EnvIdle: "7",
 		wiring.EnvConnectSecrets: `{"github":"word"}`,
 	})
 	want := wiring.Settings{

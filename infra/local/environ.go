@@ -44,7 +44,7 @@ func (e environ) lookup(name string) (string, bool) {
 // of sessions and boxes, which the functions read themselves, and credentials for a store
 // or a bucket on AWS. If both are on this machine, functions get no credentials.
 func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
+	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
 		return env
 	}
@@ -70,7 +70,7 @@ func (e environ) inherited() []string {
 // output of servers in the folder logs. If show is set, they show that output to clients
 // in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
-	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE", "PYENV_ROOT")
+	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(locksEnv); folder != "" {
 		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
 			env[locksEnv] = path

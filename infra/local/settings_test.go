@@ -94,17 +94,17 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 
 func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 	all := []string{
-		"DORMOUSE_HOLD=1", "DORMOUSE_EVENT_AGE=2", "DORMOUSE_STORE=no", "OTHER=no",
+		"DORMOUSE_HOLD=1", "DORMOUSE_SESSION_LIFE=2", "DORMOUSE_STORE=no", "OTHER=no",
 		"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=key", "AWS_REGION=eu", "AWS_PROFILE=no",
 	}
-	settings := map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2"}
+	settings := map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_SESSION_LIFE": "2"}
 	tests := map[string]struct {
 		store   string
 		environ []string
 		want    map[string]string
 	}{
 		"this machine":    {"sqlite:/x", all, settings},
-		"AWS":             {"dynamodb:T", all, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
+		"AWS":             {"dynamodb:T", all, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_SESSION_LIFE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
 		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", all[:4], settings}, // package lambda gives every function some
 		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
 	}

@@ -24,7 +24,9 @@ type damaged struct{ session.Store }
 // Keys implements [session.Store].
 func (damaged) Keys() session.Collection[session.Key] { return lost{} }
 
-type lost struct{ session.Collection[session.Key] }
+type lost struct {
+	session.Collection[session.Key]
+}
 
 // Get implements [session.Collection].
 func (lost) Get(context.Context, string) (session.Key, error) {

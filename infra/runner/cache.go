@@ -12,27 +12,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Default limits of the install cache.
+// Limits of the install cache.
 const (
-	cacheAge = 30 * 24 * time.Hour
-	cacheMB  = 10 << 10
-	tidyTime = 20 * time.Second // only a shutdown waits for it
+	cacheAge = 30 * 24 * time.Hour // an install that was unused for so long is removed
+	cacheMB  = 10 << 10            // unless DORMOUSE_CACHE_MB says otherwise
+	tidyTime = 20 * time.Second    // only a shutdown waits for it
 )
 
-// newKeep reads DORMOUSE_CACHE_AGE, a duration, and DORMOUSE_CACHE_MB, a number of
-// mebibytes. 0 means no limit, "" the default.
-func newKeep(age, mb string) (provision.Keep, error) {
+// newKeep reads DORMOUSE_CACHE_MB, a number of mebibytes. 0 means no limit, "" the default.
+func newKeep(mb string) (provision.Keep, error) {
 	k := provision.Keep{Age: cacheAge, Bytes: cacheMB << 20}
-	if age != "" {
-		d, err := time.ParseDuration(age)
-		if err == nil && d < 0 {
-			err = errors.New("it must be 0 or more")
-		}
-		if err != nil {
-			return k, fmt.Errorf("DORMOUSE_CACHE_AGE: want a duration such as 720h: %w", err)
-		}
-		k.Age = d
-	}
 	if mb != "" {
 		n, err := strconv.ParseInt(mb, 10, 43)
 		if err == nil && n < 0 {

@@ -12,7 +12,6 @@
 //	                        win over those in the cache. By default none
 //	DORMOUSE_BAKED          folder of installs that the image has; they win over all others.
 //	                        By default none
-//	DORMOUSE_CACHE_AGE      how long an unused install is kept; by default 720h
 //	DORMOUSE_CACHE_MB       limit of all installs in MiB; by default 10240. The least
 //	                        recently used go first, and none that is in use
 //	DORMOUSE_LOGS           folder for the stderr of servers and the states of their
@@ -21,7 +20,6 @@
 //	                        default only the operator sees them
 //	DORMOUSE_BOX_PROCESSES  most processes at a time; by default 256
 //	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
-//	DORMOUSE_LINGER         how long the runner lingers after its bye
 //	DORMOUSE_METRICS        namespace of metrics; by default there are none
 //	DORMOUSE_SNAPSHOTS      where workspaces are kept over a sleep: "host" for the URLs
 //	                        that the host gives, or folder:PATH with an absolute path;
@@ -134,10 +132,6 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	linger, err := lingerOf(env)
-	if err != nil {
-		return err
-	}
 	p, err := prepare(ctx, env, a, log)
 	if err != nil {
 		return err
@@ -146,7 +140,7 @@ func run(log *slog.Logger) error {
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
 	c := a.config(log)
-	c.Idle, c.Linger, c.Executor, c.Digest, c.Retire = p.server.Idle, linger, p.box, p.server.Definition(), retire
+	c.Idle, c.Executor, c.Digest, c.Retire = p.server.Idle, p.box, p.server.Definition(), retire
 	c.Baked = p.box.provisioner.Baked()
 	link := runner.New(c)
 	p.connect(link)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -68,19 +67,6 @@ func (a assignment) config(log *slog.Logger) runner.Config {
 	}
 }
 
-// lingerOf returns the linger of the settings, 0 for the relay's own.
-func lingerOf(env environment) (time.Duration, error) {
-	text, ok := env["DORMOUSE_LINGER"]
-	if !ok {
-		return 0, nil
-	}
-	linger, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("DORMOUSE_LINGER: %w", err)
-	}
-	return linger, nil
-}
-
 // prepared is a box that is ready to run, with what it leaves on this machine.
 type prepared struct {
 	server   catalog.Server
@@ -103,7 +89,7 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 	if p.keep, err = newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"]); err != nil {
 		return nil, err
 	}
-	if p.installs, err = newKeep(env["DORMOUSE_CACHE_AGE"], env["DORMOUSE_CACHE_MB"]); err != nil {
+	if p.installs, err = newKeep(env["DORMOUSE_CACHE_MB"]); err != nil {
 		return nil, err
 	}
 	at := setup{

@@ -116,7 +116,7 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 	}
 	defer group.remove()
 	cache := s.path("cache")
-	env := "DORMOUSE_LINGER=200ms DORMOUSE_CACHE=" + cache
+	env := "DORMOUSE_CACHE=" + cache
 	if kind == "baked" {
 		env += " DORMOUSE_BAKED=" + s.path("baked")
 	} else {
