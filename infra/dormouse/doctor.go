@@ -165,10 +165,15 @@ func (d *doctor) served(use func(catalog.Server)) {
 // named.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
+// look finds a program as a box of the server does.
+func (d *doctor) look(s catalog.Server, program string) (path string, err error) {
+	return box.LookPath(program, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
+}
+
 // programs looks for the programs that install and start servers, and for those that the
 // servers of the file name. One that no server needs may be missing.
 func (d *doctor) programs(ctx context.Context) (all []finding) {
-	needs := map[string][]string{} // names of servers, by program
+	needs := map[string][]catalog.Server{} // by program
 	names := []string{"node", "npx", "uv", "uvx", "python3"}
 	d.served(func(s catalog.Server) {
 		programs := []string{s.Command}
@@ -181,24 +186,33 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 			programs = []string{"python3"}
 		}
 		for _, p := range programs {
-			needs[p] = append(needs[p], s.Name)
+			needs[p] = append(needs[p], s)
 			if !slices.Contains(names, p) {
 				names = append(names, p)
 			}
 		}
 	})
 	for i, name := range names {
-		path, err := box.LookPath(name, os.Getenv("PATH"), catalog.FolderOf(d.Servers))
-		switch of := strings.Join(needs[name], ", "); {
-		case err != nil && of != "":
-			all = append(all, bad(filepath.Base(name), err.Error(), "it is for "+of))
+		path, err := d.look(catalog.Server{}, name)
+		var lack []string // servers that do not find it
+		for _, s := range needs[name] {
+			own, wrong := d.look(s, name)
+			if wrong != nil {
+				lack, err = append(lack, s.Name), wrong
+			} else if lack == nil {
+				path, err = own, nil
+			}
+		}
+		switch {
+		case lack != nil:
+			all = append(all, bad(filepath.Base(name), err.Error(), "it is for "+strings.Join(lack, ", ")))
 		case err != nil:
 			all = append(all, good(name, "not installed; no server of the file needs it"))
 		case i >= 5:
 			all = append(all, good(filepath.Base(name), "%s", path))
 		default:
 			f := versioned(ctx, name, path)
-			if !f.OK && of == "" {
+			if !f.OK && needs[name] == nil {
 				f = good(name, "%s; no server of the file needs it", f.Says)
 			}
 			all = append(all, f)

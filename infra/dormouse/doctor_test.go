@@ -101,6 +101,33 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 	}
 }
 
+// A server finds programs by its own PATH, from its own folder.
+func TestDoctorLooksForAProgramAsItsServerDoes(t *testing.T) {
+	d := newDesk(t, `-- servers.json --
+{"mcpServers": {
+  "path": {"command": "mcp-own", "env": {"PATH": "DIR/own"}},
+  "folder": {"command": "./mcp-here", "cwd": "DIR/own"},
+  "lacks": {"command": "mcp-own"}
+}}
+`)
+	file := filepath.Join(d.dir, "servers.json")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "DIR", d.dir)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.file("own/mcp-own", "#!/bin/sh\n", 0o700)
+	d.file("own/mcp-here", "#!/bin/sh\n", 0o700)
+	printed, _ := d.run("doctor --listen 127.0.0.1:0")
+	for _, want := range []string{"✗ mcp-own       mcp-own is not on the PATH", "→ it is for lacks\n", "✓ mcp-here      DIR/own/mcp-here\n"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("it does not say %q: %s", want, printed)
+		}
+	}
+}
+
 func TestDoctorNamesProxiesAndCertificates(t *testing.T) {
 	d := newDesk(t, "-- servers.json --\n{\"mcpServers\": {\"counter\": {\"x-dormouse\": {\"native\": \"counter\"}}}}\n-- corp.pem --\n")
 	t.Setenv("https_proxy", "http://ada:hunter2@proxy.example:3128")

@@ -19,7 +19,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/box"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -86,7 +85,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if s.Remote.URL != "" {
 		return append([]finding{good("path", "a remote server at %s, which needs no program", s.Remote.Address())}, d.start(ctx, nil)...)
 	}
-	path, err := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
+	path, err := d.look(s, s.Command)
 	if err != nil && s.Command != "uvx" { // which Dormouse can do without
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
