@@ -18,8 +18,8 @@ import (
 // with its refresh token.
 const AccessLife = time.Hour
 
-// TokenPrefix begins the access tokens that the broker issues.
-const TokenPrefix = "da_"
+// tokenPrefix begins the access tokens that the broker issues.
+const tokenPrefix = "da_"
 
 // Token is the contents of an access token that the broker has issued. It is sealed into
 // the token, so no store is read to verify it.
@@ -49,12 +49,12 @@ func SealToken(sealer *session.Sealer, t Token) string {
 	if err != nil {
 		panic("oauth: " + err.Error()) // texts can always be marshalled
 	}
-	return TokenPrefix + sealer.Seal(plain)
+	return tokenPrefix + sealer.Seal(plain)
 }
 
 // OpenToken returns the contents of an access token, also of one that has expired.
 func OpenToken(sealer *session.Sealer, token string) (t Token, ok bool) {
-	sealed, ok := strings.CutPrefix(token, TokenPrefix)
+	sealed, ok := strings.CutPrefix(token, tokenPrefix)
 	if !ok || len(token) > maxToken {
 		return Token{}, false
 	}

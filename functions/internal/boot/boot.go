@@ -169,8 +169,8 @@ func newMeter(metrics string) *meter.Meter {
 	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metrics})
 }
 
-// Fail reports why a function cannot start and ends the process.
-func Fail(err error) {
+// fail reports why a function cannot start and ends the process.
+func fail(err error) {
 	slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("function cannot start", "error", err)
 	os.Exit(1)
 }

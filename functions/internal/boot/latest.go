@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/pushed"
 )
 
-// Renewed is how long a process serves a servers file before it looks for a newer one. It
+// renewed is how long a process serves a servers file before it looks for a newer one. It
 // looks only when an invocation comes, with one read.
-const Renewed = 30 * time.Second
+const renewed = 30 * time.Second
 
 // latest keeps the handler of the newest servers file: the one that was pushed last, or the
 // function's own if there is none. It is safe for concurrent use.
@@ -51,7 +51,7 @@ func (l *latest[H]) serve(servers *catalog.Catalog) error {
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.opened.settings.Pushed || !l.looked.IsZero() && time.Since(l.looked) < Renewed {
+	if !l.opened.settings.Pushed || !l.looked.IsZero() && time.Since(l.looked) < renewed {
 		return l.now, nil
 	}
 	first := l.looked.IsZero()

@@ -82,7 +82,7 @@ func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
 		p.serves("own")
 		for _, server := range []string{"first", "second", ""} {
 			p.push(server)
-			time.Sleep(Renewed)
+			time.Sleep(renewed)
 			if server == "" {
 				server = "own"
 			}
@@ -120,13 +120,13 @@ func TestAFileThatCannotBeServedLeavesTheOneBefore(t *testing.T) {
 		p.push("good")
 		p.serves("good")
 		p.push("wrong")
-		time.Sleep(Renewed)
+		time.Sleep(renewed)
 		p.serves("good")
 		if !strings.Contains(p.log.String(), "cannot be served") || !strings.Contains(p.log.String(), "version=2") {
 			t.Errorf("the log says %s", p.log)
 		}
 		p.push("better")
-		time.Sleep(Renewed)
+		time.Sleep(renewed)
 		p.serves("better")
 	})
 }
@@ -142,7 +142,7 @@ func TestAStoreThatFailsServesTheLastFileAndNeverAnOlderOne(t *testing.T) {
 		p.push("one")
 		p.serves("one")
 		down = true
-		time.Sleep(Renewed)
+		time.Sleep(renewed)
 		p.serves("one")
 	})
 }

@@ -10,27 +10,27 @@ import (
 )
 
 // Serve takes invocations until the process is stopped. build makes the handler of a
-// servers file. Serve calls it at the start, and again within [Renewed] of an operator's
+// servers file. Serve calls it at the start, and again within renewed of an operator's
 // push. With [EnvCheck] it returns at once, because the function has shown that it can
 // start.
 func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {
-		Fail(err)
+		fail(err)
 	}
 	servers, err := own()
 	if err != nil {
-		Fail(err)
+		fail(err)
 	}
 	h, err := newLatest(o, servers, build)
 	if err != nil {
-		Fail(err)
+		fail(err)
 	}
 	if os.Getenv(EnvCheck) != "" {
 		return
 	}
 	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), os.Getenv(envFunction)); err != nil {
-		Fail(err)
+		fail(err)
 	}
 	lambda.Start(func(ctx context.Context, event E) (R, error) {
 		handle, err := h.get(ctx)

@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// PerGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
-const PerGB = 0.005
+// perGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
+const perGB = 0.005
 
 // Logs searches the log lines of calls by CloudWatch Logs Insights. AWS bills each search
 // by the bytes that it reads, so the console searches only when a visitor asks.
@@ -137,7 +137,7 @@ const lineTime = "2006-01-02 15:04:05.000"
 
 // calls returns the calls that were found and that q asks for.
 func (f found) calls(q api.CallQuery) api.Calls {
-	out := api.Calls{Calls: []api.Call{}, Search: &api.Search{Bytes: int64(f.Statistics.BytesScanned), USD: f.Statistics.BytesScanned / 1e9 * PerGB}}
+	out := api.Calls{Calls: []api.Call{}, Search: &api.Search{Bytes: int64(f.Statistics.BytesScanned), USD: f.Statistics.BytesScanned / 1e9 * perGB}}
 	for _, row := range f.Results {
 		of := map[string]string{}
 		for _, cell := range row {

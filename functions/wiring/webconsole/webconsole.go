@@ -29,7 +29,7 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
 	own.NativeTools = nil // they are in the function for HTTP clients
 	if logs != nil {
-		own.Calls, own.Info.SearchUSD = logs.Calls, PerGB
+		own.Calls, own.Info.SearchUSD = logs.Calls, perGB
 	}
 	if f.Open {
 		own.Info.Access = "open"

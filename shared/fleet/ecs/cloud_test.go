@@ -192,7 +192,7 @@ func (m *machine) run() {
 		m.s.t.Error(err)
 	}
 	m.runner = runner.New(runner.Config{
-		Box: session.BoxID(env[frame.EnvBox]), Gen: session.Generation(gen), Token: env[frame.EnvToken], Task: env[TaskEnv],
+		Box: session.BoxID(env[frame.EnvBox]), Gen: session.Generation(gen), Token: env[frame.EnvToken], Task: env[taskEnv],
 		Executor: m, Dial: m.dial,
 	})
 	code := 0

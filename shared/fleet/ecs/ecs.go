@@ -8,7 +8,7 @@
 // # Names
 //
 // The id of a task is "ecs/" and its client token. It is known before the task exists, so
-// the environment of the runner can hold it ([TaskEnv]). ECS keeps the token as the task's
+// the environment of the runner can hold it (taskEnv). ECS keeps the token as the task's
 // startedBy.
 // The task group names box and server. Lists and events contain both, so the fleet need
 // not remember them. The fleet ignores other tasks in the cluster, which have no such
@@ -40,8 +40,8 @@ import (
 // Place is the place in the ids of this fleet's tasks.
 const Place = "ecs"
 
-// TaskEnv is the environment variable that tells a runner its task id.
-const TaskEnv = "DORMOUSE_BOX_TASK"
+// taskEnv is the environment variable that tells a runner its task id.
+const taskEnv = "DORMOUSE_BOX_TASK"
 
 const (
 	// maxOverrides is ECS's limit for all overrides of a task, as JSON.
@@ -236,9 +236,9 @@ func overridesOf(t fleet.Task) (overrides, error) {
 	if err := t.Check(); err != nil {
 		return overrides{}, err
 	}
-	env := []variable{{TaskEnv, taskID(t.ClientToken)}}
+	env := []variable{{taskEnv, taskID(t.ClientToken)}}
 	for name, value := range t.Env {
-		if name != TaskEnv {
+		if name != taskEnv {
 			env = append(env, variable{name, value})
 		}
 	}

@@ -45,8 +45,8 @@ import (
 const Place = "lambda"
 
 const (
-	// Lifetime is the longest life of an invocation on AWS.
-	Lifetime = 15 * time.Minute
+	// lifetime is the longest life of an invocation on AWS.
+	lifetime = 15 * time.Minute
 	// startTimeout is the age after which Lambda drops an event that it could not start,
 	// and some time for the start itself.
 	startTimeout = 75 * time.Second
@@ -77,7 +77,7 @@ type Config struct {
 	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. If
 	// Memory is nil, every task gets the smallest size.
 	Memory func(fleet.Task) int
-	// Lifetime is the timeout of the functions. 0 means the constant [Lifetime].
+	// Lifetime is the timeout of the functions. 0 means 15 minutes.
 	Lifetime time.Duration
 }
 
@@ -116,7 +116,7 @@ func New(c Config) (*Fleet, error) {
 		c.HTTPClient = &http.Client{}
 	}
 	if c.Lifetime == 0 {
-		c.Lifetime = Lifetime
+		c.Lifetime = lifetime
 	}
 	return &Fleet{c, awscall.Service{Name: "lambda", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}, nil
 }

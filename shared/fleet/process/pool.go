@@ -45,8 +45,8 @@ import (
 // Place is the place in the ids of this fleet's tasks.
 const Place = "process"
 
-// TaskEnv is the environment variable that tells a runner its task id.
-const TaskEnv = "DORMOUSE_BOX_TASK"
+// taskEnv is the environment variable that tells a runner its task id.
+const taskEnv = "DORMOUSE_BOX_TASK"
 
 const (
 	defaultMaxTasks = 16
@@ -60,7 +60,7 @@ type Config struct {
 	// Args are its arguments.
 	Command string
 	Args    []string
-	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside [TaskEnv]
+	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside taskEnv
 	// and the task's own variables, which win. A runner inherits no other variables.
 	Env map[string]string
 	// Dir is the runners' working directory; "" means this program's own.
@@ -406,7 +406,7 @@ func (p *Pool) forget(now time.Time) {
 
 func environment(base, own map[string]string, id string) []string {
 	all := make(map[string]string, len(base)+len(own)+1)
-	for _, m := range []map[string]string{base, own, {TaskEnv: id}} {
+	for _, m := range []map[string]string{base, own, {taskEnv: id}} {
 		maps.Copy(all, m)
 	}
 	env := make([]string, 0, len(all))

@@ -36,7 +36,7 @@ func TestARunnerGetsACleanEnvironment(t *testing.T) {
 	for _, v := range strings.Fields(h.line()) {
 		got[v] = true
 	}
-	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, TaskEnv + "=" + id: true}
+	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, taskEnv + "=" + id: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("environment (-want +got):\n%s", d)
 	}

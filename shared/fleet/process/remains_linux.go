@@ -149,7 +149,7 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 		return false
 	}
 	ours, err := os.ReadFile("/proc/self/environ")
-	runs := bytes.HasPrefix(env, []byte(TaskEnv+"=")) || bytes.Contains(env, []byte("\x00"+TaskEnv+"="))
+	runs := bytes.HasPrefix(env, []byte(taskEnv+"=")) || bytes.Contains(env, []byte("\x00"+taskEnv+"="))
 	return err == nil && !runs && !bytes.Equal(env, ours)
 }
 
