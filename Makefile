@@ -142,7 +142,7 @@ test-upgrade: need-go build ## Run functions and runners of earlier releases bes
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python need-mvn build ## Run real clients (TypeScript, Python, Go, Java) against Dormouse
-	@cd infra/proof && go test -count=1 -v -tags clients -timeout 40m ./clients/...
+	@cd infra/proof && go test -count=1 -parallel 4 -v -tags clients -timeout 40m ./clients/...
 
 .PHONY: test-browser
 test-browser: need-go need-node build ## Sign in with a real browser (Chromium on the PATH, or DORMOUSE_TEST_BROWSER)
@@ -162,7 +162,7 @@ test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak,
 PAGE ?= 1
 .PHONY: matrix
 matrix: need-go need-node need-python need-cargo need-mvn build ## Run every client against servers of each era, and releases of two years; write the tables of docs/clients.md
-	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' DORMOUSE_MATRIX_COLUMNS='$(if $(filter command line,$(origin COLUMNS)),$(COLUMNS))' go test -count=1 -v -tags clients,matrix -run '^Test(Matrix|Releases)$$' -timeout 60m ./clients
+	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' DORMOUSE_MATRIX_COLUMNS='$(if $(filter command line,$(origin COLUMNS)),$(COLUMNS))' go test -count=1 -v -tags clients,matrix -run '^Test(Matrix|Releases|ReferenceServerPassesEveryClient)$$' -timeout 60m ./clients
 
 # Eight servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers

@@ -94,14 +94,6 @@ func modernChecks() []string {
 	return slices.DeleteFunc(allChecks(), func(check string) bool { return check == "logging" || check == "ping" })
 }
 
-func TestReferenceServerPassesEveryClient(t *testing.T) {
-	for _, transport := range []string{streamable, sse} {
-		t.Run(transport, func(t *testing.T) {
-			runClients(t, transport, startReference(t, transport))
-		})
-	}
-}
-
 func TestDormousePassesEveryClient(t *testing.T) {
 	urls := startDormouse(t)
 	for _, transport := range dormouseTransports() {
@@ -114,6 +106,7 @@ func TestDormousePassesEveryClient(t *testing.T) {
 func TestDormousePassesEveryModernClient(t *testing.T) {
 	for name, c := range modernClients() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := c.run(t, streamable, startDormouse(t)[streamable])
 			r.checks = modernChecks()
 			r.start(t)

@@ -15,9 +15,9 @@
 //	{"client":"ts-1.32.2","check":"echo-large","ok":true,"ms":12}
 //
 // The tests start the endpoint, run the programs and turn every line into a subtest. They
-// run the programs against Dormouse, first one after the other and then all at once. They
-// also run them against server-everything's own HTTP servers, as a control: it tells a
-// broken client from a broken endpoint. server-everything has no WebSocket server.
+// run the programs against Dormouse, first one after the other and then all at once. The
+// matrix also runs them against server-everything's own HTTP servers, as a control: it tells
+// a broken client from a broken endpoint. server-everything has no WebSocket server.
 //
 // # The polls
 //

@@ -344,3 +344,12 @@ func prepareRust(t *testing.T) string {
 	t.Helper()
 	return buildRust(t, "rust", "rust", "rmcp-client")
 }
+
+// The control tells a broken client from a broken endpoint.
+func TestReferenceServerPassesEveryClient(t *testing.T) {
+	for _, transport := range []string{streamable, sse} {
+		t.Run(transport, func(t *testing.T) {
+			runClients(t, transport, startReference(t, transport))
+		})
+	}
+}

@@ -93,8 +93,12 @@ func noBrowser(t *testing.T) []string {
 // Rows: mcp-remote signs in, and later refreshes its token. After its grant was
 // revoked, it signs in again. It is in front of the Go client.
 func TestMCPRemoteSignsIn(t *testing.T) {
+	t.Parallel()
 	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
-		t.Run(place, func(t *testing.T) { mcpRemoteSignsIn(t, host(t)) })
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			mcpRemoteSignsIn(t, host(t))
+		})
 	}
 }
 
@@ -169,10 +173,15 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 // After its grant was revoked, it signs in again. It registers, or it is the client of a
 // metadata document.
 func TestInspectorSignsIn(t *testing.T) {
+	t.Parallel()
 	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
-		t.Run(place, func(t *testing.T) { inspectorSignsIn(t, host(t)) })
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			inspectorSignsIn(t, host(t))
+		})
 	}
 	t.Run("with a document", func(t *testing.T) {
+		t.Parallel()
 		s := newColdSite(t)
 		inspectorSignsIn(t, s.url+"/counter/mcp", "--client-metadata-url", s.document)
 		s.checkDocument(t)

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -63,7 +64,8 @@ func (s *Server) Endpoint() (string, error) {
 // stdin ends, even if the tests are killed.
 func (s *Server) run(dir string) error {
 	lib := filepath.Join(dir, "lib")
-	s.process = exec.CommandContext(context.Background(), "java", "-Djava.library.path="+lib,
+	// It lives for some seconds: optimizing it takes longer than it saves.
+	s.process = exec.CommandContext(context.Background(), "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.library.path="+lib,
 		"-cp", dir+string(os.PathListSeparator)+filepath.Join(lib, "*"), "Loopback")
 	var stderr strings.Builder
 	s.process.Stderr = &stderr
@@ -115,8 +117,15 @@ func fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Another run may work here at the same time. The rename below makes the folder
-	// visible as a whole.
+	// Runs at the same time wait for the first one.
+	lock, err := os.OpenFile(filepath.Join(tools, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { //nolint:gosec // a small number
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
 	part, err := os.MkdirTemp(tools, "part-")
 	if err != nil {
 		return "", err
@@ -144,12 +153,7 @@ func fetch() (string, error) {
 	if err := do("javac", "-d", part, "-cp", filepath.Join(lib, "*"), filepath.Join(part, "Loopback.java")); err != nil {
 		return "", err
 	}
-	if err := os.Rename(part, dir); err != nil && !errors.Is(err, os.ErrExist) {
-		if _, statErr := os.Stat(dir); statErr != nil {
-			return "", err
-		}
-	}
-	return dir, nil
+	return dir, os.Rename(part, dir) // a run that is killed leaves no part of it there
 }
 
 // toolsFolder returns .tools/dynamodb-local of the module that the test is in. The go

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -82,6 +83,17 @@ func Installed(t testing.TB, name string, key []byte, install func(dir string)) 
 	defer installing.Unlock()
 	sum := sha256.Sum256(key)
 	dir := filepath.Join(Root(t), ".tools", name+"-"+hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600) // other programs of tests install too
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
 	stamp := filepath.Join(dir, ".installed")
 	if _, err := os.Stat(stamp); err == nil {
 		return dir
