@@ -500,7 +500,7 @@ func (m *machine) asleep() {
 // eventually waits for a condition that only the operating system can show.
 func (m *machine) eventually(within time.Duration, what string, ok func() bool) {
 	m.t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond) // a look at all processes takes some of them
 	defer tick.Stop()
 	for deadline := time.Now().Add(within); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
