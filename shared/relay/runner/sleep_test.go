@@ -235,6 +235,7 @@ func TestAnEventThatHasNoAckHoldsTheBye(t *testing.T) {
 					if !time.Now().Before(acked) {
 						b.ack(f.Frame)
 					}
+				default:
 				}
 			}
 		}
