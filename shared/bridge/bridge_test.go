@@ -163,16 +163,16 @@ func TestStateIsHeldToCallerTimeAndRequest(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	if _, err := r.Resume(good.Encode(), "other", now); err == nil {
-		t.Error("another caller's")
+		t.Error("a call is resumed with the state of another caller")
 	}
 	if _, err := r.Resume(good.Encode(), "s", now.Add(time.Second)); err == nil {
-		t.Error("expired")
+		t.Error("a call is resumed with a state that has expired")
 	}
 	if _, err := request(t, "tools/call", `{"name":"m",`+meta(``)+`}`).Resume(good.Encode(), "s", now); err == nil {
-		t.Error("another request's")
+		t.Error("a call is resumed with the state of another request")
 	}
 	if _, err := r.Resume([]byte("{"), "s", now); err == nil {
-		t.Error("no state")
+		t.Error("a call is resumed with what is no state")
 	}
 }
 

@@ -78,7 +78,7 @@ func (w *world) empty() {
 	store := w.open()
 	due, err := store.Due(w.t.Context())
 	if err != nil || len(due) > 0 {
-		w.t.Errorf("left: %v %v", due, err)
+		w.t.Errorf("the store has work left for %v, %v; want none", due, err)
 	}
 }
 

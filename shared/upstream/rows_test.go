@@ -166,16 +166,16 @@ func a53PageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
 	urls, _ := elicited(t, s.call("mallory", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body)
 	victim := s.browser()
 	if res := victim.identified(urls[0], "ada"); res.status != http.StatusForbidden || strings.Contains(res.body, "<form") {
-		t.Errorf("ada opens mallory's link: %d %s", res.status, res.body)
+		t.Errorf("ada opens mallory's link, and gets the form or a status that is not 403: %d", res.status)
 	}
 	// Ada is known to the page already.
 	own := victim.identified("/issues/connect", "ada")
 	if res := victim.follow(urls[0], nil); res.status != http.StatusForbidden {
-		t.Errorf("ada opens mallory's link again: %d %s", res.status, res.body)
+		t.Errorf("ada, whom the page knows, opens mallory's link: %d; want 403", res.status)
 	}
 	forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
 	if res := victim.follow("/connect", forged); res.status != http.StatusForbidden {
-		t.Errorf("ada's form with mallory's link: %d %s", res.status, res.body)
+		t.Errorf("ada's form with mallory's link: %d; want 403", res.status)
 	}
 	if n := s.third.count("authorization_code"); n != 0 || len(s.values("ada"))+len(s.values("mallory")) != 0 {
 		t.Errorf("%d codes were redeemed; stored: %v %v", n, s.values("ada"), s.values("mallory"))

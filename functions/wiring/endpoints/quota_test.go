@@ -326,7 +326,7 @@ func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) {
 		say(strings.Replace(callEcho, `"id":1`, `"id":2`, 1))
 		got := say(strings.Replace(callEcho, `"id":1`, `"id":3`, 1))
 		if !strings.Contains(got, `"id":3`) || !strings.Contains(got, `"isError":true`) || !strings.Contains(got, `"retryAfterSeconds":1`) {
-			t.Fatalf("got %s", got)
+			t.Fatalf("the third call of a second gets %q; want a tool error that says when to try again", got)
 		}
 		for i := range 100 {
 			got = say(strings.Replace(callEcho, `"id":1`, fmt.Sprintf(`"id":%d`, 10+i), 1))

@@ -588,7 +588,10 @@ func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 
 func callWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T, s *site) {
 	t.Helper()
-	measure := func(token string) (costs [][2]int) {
+	// Under load a call may write once more, with and without a token, so the cheapest of
+	// three counts.
+	measure := func(token string) [2]int {
+		var costs [][2]int
 		in := s.begin("counter", token)
 		for range 3 {
 			s.cost()
@@ -597,7 +600,7 @@ func callWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T, s *site
 			}
 			costs = append(costs, s.cost())
 		}
-		return costs
+		return slices.MinFunc(costs, func(a, b [2]int) int { return a[0] + a[1] - b[0] - b[1] })
 	}
 	for _, warm := range []bool{false, true} {
 		s.open, s.warm = true, nil
@@ -610,7 +613,7 @@ func callWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T, s *site
 			s.warm = s.handler()
 		}
 		s.asked = 0
-		if with := measure(s.token("ada", "counter")); !slices.Equal(open, with) || open[0] == [2]int{} {
+		if with := measure(s.token("ada", "counter")); open != with || open == [2]int{} {
 			t.Errorf("warm %t: a call costs %v reads and writes, without access control %v", warm, with, open)
 		}
 		if warm && s.asked != 3 { // two places of metadata, and the keys

@@ -20,7 +20,7 @@ func TestAStartThatWouldTakeLongerThanAnyIsTakenOver(t *testing.T) {
 	})
 	a.sweep()
 	if gen := a.box().Gen; gen != asylumGen+1 || a.starts != 1 {
-		t.Errorf("it is started %d times, generation %d", a.starts, gen)
+		t.Errorf("the box is started %d times and has generation %d; want once, and %d", a.starts, gen, asylumGen+1)
 	}
 }
 

@@ -121,14 +121,14 @@ func (s *siege) gainsNothing(what string, data []byte) {
 	s.posts = nil
 	f, err := s.handle(data)
 	if n := s.store.Counts(); n.Writes > 0 || len(s.posts) > 0 {
-		s.t.Errorf("%s: wrote %v, posted %v", what, n.Calls, s.posts)
+		s.t.Errorf("%s has an effect: it wrote %v and posted %d frames", what, n.Calls, len(s.posts))
 	}
 	switch {
 	case err != nil && session.CodeOf(err) != session.Invalid:
 		s.t.Errorf("%s: %v", what, err)
 	case f.Type == frame.TypeAck && f.Next == 0, f.Type == frame.TypeFenced, f.Type == "":
 	default:
-		s.t.Errorf("%s: answered with %+v", what, f)
+		s.t.Errorf("%s is answered with the frame %q; want none, a fence, or an ack of nothing", what, f.Type)
 	}
 }
 
@@ -137,7 +137,7 @@ func (s *siege) isFenced(what string, f frametest.Frame) {
 	s.t.Helper()
 	s.gainsNothing(what, frametest.Encode(f))
 	if reply, err := s.handle(frametest.Encode(f)); err != nil || reply.Type != frame.TypeFenced {
-		s.t.Errorf("%s: answered with %+v, %v", what, reply, err)
+		s.t.Errorf("%s is answered with the frame %q, %v; want a fence", what, reply.Type, err)
 	}
 }
 
