@@ -107,7 +107,6 @@ func knobs(root string, packages []*pkg) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	var variables []string
 	for _, p := range packages {
 		for _, f := range p.files {
@@ -122,7 +121,6 @@ func knobs(root string, packages []*pkg) ([]row, error) {
 		}
 	}
 	slices.Sort(variables)
-
 	keys, table := 0, false
 	for line := range strings.Lines(servers) {
 		cells := strings.Split(line, "|")

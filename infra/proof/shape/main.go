@@ -66,7 +66,6 @@ func measure(w io.Writer, root string) error {
 	show(fmt.Sprintf("references back between files of a package: %d of %d", back, references), turned)
 	show(fmt.Sprintf("arrows between packages: %d, of %d packages", arrows, len(packages)), imports)
 	show(fmt.Sprintf("functions over %d lines: %d", long, len(longs)), longs)
-
 	found, err := knobs(root, packages)
 	if err != nil {
 		return err
