@@ -26,6 +26,9 @@ func Look(path string) error {
 	if err := lost(path); err != nil {
 		return err
 	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return noStore(path) // the open of a pipe would not end
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -41,6 +42,13 @@ func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Look(pipe); err == nil || !strings.Contains(err.Error(), "is not a session store") {
+		t.Errorf("a pipe: %v", err)
 	}
 	for file, want := range map[string]string{path: "was written by a newer version", other: "is not a session store", empty: "<nil>"} {
 		err := Look(file)

@@ -126,7 +126,11 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 	return st.Blocks * block
 }
 
-// usedIn returns what the files of a user below a folder hold, without those in seen.
+// inode is what a file in memory costs the kernel besides its content, about.
+const inode = 1 << 10
+
+// usedIn returns what the files of a user below a folder hold, without the content of those in
+// seen. Empty files need memory, too.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {
@@ -134,7 +138,7 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil && st.Uid == user {
-			held += blocks(path, seen, unix.Lstat)
+			held += inode + blocks(path, seen, unix.Lstat)
 		}
 		return nil
 	})

@@ -55,6 +55,19 @@ func TestWhoExceedsItsMemoryIsToldApart(t *testing.T) {
 	}
 }
 
+// A file in memory costs the kernel memory although it is empty, and the watch time.
+func TestEmptyFilesInMemoryCount(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 100 {
+		if err := os.Symlink("nowhere", filepath.Join(dir, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held := usedIn(dir, uint32(os.Getuid()), map[uint64]bool{}); held < 100*inode {
+		t.Errorf("they count %d bytes", held)
+	}
+}
+
 // What forked processes have in common counts once.
 func TestMemoryThatProcessesHaveInCommonCountsOnce(t *testing.T) {
 	python := interpreter(t, "python3", "for instance with apt-get install python3")
