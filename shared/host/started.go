@@ -15,6 +15,10 @@ import (
 // process has listed for a kind of client. The name ends with the kind.
 const startPart = "start "
 
+// mostStarts is how many kinds of clients a record compares. Clients may invent kinds, and each
+// is a part of the record for as long as its other parts.
+const mostStarts = 64
+
 // Start is what a fresh process lists.
 type Start struct {
 	// Kind names everything that the lists may depend on. Own says that a principal is part
@@ -30,7 +34,8 @@ type Start struct {
 // differ, NoteStart forgets what the record says for any client. It then returns news, and
 // the session of the address, whose client must hear of it. The clients of other sessions
 // hear of it with their next request. If no process of this kind has started before, lists
-// of earlier generations may be those of another program, so they are not used any more.
+// of earlier generations may be those of another program, so they are not used any more. So it
+// is for every process of a kind beyond the first mostStarts.
 //
 // Cost: one read if the lists are the same.
 //
@@ -38,20 +43,25 @@ type Start struct {
 func NoteStart(ctx context.Context, store session.Store, a session.Address, start Start) (s session.Session, news bool, err error) {
 	part, now := startPart+start.Kind, time.Now()
 	was, err := store.Handshake(ctx, a.Digest, part)
+	first, full := errors.Is(err, session.NotFound), false
+	if first {
+		var known []session.Handshake
+		known, err = store.ListHandshakes(ctx, a.Digest, startPart)
+		full = len(known) >= mostStarts
+	}
 	switch {
-	case err != nil && !errors.Is(err, session.NotFound):
+	case err != nil:
 		return s, false, err
-	case err == nil && bytes.Equal(was.Result, start.Lists):
+	case !first && bytes.Equal(was.Result, start.Lists):
 		return s, false, nil
-	case err == nil:
+	case !first:
 		news = true
 		err = relist(ctx, store, a, now)
-	case start.Own:
-		err = nil
+	case start.Own && !full: // lists of other principals prove nothing
 	default:
 		err = outdate(ctx, store, a.Box, func(session.Box) session.Generation { return start.Gen - 1 }, time.Time{})
 	}
-	if err == nil {
+	if err == nil && !full {
 		err = store.SaveHandshake(ctx, session.Handshake{Digest: a.Digest, Version: part, Result: start.Lists, Taken: now, Expires: now.Add(session.HandshakeLife)})
 	}
 	if err == nil && news {
@@ -93,7 +103,7 @@ func expire(ctx context.Context, store session.Handshakes, record string, which 
 	}
 	past := time.Now().Add(-time.Second)
 	for _, p := range parts {
-		if !which(p.Version) {
+		if !which(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
 			continue
 		}
 		if err := store.SaveHandshake(ctx, session.Handshake{Digest: record, Version: p.Version, Result: json.RawMessage("{}"), Taken: p.Taken, Expires: past}); err != nil {

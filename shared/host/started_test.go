@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -183,5 +184,25 @@ func TestForgottenRecordIsAskedForAnew(t *testing.T) {
 	}
 	if !l.starts(t, id, 2, "plain", false, `{"tools/list":"b"}`) {
 		t.Error("the next process is not compared")
+	}
+}
+
+// Clients may invent kinds. The record stays small, and says nothing that is old.
+func TestInventedKindsOfClientsAreNotKept(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		l := newLister(t)
+		l.announcing(t, "true")
+		id := l.lists(t, `{}`)
+		for i := range 100 {
+			l.starts(t, id, 1, fmt.Sprint(i), own, `{}`)
+		}
+		parts, err := l.store.ListHandshakes(t.Context(), session.RecordFor("t", "d1"), "start ")
+		if err != nil || len(parts) != 64 || !l.knows(t, `{}`) {
+			t.Errorf("the record has %d kinds, %v", len(parts), err)
+		}
+		l.box(t, func(b *session.Box) { b.Gen = 2 })
+		if l.starts(t, id, 2, "99", own, `{}`) || l.knows(t, `{}`) {
+			t.Error("a list that may be old is used")
+		}
 	}
 }
