@@ -41,7 +41,7 @@ build: $(addprefix bin/,$(PROGRAMS)) ## Build all programs into bin/
 # The go command knows best what is up to date, so it is always asked.
 .PHONY: force
 bin/dormouse: force need-go
-	@$(GO_BUILD) -o $@ ./infra/dormouse
+	@$(GO_BUILD) -o $@ ./infra/cmd/dormouse
 bin/runner: force need-go
 	@$(GO_BUILD) -o $@ ./infra/runner/cmd
 bin/%: force need-go
@@ -199,7 +199,7 @@ vulncheck: $(GOVULNCHECK) ## Look for known vulnerabilities that the programs ca
 # takes minutes the first time: everything is compiled anew.
 .PHONY: vet-darwin
 vet-darwin: need-go ## Vet everything as it is built for macOS, and build dormouse
-	@export CGO_ENABLED=0 GOOS=darwin GOARCH=arm64; go vet ./infra/... ./shared/... && go build -o /dev/null ./infra/dormouse
+	@export CGO_ENABLED=0 GOOS=darwin GOARCH=arm64; go vet ./infra/... ./shared/... && go build -o /dev/null ./infra/cmd/dormouse
 
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files
@@ -428,7 +428,7 @@ PLATFORMS ?= linux/amd64 linux/arm64
 .PHONY: image-local
 image-local: need-go need-python $(CRANE) ## Push the image of one machine, without Docker (IMAGE=REPOSITORY:TAG, or a FILE.tar with PLATFORMS=linux/amd64)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, or IMAGE=dormouse.tar PLATFORMS=linux/amd64' >&2; exit 1; }
-	@for platform in $(PLATFORMS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o "bin/$${platform/\//-}/dormouse" ./infra/dormouse; done
+	@for platform in $(PLATFORMS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o "bin/$${platform/\//-}/dormouse" ./infra/cmd/dormouse; done
 	@infra/image/machine.py $(CRANE) '$(IMAGE)' $(foreach platform,$(PLATFORMS),$(platform)=bin/$(subst /,-,$(platform))/dormouse)
 
 # Needs Node and curl, which it puts into the base of its image. Ends with 69 where there

@@ -38,7 +38,7 @@ func TestCIVetsAndBuildsForMacOS(t *testing.T) {
 		t.Error(".ci/run does not run make vet-darwin")
 	}
 	made := recipe(t, "vet-darwin")
-	for _, part := range []string{"GOOS=darwin", "go vet ./infra/... ./shared/...", "go build -o /dev/null ./infra/dormouse"} {
+	for _, part := range []string{"GOOS=darwin", "go vet ./infra/... ./shared/...", "go build -o /dev/null ./infra/cmd/dormouse"} {
 		if !strings.Contains(made, part) {
 			t.Errorf("make vet-darwin lacks %q:\n%s", part, made)
 		}

@@ -120,6 +120,7 @@ func arrows() []arrow {
 		{"infra/internal/serversfile", []string{"infra/internal/jsonedit", "shared/catalog", "shared/box/provision"}},
 		{"infra/internal/clientfile", []string{"infra/internal/jsonedit"}},
 		{"infra/dormouse/...", []string{"..."}},
+		{"infra/cmd/dormouse", []string{"infra/dormouse"}},
 		{"infra/proof/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/pprofsock", "infra/local"}},
 		{"infra/proof/bench/echo", nil},
 		{"infra/proof/cost", []string{"shared/meter"}},
@@ -386,7 +387,7 @@ func checkPure(files []file) (problems []string) {
 // the packages that may read it.
 func checkCode(files []file) (problems []string) {
 	for _, f := range files {
-		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot" || f.dir == "functions/internal/alarms" || f.dir == "infra/runner"
+		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot" || f.dir == "functions/internal/alarms" || f.dir == "infra/runner" || f.dir == "infra/dormouse"
 		system := map[string]bool{} // the names under which this file imports os and syscall
 		f.imports(func(p string, spec *ast.ImportSpec) {
 			if p != "os" && p != "syscall" {

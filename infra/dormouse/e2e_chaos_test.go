@@ -1,6 +1,6 @@
 //go:build e2e
 
-package main_test
+package dormouse_test
 
 import (
 	"cmp"

@@ -1,6 +1,6 @@
 //go:build e2e && upgrade
 
-package main_test
+package dormouse_test
 
 import (
 	"bytes"
@@ -136,7 +136,10 @@ func build(t *testing.T, commit string) string {
 	}
 	command(bytes.NewReader(archive), "tar", "-x")
 	mkdir(t, made)
-	line := []string{"go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", made, "./infra/dormouse"}
+	line := []string{"go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", made, "./infra/cmd/dormouse"}
+	if _, err := os.Stat(filepath.Join(source, "infra/cmd/dormouse")); err != nil { // of releases before it moved
+		line[len(line)-1] = "./infra/dormouse"
+	}
 	mains, err := filepath.Glob(filepath.Join(source, "functions", "*", "main.go"))
 	if err != nil {
 		t.Fatal(err)

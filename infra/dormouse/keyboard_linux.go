@@ -1,4 +1,4 @@
-package main
+package dormouse
 
 import "golang.org/x/sys/unix"
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package dormouse
 
 import "golang.org/x/sys/unix"
 

@@ -1,6 +1,6 @@
-// Command dormouse hosts the servers of a servers file on this machine. It also shows
-// the running processes and the sessions, and manages API keys.
-package main
+// Package dormouse is the command line. It hosts the servers of a servers file on this
+// machine, shows the running processes and the sessions, and manages API keys.
+package dormouse
 
 import (
 	"bytes"
@@ -103,7 +103,8 @@ func (runnerCommand) Run() error {
 	return nil
 }
 
-func main() {
+// Main executes the command line of this process, and ends the process.
+func Main() {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		timerslack.Take(os.Args, os.Environ())

@@ -113,7 +113,7 @@ func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
 		}
 		goos, goarch, _ := strings.Cut(platform, "_")
 		for key, want := range map[string]string{
-			"path": "github.com/dormouse-mcp/dormouse/infra/dormouse", "GOOS": goos, "GOARCH": goarch,
+			"path": "github.com/dormouse-mcp/dormouse/infra/cmd/dormouse", "GOOS": goos, "GOARCH": goarch,
 			"CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": head,
 		} {
 			if got[key] != want {

@@ -167,7 +167,7 @@ func (d *drill) line(output string) string {
 	d.t.Helper()
 	if d.folder == "" {
 		d.folder = d.t.TempDir()
-		if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(d.folder, "bin", "dormouse"), root("infra", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
+		if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(d.folder, "bin", "dormouse"), root("infra", "cmd", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
 			d.t.Fatalf("%v\n%s", err, out)
 		}
 		if err := os.WriteFile(filepath.Join(d.folder, "servers.json"), []byte(hostedInTheDrill), 0o600); err != nil {
