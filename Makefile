@@ -13,7 +13,7 @@ STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
 
 # One static program per function, and the programs of infra.
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
-PROGRAMS := dormouse runner $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
+PROGRAMS := dormouse emulator/dormouse runner $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
 
 # The Go modules: the product, and the proof (benchmarks, real clients, the official
 # suite, costs), which the product must not depend on. Both are checked alike.
@@ -42,6 +42,8 @@ build: $(addprefix bin/,$(PROGRAMS)) ## Build all programs into bin/
 .PHONY: force
 bin/dormouse: force need-go
 	@$(GO_BUILD) -o $@ ./infra/cmd/dormouse
+bin/emulator/dormouse: force need-go
+	@$(GO_BUILD) -o $@ ./infra/internal/emulator/dormouse
 bin/runner: force need-go
 	@$(GO_BUILD) -o $@ ./infra/runner/cmd
 bin/%: force need-go
@@ -113,8 +115,8 @@ shape: need-go ## Measure the shape of the code: lines, methods on one state, re
 	@cd infra/proof && go run ./shape ../..
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
-# where messages are handled: inside dormouse, or process, by the function programs; or
-# cold, inside by handlers that are made anew for each message. BOXES=lambda has the boxes
+# where messages are handled: inside dormouse; or process, by the function programs, which
+# bin/emulator/dormouse starts; or cold, inside by handlers that are made anew for each message. BOXES=lambda has the boxes
 # of function programs run as invocations, as on Lambda, so it means FUNCTIONS=process.
 # Outside of the first lane the tests are those that could fail only there: programs that
 # read their settings and die; a box that ends or begins in the middle; a handler that
@@ -335,8 +337,13 @@ SAM        := $(TOOLS)/sam/aws-sam-cli-1.170.0-cfn-lint-1.58.0/bin/sam
 export SAM_CLI_TELEMETRY ?= 0
 
 # What sam build calls (BuildMethod: makefile in template.yaml).
+# http and socket are built from the program in the folder GO_SERVERS, if there is one. sam
+# builds in a copy of this folder, so its make gets the absolute path.
+GO_SERVERS           ?=
+export GO_SERVERS_AT ?= $(if $(GO_SERVERS),$(abspath $(GO_SERVERS)))
+build-HttpFunction build-SocketFunction: OWN = $(GO_SERVERS_AT)
 build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction: build-%Function: need-go
-	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/$$(tr A-Z a-z <<<'$*')
+	@cd '$(or $(OWN),.)' && $(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' $(if $(OWN),.,./functions/$$(tr A-Z a-z <<<'$*'))
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 
 # The tests of infra/stack install it.
@@ -373,7 +380,7 @@ bench-cold: need-go ## Measure cold starts and sizes of the functions as they ar
 STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
 
 .PHONY: deploy
-deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; ROLLBACK=15 has alarms roll it back for 15 minutes)
+deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; GO_SERVERS=FOLDER for a program with servers in Go; ROLLBACK=15 has alarms roll it back for 15 minutes)
 	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(YES),-yes) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
 
 .PHONY: delete

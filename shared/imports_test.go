@@ -51,6 +51,7 @@ func arrows() []arrow {
 		{"shared/bridge", core},
 		{"shared/group", []string{"shared/wire"}},
 		{"shared/native", append(verbs, "shared/bridge")},
+		{"shared/native/nativetest", []string{"shared/native"}},
 		{"shared/remote", append(core, "shared/bridge", "shared/native")},
 		{"shared/native/eventbridge", append(core, "shared/native", "shared/awscall")},
 		{"shared/front", append(verbs, "shared/bridge", "shared/group", "shared/nearest")},
@@ -95,10 +96,12 @@ func arrows() []arrow {
 		{"functions/wiring/authserver", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/webconsole", []string{"shared/...", "functions/wiring", "functions/wiring/endpoints"}},
-		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/webconsole", "functions/wiring/kept", "functions/natives", "functions/run"}},
+		{"functions/dormouse", []string{"functions/internal/serve", "infra/dormouse", "shared/native"}},
+		{"functions/natives", []string{"functions/dormouse", "shared/native"}},
+		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/webconsole", "functions/wiring/kept"}},
 		{"infra/runner", []string{"shared/box", "shared/box/proc", "shared/box/provision", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/fleet", "shared/relay/frame", "shared/relay/runner", "shared/session", "shared/wire", "shared/catalog", "shared/pprofsock", "shared/meter"}},
 		{"infra/runner/cmd", []string{"infra/runner", "shared/box/sandbox"}},
-		{"infra/local", []string{"infra/local/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/kept", "functions/natives", "shared/..."}},
+		{"infra/local", []string{"infra/local/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/kept", "shared/..."}},
 		{"infra/local/awsapi", nil},
 		{"infra/local/certs", nil},
 		{"infra/local/datafolder", nil},
@@ -114,13 +117,15 @@ func arrows() []arrow {
 		{"infra/local/telemetry/otlp", nil},
 		{"infra/local/display", []string{"infra/local/journal"}},
 		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/session"}},
-		{"infra/local/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
-		{"infra/local/apigw", []string{"infra/local/awsapi", "infra/local/lambda", "infra/local/sockets"}},
+		{"infra/internal/emulator/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
+		{"infra/internal/emulator/apigw", []string{"infra/local/awsapi", "infra/internal/emulator/lambda", "infra/local/sockets"}},
 		{"infra/internal/jsonedit", nil},
 		{"infra/internal/serversfile", []string{"infra/internal/jsonedit", "shared/catalog", "shared/box/provision"}},
 		{"infra/internal/clientfile", []string{"infra/internal/jsonedit"}},
-		{"infra/dormouse/...", []string{"..."}},
+		{"infra/dormouse/...", []string{"infra/local", "infra/local/...", "infra/runner", "infra/internal/clientfile", "infra/internal/jsonedit", "infra/internal/serversfile", "functions/wiring", "shared/..."}},
 		{"infra/cmd/dormouse", []string{"infra/dormouse"}},
+		{"infra/internal/emulator/dormouse", []string{"infra/dormouse", "infra/internal/emulator"}},
+		{"infra/internal/emulator", []string{"infra/internal/emulator/...", "infra/local", "infra/local/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "shared/..."}},
 		{"infra/proof/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/pprofsock", "infra/local"}},
 		{"infra/proof/bench/echo", nil},
 		{"infra/proof/cost", []string{"shared/meter"}},
@@ -135,7 +140,7 @@ func arrows() []arrow {
 		{"infra/proof/shape", nil},
 		{"infra/proof/internal/programtest", nil},
 		{"infra/proof/internal/webuser", nil},
-		{"infra/proof/conformance/servers/native", []string{"functions/run", "shared/native"}},
+		{"infra/proof/conformance/servers/native", []string{"functions/dormouse", "shared/native"}},
 	}
 }
 
@@ -153,9 +158,9 @@ func owners() []owner {
 	return []owner{
 		{"github.com/aws/aws-sdk-go-v2", []string{"shared/awscall", "shared/dynamostore", "shared/fleet/ecs", "shared/fleet/lambda", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
 		{"github.com/aws/smithy-go", []string{"shared/dynamostore"}},
-		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
+		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/internal/emulator/...", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
-		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
+		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "shared/native/nativetest", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
 		{"github.com/segmentio/encoding", []string{"shared/relay/frame", "shared/relay/relayhost"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/proof/clients/..."}},
 		{"github.com/coder/websocket", []string{"shared/relay/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
@@ -387,7 +392,7 @@ func checkPure(files []file) (problems []string) {
 // the packages that may read it.
 func checkCode(files []file) (problems []string) {
 	for _, f := range files {
-		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot" || f.dir == "functions/internal/alarms" || f.dir == "infra/runner" || f.dir == "infra/dormouse"
+		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot" || f.dir == "functions/internal/alarms" || f.dir == "functions/dormouse" || f.dir == "infra/runner" || f.dir == "infra/dormouse"
 		system := map[string]bool{} // the names under which this file imports os and syscall
 		f.imports(func(p string, spec *ast.ImportSpec) {
 			if p != "os" && p != "syscall" {

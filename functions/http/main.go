@@ -2,8 +2,7 @@
 package main
 
 import (
-	"github.com/dormouse-mcp/dormouse/functions/natives"
-	"github.com/dormouse-mcp/dormouse/functions/run"
+	"github.com/dormouse-mcp/dormouse/functions/internal/serve"
 )
 
-func main() { run.HTTP(natives.Servers()) }
+func main() { serve.HTTP(nil) }

@@ -1,17 +1,16 @@
-// Package natives holds the servers that are part of the functions: a file for each
-// server, and the map with their names. To add a server, write a file like counter.go and
-// add a line in this file. The functions host it if the servers file says
+// Command natives is an example of a program with servers in Go, a file for each. The
+// servers file of such a program names them:
 //
 //	"mycounter": {"x-dormouse": {"native": "counter"}}
-package natives
+package main
 
-import "github.com/dormouse-mcp/dormouse/shared/native"
+import (
+	"github.com/dormouse-mcp/dormouse/functions/dormouse"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
 
-// Servers returns the servers of this package by their names in the servers file.
-func Servers() native.Servers {
-	return native.Servers{
-		"booking": booking,
-		"counter": counter,
-		"job":     job,
-	}
+func main() { dormouse.Main(servers()) }
+
+func servers() native.Servers {
+	return native.Servers{"booking": booking, "counter": counter, "job": job}
 }

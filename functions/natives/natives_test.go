@@ -1,4 +1,4 @@
-package natives
+package main
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func (c *cloud) backend() *native.Backend {
 	return native.NewBackend(native.Config{
 		Store: c.store, Schedule: c, Log: slog.New(slog.DiscardHandler),
 		Servers: func(name string) (native.Hosted, bool) {
-			return native.Hosted{Make: Servers()[c.server]}, name == c.server
+			return native.Hosted{Make: servers()[c.server]}, name == c.server
 		},
 		Invoke: func(_ context.Context, event []byte) error {
 			a, ok := native.ReadAlarm(event)

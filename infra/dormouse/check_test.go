@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 )
 
 // dormouse run does not start if it cannot read the settings of a third party, so check
@@ -21,7 +22,7 @@ func TestCheckNamesAThirdPartyThatCannotBeRead(t *testing.T) {
 	s.file("servers.json", `{"mcpServers": {"x": {"command": "a"}}, "x-dormouse": {"connect": {"github": {
 		"authorize": "https://example.com/a", "token": "https://example.com/t", "client_id": "c", "client_secret": "${DORMOUSE_TEST_NOT_SET}"}}}}`)
 	want := []remark{{File: filepath.Join(s.data, "servers.json"), Line: 1, Column: 68, Text: "x-dormouse.connect: github: client_secret has a variable that is not set; set it, or put it into .env beside the file"}}
-	if diff := cmp.Diff(want, check(served{}.config(filepath.Join(s.data, "servers.json"))).Mistakes); diff != "" {
+	if diff := cmp.Diff(want, check(served{}.config(Program{}, filepath.Join(s.data, "servers.json"))).Mistakes); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -97,7 +98,7 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 				if flags.PublicURL == "" && flags.Access != "" {
 					flags.PublicURL = "http://127.0.0.1:9"
 				}
-				cfg := flags.config(file)
+				cfg := flags.config(Program{Native: nativetest.Servers()}, file)
 				c, _, mistakes := readServers(cfg)
 				var want []string
 				if c != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
@@ -50,7 +51,7 @@ func newShell(t *testing.T) *shell {
 func (s *shell) run(line string) (printed string, code int) {
 	s.t.Helper()
 	args := strings.Fields(strings.NewReplacer("$DATA", s.data, "$KEY", s.key(), "$NOTHING", "").Replace(line))
-	printed, code = printedBy(args, terminal{in: strings.NewReader(s.in), now: noon, ask: s.ask})
+	printed, code = printedBy(args, terminal{program: Program{Native: nativetest.Servers()}, in: strings.NewReader(s.in), now: noon, ask: s.ask})
 	if made := regexp.MustCompile(`dm_([a-z2-7]{8})_[a-z2-7]{32}`).FindStringSubmatch(printed); made != nil {
 		s.mask = append(s.mask, made[0], "dm_"+strings.Repeat("k", len(made[0])-3), made[1], "kkkkkkkk")
 	}

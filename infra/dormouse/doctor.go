@@ -72,7 +72,7 @@ type doctor struct {
 func (c *doctorCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	d := &doctor{doctorCommand: c, t: t, cfg: c.config(c.Servers)}
+	d := &doctor{doctorCommand: c, t: t, cfg: c.config(t.program, c.Servers)}
 	d.cfg.Data = c.folder()
 	var err error
 	if d.machine, err = (target{Data: c.folder()}).open(ctx); err == nil {

@@ -216,7 +216,7 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 	}
 	guests := func(listen string) []string {
 		c := &doctorCommand{Servers: file, served: served{Listen: listen}}
-		return (&doctor{doctorCommand: c, cfg: c.config(file)}).guests()
+		return (&doctor{doctorCommand: c, cfg: c.config(Program{}, file)}).guests()
 	}
 	if got := guests("127.0.0.1:8787"); got != nil {
 		t.Errorf("guests on loopback are %q", got)

@@ -104,7 +104,7 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	}
 	defer func() { _ = os.RemoveAll(data) }() // what is left there harms nothing
 	// The machine of d.cfg may serve others. This one does not, and confines servers alike.
-	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests()}
+	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests(), Native: d.t.program.Native}
 	if seen != nil {
 		host.JSON = seen
 	}

@@ -229,7 +229,7 @@ func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
 	t.Parallel()
 	m := rogues(t, map[string]map[string]any{"rogue": {}}, "-ignore-term")
 	work := m.ownCache()
-	m.start("--sleep-after", sleepAfter.String(), "--idle", "60s")
+	m.start("--idle", "60s")
 	good := m.session("rogue")
 	pid := good.text("pid", "")
 	runner := m.only("runner").pid

@@ -172,9 +172,10 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 func TestE2EDormouseAloneHosts(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
+	m.programs = false // which would be needed beside it
 	m.program = filepath.Join(t.TempDir(), "dormouse")
 	executable(t, m.program, read(t, filepath.Join(programs, "dormouse")))
-	m.start("--functions", "inside") // function programs would be needed beside it
+	m.start()
 	if got := m.session("one").text("count", ""); got != "1" {
 		t.Errorf("the server counts %s", got)
 	}

@@ -28,12 +28,9 @@ func lambdaMachine(t *testing.T, seconds int, names ...string) (m *machine, log 
 			"command": program, "args": []string{"-name", name, "-calls", log}, "x-dormouse": map[string]any{"tool_timeout_sec": seconds},
 		}
 	}
-	return machineOf(t, file).asPrograms(), log
-}
-
-// onLambda returns the flags of a lambdaMachine, with those of a sleepy one.
-func onLambda(more ...string) []string {
-	return append(append(sleepy(), "--boxes", "lambda"), more...)
+	m = machineOf(t, file).asPrograms()
+	m.emulator.Boxes = true
+	return m, log
 }
 
 // lifetimes names the environment variable with the duration of
@@ -50,7 +47,8 @@ func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 	}
 	const sessions = 4
 	m, log := lambdaMachine(t, 8, "one")
-	m.start(onLambda("--box-life", "20s")...)
+	m.emulator.BoxLife = 20 * time.Second
+	m.start(sleepy()...)
 	var callers sync.WaitGroup
 	var mu sync.Mutex
 	var made []string
@@ -92,7 +90,7 @@ func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 	t.Parallel()
 	m, _ := lambdaMachine(t, 8, "one", "other")
-	m.start(onLambda()...)
+	m.start(sleepy()...)
 	one, other := m.session("one"), m.session("other")
 	if one.whoami().PID == other.whoami().PID || len(m.those("runner")) != 2 {
 		t.Errorf("two servers have the runners %v", m.those("runner"))
@@ -118,7 +116,8 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
 	m, _ := lambdaMachine(t, 8, "one", "other")
-	m.start(onLambda("--box-room", "1")...)
+	m.emulator.BoxRoom = 1
+	m.start(sleepy()...)
 	one := m.session("one")
 	begun := time.Now()
 	other := m.session("other")
@@ -147,7 +146,7 @@ func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
 func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
 	m, _ := lambdaMachine(t, 8, "one")
-	m.start(onLambda()...)
+	m.start(sleepy()...)
 	if err := os.RemoveAll(filepath.Join(m.data, "environments")); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +165,7 @@ func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	m, log := lambdaMachine(t, 600, "one")
-	m.start(onLambda()...)
+	m.start(sleepy()...)
 	c := m.session("one")
 	gate := filepath.Join(t.TempDir(), "gate")
 	type end struct {

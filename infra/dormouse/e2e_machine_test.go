@@ -21,12 +21,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 const (
-	// sleepAfter is --sleep-after, and idle is --idle, of machines that should sleep
-	// soon.
+	// sleepAfter is how long a function is idle until it ends, and idle is --idle, of
+	// machines that should sleep soon.
 	sleepAfter = time.Second
 	idle       = 2 * time.Second
 	// asleepWithin is the longest time from the last message until no process runs. The
@@ -109,8 +110,11 @@ type machine struct {
 	tmp     string // TMPDIR of every process, which identifies the machine's own
 
 	env []string // in addition to the test's environment
-	// programs is true if the functions are programs of their own; see asPrograms.
+	// programs is true if the functions are programs of their own; see asPrograms. emulator
+	// says how they run.
 	programs bool
+	emulator emulator.Options
+	own      string   // an author's program with native servers, "" for none; its name is dormouse
 	flags    []string // of the last start
 	program  string   // instead of the built one
 	terminal *os.File // its controlling terminal, nil for none
@@ -150,6 +154,7 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, data: t.TempDir(), tmp: t.TempDir(), programs: os.Getenv(functionsVariable) == "process"}
+	m.emulator = emulator.Options{Programs: programs, SleepAfter: 10 * time.Second, Boxes: os.Getenv(boxesVariable) == "lambda"}
 	m.servers = filepath.Join(m.tmp, "servers.json")
 	write(t, m.servers, string(text))
 	t.Cleanup(m.end)
@@ -178,7 +183,7 @@ func (m *machine) asPrograms() *machine {
 }
 
 // invokes reports whether the machine's boxes run as invocations.
-func (m *machine) invokes() bool { return m.programs && os.Getenv(boxesVariable) == "lambda" }
+func (m *machine) invokes() bool { return m.programs && m.emulator.Boxes }
 
 // in returns the machine for a subtest.
 func (m *machine) in(t *testing.T) *machine {
@@ -210,12 +215,6 @@ func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.flags = flags
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
-	if m.programs && !slices.Contains(flags, "--functions") {
-		all = append(all, "--functions", "process")
-	}
-	if m.programs && !slices.Contains(flags, "--boxes") {
-		all = append(all, "--boxes", cmp.Or(os.Getenv(boxesVariable), "process"))
-	}
 	if !m.programs && os.Getenv(functionsVariable) == "cold" {
 		all = append(all, "--cold")
 	}
@@ -248,8 +247,23 @@ func (m *machine) execute(cmd *exec.Cmd) {
 
 // command returns a command line of the built program with this machine's folders.
 func (m *machine) command(verb string, args ...string) *exec.Cmd {
-	cmd := exec.Command(cmp.Or(m.program, filepath.Join(programs, "dormouse")), slices.Concat(strings.Fields(verb), []string{"--data", m.data}, args)...) //nolint:noctx // ended by end
-	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"))
+	m.t.Helper()
+	program, options := filepath.Join(programs, "dormouse"), m.emulator
+	switch {
+	case m.programs:
+		program, options.Own = filepath.Join(programs, "emulator", "dormouse"), m.own
+	case m.own != "":
+		program = m.own
+	}
+	if slices.Contains(args, "--idle") {
+		options.SleepAfter = sleepAfter
+	}
+	how, err := json.Marshal(options)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd := exec.Command(cmp.Or(m.program, program), slices.Concat(strings.Fields(verb), []string{"--data", m.data}, args)...) //nolint:noctx // ended by end
+	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"), "DORMOUSE_EMULATOR="+string(how))
 	cmd.Env = append(cmd.Env, m.env...)
 	return cmd
 }

@@ -3,7 +3,7 @@
 package dormouse_test
 
 import (
-	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,34 +22,50 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// natives is a folder with the functions of testdata/native, built once.
-var natives = sync.OnceValues(func() (string, error) {
-	folder := filepath.Join(stdioFolder, "natives")
-	for _, name := range []string{"http", "socket"} {
-		out, err := exec.Command("go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", filepath.Join(folder, name), "./testdata/native").CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("build testdata/native: %w: %s", err, out)
-		}
-	}
-	return folder, nil
-})
+// These are programs with native servers: the examples, and that of testdata/native.
+var (
+	examples = authored("examples", "../../functions/natives")
+	probes   = authored("probes", "./testdata/native")
+)
 
-// nativeMachine returns a machine that hosts one native server of the functions that
-// come with Dormouse.
-func nativeMachine(t *testing.T, name string) *machine {
-	t.Helper()
-	return machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
+// authored returns a function that returns an author's program, which its first call builds.
+func authored(name, source string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		program := filepath.Join(stdioFolder, name, "dormouse")
+		return program, compile(".", source, program)
+	})
 }
 
-// probeMachine returns a machine that hosts the server of testdata/native. The test must
-// start it with the flags.
-func probeMachine(t *testing.T) (m *machine, flags []string) {
+func compile(module, source, program string) error {
+	build := exec.Command("go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", program, source) //nolint:noctx // what is built outlives the test that asks first
+	build.Dir, build.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", source, err, out)
+	}
+	return nil
+}
+
+// nativeMachine returns a machine that hosts one native server of the examples.
+func nativeMachine(t *testing.T, name string) *machine {
 	t.Helper()
-	folder, err := natives()
+	return nativeMachineOf(t, examples, name)
+}
+
+// probeMachine returns a machine that hosts the server of testdata/native.
+func probeMachine(t *testing.T) *machine {
+	t.Helper()
+	return nativeMachineOf(t, probes, "probe")
+}
+
+func nativeMachineOf(t *testing.T, own func() (string, error), name string) *machine {
+	t.Helper()
+	program, err := own()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nativeMachine(t, "probe"), []string{"--functions", folder}
+	m := machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
+	m.own = program
+	return m
 }
 
 // redeploy kills all processes and starts the machine again.
@@ -78,8 +94,8 @@ func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 
 func TestE2ENativeMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 	t.Parallel()
-	m, own := probeMachine(t)
-	m.start(own...)
+	m := probeMachine(t)
+	m.start()
 	c := m.session("probe")
 	const n = 8 // each a function process of its own
 	got, want := make([]string, n), make([]string, n)
@@ -161,8 +177,8 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 
 func TestE2ENativeSubscriptionsAndLogLevelOutliveEveryProcess(t *testing.T) {
 	t.Parallel()
-	m, own := probeMachine(t)
-	m.start(own...)
+	m := probeMachine(t)
+	m.start()
 	c := m.session("probe")
 	for _, body := range []string{
 		`{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"error"}}`,
@@ -177,7 +193,7 @@ func TestE2ENativeSubscriptionsAndLogLevelOutliveEveryProcess(t *testing.T) {
 		}
 		s.close()
 	}
-	m.redeploy(own...)
+	m.redeploy()
 	c = m.again(c, "probe")
 	messages, err := c.call("who", "{}")
 	if err != nil {
@@ -200,7 +216,7 @@ func TestE2ENativeSubscriptionsAndLogLevelOutliveEveryProcess(t *testing.T) {
 	if got := c.text("touch", "{}"); got != "touched" {
 		t.Fatal(got)
 	}
-	m.redeploy(own...)
+	m.redeploy()
 	listener, err := m.again(c, "probe").resume("")
 	if err != nil {
 		t.Fatal(err)
@@ -213,8 +229,8 @@ func TestE2ENativeSubscriptionsAndLogLevelOutliveEveryProcess(t *testing.T) {
 
 func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	t.Parallel()
-	m, own := probeMachine(t)
-	m.start(append(own, "--access", "keys")...)
+	m := probeMachine(t)
+	m.start("--access", "keys")
 	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
 	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
 	want := `{"authorization":"","client":"","header":"here","principal":"ada","props":{"plan":"pro"},"subscribed":null,"user":"ada"}`
@@ -230,15 +246,16 @@ func TestE2EUnknownNativeServerIsRefusedByNameAtTheStart(t *testing.T) {
 	if state := m.ended(20 * time.Second); state.ExitCode() == 0 {
 		t.Errorf("it started: %v", state)
 	}
-	const why = `this program has no native server "countre"; it has booking, counter, job`
+	const why = `this program has no native server "countre"; it has none`
 	if log := m.log.tail(5); !strings.Contains(log, why) {
 		t.Errorf("it says %s", log)
 	}
 }
 
-// tutorial returns the commands of docs/go-servers.md: those to paste first, and those for
-// another terminal.
-func tutorial(t *testing.T) (first, other string) {
+// tutorial makes the module of docs/go-servers.md with the commands of the page. It returns
+// its folder, the command that hosts the server, and the one for another terminal. Only the
+// place of Dormouse differs.
+func tutorial(t *testing.T) (folder, hosts, calls string) {
 	t.Helper()
 	_, part, _ := strings.Cut(read(t, "../../docs/go-servers.md"), "\n## A first server\n")
 	part, _, _ = strings.Cut(part, "\n## ")
@@ -251,112 +268,84 @@ func tutorial(t *testing.T) (first, other string) {
 	if len(blocks) != 2 {
 		t.Fatalf("docs/go-servers.md has %d blocks of commands, want 2", len(blocks))
 	}
-	return blocks[0], blocks[1]
-}
-
-// This test builds the program of docs/go-servers.md in a module that only requires
-// Dormouse.
-func TestE2EServersInAModuleOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	first, _ := tutorial(t)
-	_, hello, _ := strings.Cut(first, "<<'EOF'\npackage natives\n")
-	hello, _, whole := strings.Cut(hello, "\nEOF\n")
+	init, rest, _ := strings.Cut(blocks[0], "\n")
+	makes, hosts, whole := strings.Cut(rest, "\ngo mod tidy\n")
+	if !whole || strings.Contains(hosts, "\n") {
+		t.Fatalf("docs/go-servers.md has %q after go mod tidy, want one command", hosts)
+	}
 	root, err := filepath.Abs("../..")
-	if err != nil || !whole {
-		t.Fatalf("no hello.go in docs/go-servers.md (%v)", err)
-	}
-	folder := t.TempDir()
-	write(t, filepath.Join(folder, "go.mod"), "module example.com/mine\n\ngo 1.26\n\nrequire github.com/dormouse-mcp/dormouse v0.0.0\n\nreplace github.com/dormouse-mcp/dormouse => "+root+"\n")
-	write(t, filepath.Join(folder, "go.sum"), read(t, filepath.Join(root, "go.sum")))
-	for name, start := range map[string]string{"http": "HTTP", "socket": "Socket"} {
-		at := filepath.Join(folder, name)
-		write(t, filepath.Join(at, "hello.go"), "package main\n"+hello)
-		write(t, filepath.Join(at, "main.go"), `package main
-
-import (
-	"github.com/dormouse-mcp/dormouse/functions/run"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-)
-
-func main() { run.`+start+`(native.Servers{"hello": hello}) }
-`)
-		build := exec.CommandContext(t.Context(), "go", "build", "-mod=mod", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", filepath.Join(folder, "functions", name), "./"+name)
-		build.Dir = folder
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v: %s", name, err, out)
-		}
-	}
-	m := nativeMachine(t, "hello")
-	m.start("--functions", filepath.Join(folder, "functions"))
-	if got := m.session("hello").text("greet", `{"who":"Ada"}`); got != "hello Ada, number 1" {
-		t.Errorf("got %q", got)
-	}
-}
-
-// cloned returns a folder with the contents of a clone, as if all changes of the work tree
-// were committed.
-func cloned(t *testing.T) string {
-	t.Helper()
-	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	list.Dir = "../.."
-	names, err := list.Output()
 	if err != nil {
-		t.Fatalf("list the files of the work tree: %v", err)
+		t.Fatal(err)
 	}
-	to := filepath.Join(t.TempDir(), "dormouse")
-	for name := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
-		from := filepath.Join("../..", string(name))
-		info, err := os.Lstat(from)
-		if err != nil || !info.Mode().IsRegular() {
-			continue // it was removed and not committed
-		}
-		target := filepath.Join(to, string(name))
-		write(t, target, read(t, from))
-		if err := os.Chmod(target, info.Mode().Perm()); err != nil {
-			t.Fatal(err)
-		}
+	folder = filepath.Join(t.TempDir(), "hello")
+	mkdir(t, folder)
+	paste := exec.CommandContext(t.Context(), "bash", "-ec", init+"\ngo mod edit -replace github.com/dormouse-mcp/dormouse=\"$0\"\n"+makes+"\ngo mod tidy", root)
+	paste.Dir = folder
+	if out, err := paste.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	return to
+	return folder, hosts, strings.TrimSpace(blocks[1])
 }
 
-// The test runs the commands of the page unchanged, except for the port.
 func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	t.Parallel()
-	first, other := tutorial(t)
-	folder := cloned(t)
+	folder, hosts, calls := tutorial(t)
 	m := &machine{t: t, data: filepath.Join(folder, ".dormouse"), tmp: t.TempDir()}
 	t.Cleanup(m.end)
-	paste := func(commands string) {
-		cmd := exec.Command("bash", "-c", commands) //nolint:noctx // ended by end
-		cmd.Dir, cmd.Env = folder, append(os.Environ(), "TMPDIR="+m.tmp, "ARGS=--listen 127.0.0.1:0 --json")
+	run := func() {
+		cmd := exec.Command("bash", "-c", hosts+" --listen 127.0.0.1:0 --json") //nolint:noctx // ended by end
+		cmd.Dir, cmd.Env = folder, append(os.Environ(), "TMPDIR="+m.tmp)
 		m.execute(cmd)
-		m.await(4*time.Minute, "the endpoint is ready", func(e event) bool {
-			m.urls[e.Name] = e.URL
-			return e.Kind == "ready"
-		})
+		m.await(4*time.Minute, "the endpoint is ready", func(e event) bool { return e.Kind == "ready" })
 	}
 	greeted := func(want string) {
-		curl := strings.ReplaceAll(other, "http://127.0.0.1:8787/hello/mcp", m.urls["hello"])
-		out, err := exec.CommandContext(t.Context(), "bash", "-c", curl).Output()
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("curl was answered %s, %v; want %s in it", out, err, want)
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", calls)
+		cmd.Dir = folder
+		if out, err := cmd.Output(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s prints %s, %v; want %s", calls, out, err, want)
 		}
 	}
-	paste(first)
+	stop := func() { // as Ctrl-C, which reaches every program of the terminal
+		if err := syscall.Kill(m.only("hello").pid, syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		m.ended(30 * time.Second)
+	}
+	run()
 	greeted("hello Ada, number 1")
 	greeted("hello Ada, number 2")
-	m.stopPasted()
-	paste("make run")
+	stop()
+	run()
 	greeted("hello Ada, number 3")
-	m.stopPasted()
+	stop()
 }
 
-// stopPasted does what Ctrl-C does to the pasted commands: it signals every program that
-// they started.
-func (m *machine) stopPasted() {
-	m.t.Helper()
-	if err := syscall.Kill(m.only("dormouse").pid, syscall.SIGINT); err != nil {
-		m.t.Fatal(err)
+// The same source is the functions, whose build leaves the command line out.
+func TestE2EServersOfAnotherModuleAreFunctions(t *testing.T) {
+	t.Parallel()
+	folder, _, _ := tutorial(t)
+	program := filepath.Join(t.TempDir(), "dormouse")
+	if err := compile(folder, ".", program); err != nil {
+		t.Fatal(err)
 	}
-	m.ended(30 * time.Second)
+	m := nativeMachineOf(t, func() (string, error) { return program, nil }, "hello").asPrograms()
+	m.start()
+	if got := m.session("hello").text("greet", `{"who":"Ada"}`); got != "hello Ada, number 1" {
+		t.Errorf("the functions answer %q", got)
+	}
+
+	artifacts := t.TempDir()
+	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "build-HttpFunction", "GO_SERVERS="+folder, "ARTIFACTS_DIR="+artifacts) //nolint:gosec // our own folders
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	info, err := buildinfo.ReadFile(filepath.Join(artifacts, "bootstrap"))
+	if err != nil || info.Path != "example.com/hello" {
+		t.Fatalf("the function is %+v, %v", info, err)
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == "github.com/alecthomas/kong" || dep.Path == "modernc.org/sqlite" {
+			t.Errorf("the function has %s, which only the command line needs", dep.Path)
+		}
+	}
 }

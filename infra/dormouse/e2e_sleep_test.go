@@ -27,7 +27,7 @@ import (
 
 // sleepy returns the flags of a machine that should sleep soon.
 func sleepy() []string {
-	return []string{"--sleep-after", sleepAfter.String(), "--idle", idle.String()}
+	return []string{"--idle", idle.String()}
 }
 
 func TestE2ESessionOutlivesSIGKILL(t *testing.T) {

@@ -170,7 +170,7 @@ func absolute(t *testing.T, path string) string {
 // rolling is a machine whose functions and runners may be exchanged while it runs.
 type rolling struct {
 	*machine
-	bin   string         // our dormouse, and scripts in the place of the other programs
+	bin   string         // scripts in the place of the programs
 	file  map[string]any // mcpServers
 	calls string         // a folder with a file for each server, of the tools that it ran
 }
@@ -182,12 +182,7 @@ func rollingMachine(t *testing.T, folder string) *rolling {
 	r := &rolling{bin: t.TempDir(), calls: t.TempDir()}
 	r.file = hostedForUpgrades(t, r.calls)
 	r.machine = machineOf(t, r.file).asPrograms()
-	// dormouse looks for functions beside its own file. A process that this test starts
-	// at the moment would keep a copy of ours open, and Linux would not execute it.
-	r.program = filepath.Join(r.bin, "dormouse")
-	if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(programs, "dormouse"), r.program).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	r.emulator.Programs = r.bin
 	for _, name := range []string{"http", "socket", "relay", "sweep", "oauth", "console", "runner"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec \"$(cat '%s')\" \"$@\"\n", r.chosen(name))
 		executable(t, filepath.Join(r.bin, name), script)

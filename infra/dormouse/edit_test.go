@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 )
 
 // desk is a folder in which commands change files. It is the working folder and the home
@@ -102,7 +103,7 @@ func (d *desk) run(line string) (printed string, code int) {
 		return fmt.Sprintf("%v\n%s", info.Mode(), strings.ReplaceAll(string(text), d.dir, "DIR")), 0
 	}
 	in := strings.NewReader(`{"name":"piped","command":"npx","args":["-y","x"],"env":{"PIPED_TOKEN":"hunter2"}}`)
-	printed, code = printedBy(args, terminal{in: in, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
+	printed, code = printedBy(args, terminal{program: Program{Native: nativetest.Servers()}, in: in, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
 	return strings.ReplaceAll(printed, d.dir, "DIR"), code
 }
 

@@ -16,10 +16,27 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/timerslack"
 )
+
+// Program is a program with this command line.
+type Program struct {
+	Native    native.Servers // the servers in Go that it has
+	Functions local.Opener   // where dormouse run handles messages; nil for its own process
+}
+
+// Main executes the command line of this process, and ends the process.
+func (p Program) Main() {
+	sandbox.Enter(os.Args)
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		timerslack.Take(os.Args, os.Environ())
+	}
+	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare}))
+}
 
 // operating has the commands that show a machine or a stack and act on it; see package
 // api.
@@ -71,6 +88,7 @@ type commands struct {
 
 // terminal holds the streams and other facts that a command gets besides files.
 type terminal struct {
+	program  Program
 	in       io.Reader
 	out, err io.Writer
 	now      func() time.Time
@@ -101,15 +119,6 @@ type runnerCommand struct{}
 func (runnerCommand) Run() error {
 	runner.Main()
 	return nil
-}
-
-// Main executes the command line of this process, and ends the process.
-func Main() {
-	sandbox.Enter(os.Args)
-	if len(os.Args) > 1 && os.Args[1] == "run" {
-		timerslack.Take(os.Args, os.Environ())
-	}
-	os.Exit(execute(os.Args[1:], &terminal{in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: prepare}))
 }
 
 // exited ends a parse early, after help or the version was printed.

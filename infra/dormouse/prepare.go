@@ -48,13 +48,13 @@ func interruptible() (context.Context, context.CancelFunc) {
 
 // prepare prepares a server on the machine that uses the data folder. If none does, this
 // program hosts the server itself for that time, at an address of its own.
-func prepare(ctx context.Context, p preparation) (ready readiness, err error) {
-	err = use(ctx, target{Data: p.data}, 0, func(ctx context.Context, to *client) error {
-		ready, err = prepareThere(ctx, to, p)
+func (p Program) prepare(ctx context.Context, what preparation) (ready readiness, err error) {
+	err = use(ctx, target{Data: what.data}, 0, func(ctx context.Context, to *client) error {
+		ready, err = prepareThere(ctx, to, what)
 		return err
 	})
 	if isNotUp(err) {
-		return prepareAlone(ctx, p)
+		return prepareAlone(ctx, local.Config{Servers: what.servers, Data: what.data, Native: p.Native}, what.server)
 	}
 	return ready, err
 }
@@ -142,22 +142,22 @@ func (c *client) keysOfTenants(ctx context.Context, server string) (keys []strin
 }
 
 // prepareAlone hosts the servers file until the handshakes are over.
-func prepareAlone(ctx context.Context, p preparation) (ready readiness, err error) {
-	err = hostAlone(ctx, local.Config{Servers: p.servers, Data: p.data}, func(ctx context.Context, url string) error {
-		if err := use(ctx, target{Data: p.data}, patience, func(ctx context.Context, to *client) error {
-			_, err := to.reload(ctx, []string{p.server}) // what an earlier server of this name has said
+func prepareAlone(ctx context.Context, cfg local.Config, server string) (ready readiness, err error) {
+	err = hostAlone(ctx, cfg, func(ctx context.Context, url string) error {
+		if err := use(ctx, target{Data: cfg.Data}, patience, func(ctx context.Context, to *client) error {
+			_, err := to.reload(ctx, []string{server}) // what an earlier server of this name has said
 			return err
 		}); err != nil {
 			return err
 		}
-		ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", []string{""})
+		ready, err = handshakes(ctx, url+"/"+server+"/mcp", []string{""})
 		return err
 	})
 	return ready, err
 }
 
 // hostAlone hosts a servers file at an address of its own until do has returned. The caller
-// sets Servers, Data and what else it wants in cfg.
+// sets Servers, Data, Native and what else it wants in cfg.
 func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Context, url string) error) error {
 	bin, err := os.Executable()
 	if err != nil {
@@ -167,7 +167,7 @@ func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Contex
 	defer stop()
 	address, ended := make(chan string, 1), make(chan error, 1)
 	cfg.Listen, cfg.Sockets, cfg.Access = "127.0.0.1:0", "127.0.0.1:0", local.AccessOpen
-	cfg.Idle, cfg.Functions, cfg.Runner = time.Minute, local.FunctionsInside, []string{bin, "runner"}
+	cfg.Idle, cfg.Runner = time.Minute, []string{bin, "runner"}
 	cfg.Environ, cfg.Log, cfg.Ready = os.Environ(), io.Discard, func(url string) { address <- url }
 	go func() { ended <- local.Run(ctx, cfg) }()
 	select {

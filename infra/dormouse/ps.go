@@ -21,7 +21,7 @@ type psCommand struct {
 	Watch     bool   `short:"w" help:"Print anew each second, until Ctrl-C."`
 	Server    string `placeholder:"NAME" help:"Show only processes of this server."`
 	Principal string `placeholder:"WHO" help:"Show only processes of this principal's sessions."`
-	All       bool   `help:"Show also processes that were stopped, function programs, and all processes of the operating system in each box."`
+	All       bool   `help:"Show also processes that were stopped, and all processes of the operating system in each box."`
 	target
 	printing
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 )
 
 func TestARunningMachineShowsItsServersAndKeepsItsFolder(t *testing.T) {
@@ -80,7 +81,7 @@ func (s *shell) up(changes ...func(*local.Config)) (stop func()) {
 	s.t.Helper()
 	cfg := local.Config{
 		Listen: "127.0.0.1:0", Servers: s.data + "/servers.json", Data: s.data, Runner: []string{"/does/not/exist"},
-		Idle: time.Minute, Log: io.Discard,
+		Native: nativetest.Servers(), Idle: time.Minute, Log: io.Discard,
 	}
 	for _, change := range changes {
 		change(&cfg)
@@ -220,7 +221,11 @@ func TestVersionIsThatOfTheBuild(t *testing.T) {
 	if want := "dormouse v1.2.3 (0123456789ab, modified) "; !strings.HasPrefix(b.line(), want) || b.Time != "2026-11-22T12:00:00Z" || !b.Modified {
 		t.Errorf("%s, %+v; want %s", b.line(), b, want)
 	}
-	info.Settings, info.Main.Version = nil, "(devel)"
+	info.Deps = []*debug.Module{{Path: "github.com/dormouse-mcp/dormouse", Version: "v0.4.0"}} // an author's program with servers in Go
+	if b := buildOf(info); !strings.HasPrefix(b.line(), "dormouse v0.4.0 go") || b.Commit != "" {
+		t.Errorf("%s, %+v", b.line(), b)
+	}
+	info.Settings, info.Deps, info.Main.Version = nil, nil, "(devel)"
 	if b := buildOf(info); !strings.HasPrefix(b.line(), "dormouse devel go") || b.Commit != "" {
 		t.Errorf("%s, %+v", b.line(), b)
 	}

@@ -130,7 +130,7 @@ func (c *checkCommand) Run(t *terminal) error {
 	if c.Store {
 		return checkStore(t, c.Data)
 	}
-	found := check(c.config(c.File))
+	found := check(c.config(t.program, c.File))
 	if c.JSON {
 		if err := t.printJSON(found); err != nil {
 			return err

@@ -3,7 +3,6 @@ package dormouse
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,7 +47,7 @@ func (s secure) settings() certs.Settings {
 type says struct {
 	JSON      bool   `help:"Print events as JSON lines on stdout, and nothing for people."`
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text, lines for people; json, the log lines of all functions and boxes, which otherwise go to logs/dormouse.jsonl in the data folder."`
-	Verbose   bool   `short:"v" help:"Show functions, boxes and frames too."`
+	Verbose   bool   `short:"v" help:"Show boxes and frames too."`
 	NoColor   bool   `name:"no-color" help:"Show no colors. The variable NO_COLOR does the same."`
 }
 
@@ -61,31 +61,28 @@ type served struct {
 	Access    string   `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
 }
 
-// config returns the configuration of a machine with these flags.
-func (s served) config(servers string) local.Config {
+// config returns the configuration of a machine with these flags, in this program.
+func (s served) config(p Program, servers string) local.Config {
 	return local.Config{
 		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(s.Listen, "127.0.0.1:8787"), Sockets: s.Sockets, PublicURL: s.PublicURL, Access: s.Access,
-		Functions: local.FunctionsInside, Environ: os.Environ(),
+		Native: p.Native, Environ: os.Environ(),
 	}
 }
 
 type runCommand struct {
 	served
-	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
-	Strict     bool          `help:"Exit with an error if a server of the file cannot be hosted."`
-	Data       string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
-	Store      string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
-	Proxy      []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
-	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
-	Functions  string        `default:"inside" help:"What handles messages. inside: this process. process: the function programs beside this one, invoked as on AWS. A folder: your own programs http and socket in it, with your servers in Go, invoked as on AWS."`
-	Limits     string        `enum:"home,aws" default:"home" help:"The limits of gateways. home: those for one machine. aws: those of AWS. Function programs always have the limits of AWS."`
-	Audit      string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
-	SleepAfter time.Duration `default:"10s" help:"How long a function program may be idle until it is stopped."`
-	Idle       time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
-	ExitIdle   time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long and nothing runs. A service manager has to hold the sockets and start it at the next connection, as systemd does; see docs/vps.md."`
-	Secure     secure        `embed:""`
-	Says       says          `embed:""`
-	Trials     trials        `embed:""`
+	Servers  string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
+	Strict   bool          `help:"Exit with an error if a server of the file cannot be hosted."`
+	Data     string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
+	Store    string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
+	Proxy    []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
+	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
+	Audit    string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
+	Idle     time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
+	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long and nothing runs. A service manager has to hold the sockets and start it at the next connection, as systemd does; see docs/vps.md."`
+	Secure   secure        `embed:""`
+	Says     says          `embed:""`
+	Trials   trials        `embed:""`
 }
 
 // trials are hidden flags, for tests and experiments.
@@ -94,29 +91,11 @@ type trials struct {
 	SocketLife time.Duration `hidden:"" help:"The age at which a WebSocket connection is closed."`
 	Cold       bool          `hidden:"" help:"Build new handlers for each message."`
 	Runner     string        `hidden:"" help:"The program of a box, instead of this one."`
-	Boxes      string        `hidden:"" enum:"process,lambda" default:"process" help:"Where boxes run if the functions are programs. process: as programs. lambda: as invocations of a function, as on Lambda, where they fit."`
-	BoxLife    time.Duration `hidden:"" name:"box-life" help:"The longest life of a box that is an invocation. By default 15 minutes."`
-	BoxRoom    int           `hidden:"" name:"box-room" help:"The most environments of such boxes."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
 }
 
-// Validate checks that flags fit together, and that a folder in --functions exists.
-func (c *runCommand) Validate() error {
-	if err := c.Secure.settings().Check(); err != nil {
-		return err
-	}
-	if c.Trials.Boxes == local.BoxesLambda && c.Functions == local.FunctionsInside {
-		return errors.New("--boxes is lambda, but the functions are in this process; add --functions process")
-	}
-	switch c.Functions {
-	case local.FunctionsInside, local.FunctionsProcess:
-		return nil
-	}
-	if info, err := os.Stat(c.Functions); err != nil || !info.IsDir() {
-		return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", c.Functions)
-	}
-	return nil
-}
+// Validate checks that flags fit together.
+func (c *runCommand) Validate() error { return c.Secure.settings().Check() }
 
 func (c *runCommand) Run(t *terminal) error {
 	if !c.Says.JSON {
@@ -143,22 +122,17 @@ func (c *runCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	functions, own := c.Functions, ""
-	if functions != local.FunctionsInside && functions != local.FunctionsProcess {
-		functions, own = local.FunctionsProcess, functions
-	}
 	proxies, err := local.ReadProxies(c.Proxy)
 	if err != nil {
 		return err
 	}
-	cfg := c.config(c.Servers)
+	cfg := c.config(t.program, c.Servers)
 	if cfg.TLS = c.Secure.settings(); c.Listen == "" && c.Secure.TLS != "" {
 		cfg.Listen = ":443"
 	}
 	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Strict, cfg.Reload, cfg.Data = proxies, c.Origins, store, c.Strict, reload, c.Data
-	cfg.Idle, cfg.Limits, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Limits, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
-	cfg.Functions, cfg.Programs, cfg.Own, cfg.SleepAfter, cfg.Boxes, cfg.BoxLife, cfg.BoxRoom = functions, filepath.Dir(bin), own, c.SleepAfter, c.Trials.Boxes, c.Trials.BoxLife, c.Trials.BoxRoom
-	cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
+	cfg.Idle, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
+	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Drain = drain
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
@@ -191,8 +165,11 @@ func (c *runCommand) Run(t *terminal) error {
 }
 
 // typed returns what the user types for this program: its name if the shell finds it, or
-// else the path by which it was called, as in a clone.
+// else the path by which it was called, as in a clone. The path of go run is not for people.
 func typed(called string) string {
+	if strings.Contains(called, "/go-build") && filepath.Base(filepath.Dir(called)) == "exe" {
+		return "go run ."
+	}
 	if _, err := exec.LookPath("dormouse"); err == nil {
 		return "dormouse"
 	}

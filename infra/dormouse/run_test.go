@@ -21,6 +21,9 @@ func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "dormouse"), nil, 0o700); err != nil { //nolint:gosec // it is found, and not executed
 		t.Fatal(err)
 	}
+	if got := typed("/tmp/go-build2896346980/b001/exe/hello"); got != "go run ." {
+		t.Errorf("of a program that go run has built the user types %s", got)
+	}
 	if got := typed("bin/dormouse"); got != "dormouse" {
 		t.Errorf("with dormouse on the PATH the user types %s", got)
 	}

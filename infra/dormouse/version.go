@@ -38,10 +38,16 @@ func buildOf(info *debug.BuildInfo) build {
 		Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
+	main, settings := info.Main, info.Settings
+	for _, m := range info.Deps { // of a program with servers in Go, which is another module
+		if m.Path == "github.com/dormouse-mcp/dormouse" {
+			main, settings = *m, nil
+		}
+	}
+	if v := main.Version; v != "" && v != "(devel)" {
 		b.Version = v
 	}
-	for _, s := range info.Settings {
+	for _, s := range settings {
 		switch s.Key {
 		case "vcs.revision":
 			b.Commit = s.Value

@@ -20,10 +20,10 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -32,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
@@ -77,18 +78,18 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 	return f
 }
 
-// clientsOf serves WebSocket clients. how says whether the handlers run in this process or
-// as a function behind API Gateway's events.
-func clientsOf(t *testing.T, how string) localtest.WebSockets {
+// clientsOf serves WebSocket clients. asFunction has the handlers run as a function behind
+// API Gateway's events.
+func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
 	t.Helper()
-	m := unstarted(t, Config{Limits: LimitsAWS})
+	m := unstarted(t, Config{})
 	in, function := &inside{m: m}, &socketFunction{}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	clients, push := sockets.Routes(&clientRoutes{in}), pushLater
-	if how == FunctionsProcess {
+	if asFunction {
 		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
 		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
-		clients, push = m.routes(function, socketStage, "socket"), func(_ context.Context, id session.ID) error {
+		clients, push = apigw.SocketRoutes{APIID: "socket", Stage: socketStage, Function: "socket", Invoker: function, Log: m.log}, func(_ context.Context, id session.ID) error {
 			payload, err := lambdafront.PushEvent(id)
 			if err == nil {
 				_, err = events.Send("socket", payload)
@@ -96,8 +97,8 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 			return err
 		}
 	}
-	m.openSockets(&runnerRoutes{in}, clients)
-	socket, err := endpoints.NewSocket(wired(t, m), natives.Servers(), endpoints.Alarms{}, push, nil)
+	m.openSockets(&runnerRoutes{in}, clients, sockets.AWS(), "")
+	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, push, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,21 +219,21 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 	}
 	for name, all := range talks {
 		t.Run(name, func(t *testing.T) {
-			saw := map[string][]string{}
-			for _, how := range []string{FunctionsInside, FunctionsProcess} {
+			saw := map[bool][]string{}
+			for _, asFunction := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
-					w, ids := clientsOf(t, how), strings.NewReplacer()
+					w, ids := clientsOf(t, asFunction), strings.NewReplacer()
 					for _, k := range all {
 						var got []string
 						got, ids = k.hold(w, ids)
-						saw[how] = append(saw[how], got...)
+						saw[asFunction] = append(saw[asFunction], got...)
 					}
 				})
 			}
-			if d := cmp.Diff(saw[FunctionsInside], saw[FunctionsProcess]); d != "" {
+			if d := cmp.Diff(saw[false], saw[true]); d != "" {
 				t.Errorf("the handlers in this process (-), functions (+):\n%s", d)
 			}
-			if got := strings.Join(saw[FunctionsInside], " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
+			if got := strings.Join(saw[false], " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
 				t.Errorf("clients saw %s, want %s in it", got, wants[name])
 			}
 		})
@@ -240,10 +241,10 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 }
 
 func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
-	m := unstarted(t, Config{Limits: LimitsHome})
+	m := unstarted(t, Config{})
 	in := &inside{m: m}
 	r := &runnerRoutes{in}
-	m.openSockets(r, &clientRoutes{in})
+	m.openSockets(r, &clientRoutes{in}, sockets.Home(), socketsOnly)
 	f := wired(t, m)
 	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)})
 	other, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
@@ -64,6 +65,10 @@ func needsBoxes(servers *catalog.Catalog) bool {
 // The files are SERVER/NAME.NANOSECONDS.log, and .log.old for older output; see proc.LogName.
 const LogFolder = "logs"
 
+// boxStopGrace is how long a box has to end its calls and processes, and to save its
+// workspaces, when the machine stops. Some of stopTime is left for what comes after.
+const boxStopGrace = 18 * time.Second
+
 // maxBoxes is how many boxes one machine runs at the same time.
 const maxBoxes = 64
 
@@ -86,7 +91,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	}
 	m.ledger.Stopped(t)
 	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits count its time
-		m.functions.sweep(&t)
+		m.functions.Sweep(&t)
 	}
 }
 

@@ -30,7 +30,7 @@ func Check(cfg Config) Checked {
 	}
 	in := &inside{m: m}
 	if err = in.configure(); err == nil {
-		err = in.serve(servers)
+		err = in.Serve(servers)
 	}
 	if err != nil {
 		return Checked{Warnings: warnings, Wrong: err}

@@ -10,6 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
 // StoreFile is the name of the store in the data folder.
@@ -27,24 +28,6 @@ const (
 	AccessOAuth = "oauth" // callers with an API key, or who sign in here: at the issuer in the servers file, or by any name
 	AccessIDP   = "idp"   // callers with an API key, or a token of the identity provider in the servers file
 	AccessOpen  = "open"  // any caller that reaches an endpoint
-)
-
-// Values of Functions in [Config]: where the handlers run.
-const (
-	FunctionsInside  = "inside"  // in this process
-	FunctionsProcess = "process" // in programs of their own, invoked as on AWS
-)
-
-// Values of Boxes in [Config].
-const (
-	BoxesProcess = "process" // as programs of this machine
-	BoxesLambda  = "lambda"  // as invocations of a function where they fit, and else as programs
-)
-
-// Values of Limits in [Config].
-const (
-	LimitsHome = "home" // limits for one machine
-	LimitsAWS  = "aws"  // limits of AWS's gateways
 )
 
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
@@ -74,23 +57,13 @@ type Config struct {
 	Runner []string // the program of a box, absolute, and its arguments
 
 	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
-	Limits     string        // LimitsHome or LimitsAWS; with FunctionsProcess always LimitsAWS
 	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
 	SocketLife time.Duration // replaces their life limit
 	Shuffle    *sockets.Shuffle
 	Cold       bool // build new handlers for each message; for tests
 
-	// Boxes is where boxes run: BoxesProcess or, with FunctionsProcess, BoxesLambda; "" is
-	// BoxesProcess. BoxLife is the longest life of a box of BoxesLambda; 0 is that of Lambda.
-	// BoxRoom is how many environments there may be for such boxes; 0 is maxBoxes.
-	Boxes   string
-	BoxLife time.Duration
-	BoxRoom int
-
-	Functions  string        // FunctionsInside or FunctionsProcess
-	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
-	Own        string        // folder with the user's own http and socket programs, which replace those of Programs; "" for none
-	SleepAfter time.Duration // how long a function process may be idle until it is stopped
+	Native    native.Servers // servers in Go that are part of this program
+	Functions Opener         // opens the functions somewhere else than in this process; nil for here
 
 	// ExitWhenIdle ends Run when there was no request for so long, no connection is open,
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by

@@ -14,10 +14,10 @@ import (
 // this console only makes links, and a function serves the page, as on AWS.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{
-		Secret: m.folder.Secret, Tickets: auth.NewTickets(m.functions.records()), Hosts: m.public.serves, MCP: m.functions.web(),
+		Secret: m.folder.Secret, Tickets: auth.NewTickets(m.functions.Records()), Hosts: m.public.serves, MCP: m.functions.Web(),
 		SignIn: func() (name, endpoint string) { return signInOf(m) },
 		API: func(owner bool) http.Handler {
-			o := m.functions.operators()
+			o := m.functions.Operators()
 			o.Info.URL, o.Meter = m.public.address(0), nil
 			if owner {
 				o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {

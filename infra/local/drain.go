@@ -59,12 +59,12 @@ func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 	if err != nil {
 		return
 	}
-	halt := m.functions.operators().Halt
+	halt := m.functions.Operators().Halt
 	for _, t := range tasks {
 		if told[t.ID] || t.State == fleet.Stopped {
 			continue
 		}
-		b, err := m.functions.records().Box(ctx, session.BoxID(t.Box))
+		b, err := m.functions.Records().Box(ctx, session.BoxID(t.Box))
 		if err != nil || b.State != session.Awake {
 			continue
 		}

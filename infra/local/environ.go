@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,29 +37,6 @@ func (e environ) only(names ...string) map[string]string {
 func (e environ) lookup(name string) (string, bool) {
 	value, ok := e.only(name)[name]
 	return value, ok
-}
-
-// passedOn returns the variables that function programs get unchanged. These are settings
-// of sessions and boxes, which the functions read themselves, and credentials for a store
-// or a bucket on AWS. If both are on this machine, functions get no credentials.
-func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", issuerEnv, clientSecretEnv, introspectionSecretEnv)
-	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
-		return env
-	}
-	maps.Copy(env, e.only("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"))
-	return env
-}
-
-// inherited returns the environment without Dormouse's own variables.
-func (e environ) inherited() []string {
-	var env []string
-	for _, kv := range e {
-		if !strings.HasPrefix(kv, "DORMOUSE_") && !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "_") {
-			env = append(env, kv)
-		}
-	}
-	return env
 }
 
 // boxes returns the variables that runners get from this machine. They say where programs

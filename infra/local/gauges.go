@@ -74,7 +74,7 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 		}
 		return now[k]
 	}
-	store := m.functions.records()
+	store := m.functions.Records()
 	const page = 1000
 	for after := session.ID(""); ; {
 		list, err := store.List(ctx, "", after, page)

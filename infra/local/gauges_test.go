@@ -16,7 +16,7 @@ func TestMetricsSayWhatRuns(t *testing.T) {
 	m := started(t, nil)
 	for id, tenant := range map[session.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`} {
 		s := session.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
-		if err := m.functions.records().Create(t.Context(), s); err != nil {
+		if err := m.functions.Records().Create(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,7 +120,7 @@ func awaitEnd(ctx context.Context, m *machine) {
 // works reports whether there is work without an open request: a box runs, or an alarm or
 // a call waits.
 func works(ctx context.Context, m *machine) bool {
-	return m.boxesRun(ctx) || m.functions.waitingAlarms() > 0 || callsWait(ctx, m.functions.records())
+	return m.boxesRun(ctx) || m.functions.WaitingAlarms() > 0 || callsWait(ctx, m.functions.Records())
 }
 
 // awaitBegun waits for what the last requests have begun, such as tasks. They may have come

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -18,14 +19,16 @@ import (
 
 // alarms stands for the functions of a machine, with this number of alarms that wait.
 type alarms struct {
-	functions
+	Functions
 	store   session.Store
 	waiting atomic.Int64
 }
 
-func (a *alarms) records() session.Store { return a.store }
+func (a *alarms) Records() session.Store { return a.store }
 
-func (a *alarms) waitingAlarms() int { return int(a.waiting.Load()) }
+func (a *alarms) Boxes() []fleet.Status { return nil }
+
+func (a *alarms) WaitingAlarms() int { return int(a.waiting.Load()) }
 
 func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 	const after = 10 * time.Minute

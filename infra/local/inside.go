@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
@@ -77,7 +76,7 @@ func (m *machine) startInside(context.Context) error {
 	in := &inside{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
-	m.closers = append(m.closers, in.close)
+	m.closers = append(m.closers, in.Close)
 	err := in.configure()
 	if err != nil {
 		return err
@@ -90,8 +89,8 @@ func (m *machine) startInside(context.Context) error {
 	}); err != nil {
 		return err
 	}
-	m.openSockets(&runnerRoutes{in}, &clientRoutes{in})
-	if err := in.serve(m.servers.Load()); err != nil {
+	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home(), socketsOnly)
+	if err := in.Serve(m.servers.Load()); err != nil {
 		return err
 	}
 	in.alarm.Start()
@@ -107,18 +106,16 @@ func (in *inside) configure() error {
 	}
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
 	settings.Broker = m.public.access() == AccessOAuth
-	if m.cfg.Limits != LimitsAWS {
-		settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
-		if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
-			settings.Limits.Since = time.Now()
-		}
+	settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
+	if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
+		settings.Limits.Since = time.Now()
 	}
 	in.settings.Store(settings)
 	return nil
 }
 
-// serve implements functions: it builds the handlers anew.
-func (in *inside) serve(servers *catalog.Catalog) error {
+// Serve implements [Functions]: it builds the handlers anew.
+func (in *inside) Serve(servers *catalog.Catalog) error {
 	s := *in.settings.Load()
 	s.Servers = servers
 	var err error
@@ -174,13 +171,13 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	}
 	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
-	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome, m.here); err != nil {
+	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.atHome, m.here); err != nil {
 		return nil, err
 	}
 	if h.pages, err = authserver.New(of[0], nil); err != nil {
 		return nil, err
 	}
-	if h.socket, err = endpoints.NewSocket(of[1], natives.Servers(), alarms, pushLater, in.atHome); err != nil {
+	if h.socket, err = endpoints.NewSocket(of[1], m.cfg.Native, alarms, pushLater, in.atHome); err != nil {
 		return nil, err
 	}
 	h.natives = endpoints.Janitor(of[3], alarms)
@@ -215,10 +212,7 @@ func (w watched) WithGroup(name string) slog.Handler {
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.
 func (in *inside) atHome(o *front.Options) {
-	o.Admit, o.AnswerFirst = in.callers.admit, true
-	if in.m.cfg.Limits != LimitsAWS {
-		o.Limit = sockets.Home().Life
-	}
+	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
 }
 
 // alarms keeps the alarms of native servers in files, and executes due ones in this
@@ -292,7 +286,8 @@ func (in *inside) retry(do func() error) {
 	}
 }
 
-func (in *inside) web() http.Handler {
+// Web implements [Functions].
+func (in *inside) Web() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in.work.Add(1)
 		defer in.work.Done()
@@ -310,10 +305,14 @@ func (h *handlers) web(path string, in *inside) http.Handler {
 	return h.http.Handler
 }
 
-// sockets serves WebSocket clients.
-func (in *inside) sockets() http.Handler { return in.callers.connected(in.m.socket) }
+// Sockets implements [Functions].
+func (in *inside) Sockets() http.Handler { return in.callers.connected(in.m.socket) }
 
-func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
+// Console implements [Functions].
+func (in *inside) Console() http.Handler { return nil }
+
+// Sweep implements [Functions].
+func (in *inside) Sweep(stopped *fleet.Status) <-chan struct{} {
 	if in.made.Load() == nil || in.ctx.Err() != nil {
 		return closed()
 	}
@@ -335,17 +334,27 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 	return done
 }
 
-func (in *inside) processes() []api.Function { return []api.Function{} }
+// Processes implements [Functions].
+func (in *inside) Processes() []api.Function { return []api.Function{} }
 
-func (in *inside) waitingAlarms() int { return in.alarm.Len() }
+// Boxes implements [Functions].
+func (in *inside) Boxes() []fleet.Status { return nil }
 
-func (in *inside) records() session.Store { return in.store }
+// EndBoxes implements [Functions].
+func (in *inside) EndBoxes(context.Context) {}
 
-func (in *inside) operators() api.Options { return in.use().http.Operators }
+// WaitingAlarms implements [Functions].
+func (in *inside) WaitingAlarms() int { return in.alarm.Len() }
 
-// close waits for background work, and closes the store. It cuts short an alarm that is
+// Records implements [Functions].
+func (in *inside) Records() session.Store { return in.store }
+
+// Operators implements [Functions].
+func (in *inside) Operators() api.Options { return in.use().http.Operators }
+
+// Close waits for background work, and closes the store. It cuts short an alarm that is
 // being handled; the alarm comes again at the next start.
-func (in *inside) close(ctx context.Context) error {
+func (in *inside) Close(ctx context.Context) error {
 	if in.alarm != nil {
 		in.alarm.Stop()
 	}

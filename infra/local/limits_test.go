@@ -46,12 +46,12 @@ func (e *echoing) Disconnect(context.Context, sockets.Conn, int, string) {
 
 // eachAPI runs a test with both APIs that a machine opens, in virtual time. The tests of
 // package sockets check the effect of each limit.
-func eachAPI(t *testing.T, cfg Config, test func(t *testing.T, w localtest.WebSockets, e *echoing)) {
+func eachAPI(t *testing.T, cfg Config, limits sockets.Limits, elsewhere string, test func(t *testing.T, w localtest.WebSockets, e *echoing)) {
 	for _, which := range []string{"runners", "clients"} {
 		t.Run(which, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, e := unstarted(t, cfg), &echoing{}
-				m.openSockets(e, e)
+				m.openSockets(e, e, limits, elsewhere)
 				api, stage := m.relay, relayStage
 				if which == "clients" {
 					api, stage = m.socket, socketStage
@@ -70,15 +70,16 @@ func eachAPI(t *testing.T, cfg Config, test func(t *testing.T, w localtest.WebSo
 func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 	for name, want := range map[string]struct {
 		cfg               Config
+		limits            sockets.Limits
 		frame             int
 		route, idle, life time.Duration
 	}{
-		"aws":     {Config{Limits: LimitsAWS}, 32 << 10, 29 * time.Second, 10 * time.Minute, 2 * time.Hour},
-		"home":    {Config{Limits: LimitsHome}, 128 << 10, 15 * time.Minute, 24 * time.Hour, 30 * 24 * time.Hour},
-		"shorter": {Config{Limits: LimitsHome, SocketIdle: time.Minute, SocketLife: 2 * time.Minute}, 128 << 10, 15 * time.Minute, time.Minute, 2 * time.Minute},
+		"aws":     {Config{}, sockets.AWS(), 32 << 10, 29 * time.Second, 10 * time.Minute, 2 * time.Hour},
+		"home":    {Config{}, sockets.Home(), 128 << 10, 15 * time.Minute, 24 * time.Hour, 30 * 24 * time.Hour},
+		"shorter": {Config{SocketIdle: time.Minute, SocketLife: 2 * time.Minute}, sockets.Home(), 128 << 10, 15 * time.Minute, time.Minute, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachAPI(t, want.cfg, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+			eachAPI(t, want.cfg, want.limits, "", func(t *testing.T, w localtest.WebSockets, _ *echoing) {
 				within := func(what string, limit time.Duration, do func()) {
 					begun := time.Now()
 					if do(); time.Since(begun) != limit {
@@ -125,7 +126,7 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 // AWS does not promise a $disconnect, and the relay does not use it. So only the API for
 // clients reports the end of a connection.
 func TestOnlyTheAPIOfClientsTellsOfTheEnd(t *testing.T) {
-	eachAPI(t, Config{Limits: LimitsAWS}, func(t *testing.T, w localtest.WebSockets, e *echoing) {
+	eachAPI(t, Config{}, sockets.AWS(), "", func(t *testing.T, w localtest.WebSockets, e *echoing) {
 		_ = w.Open().CloseNow()
 		synctest.Wait()
 		if want := map[string]int{relayStage: 0, socketStage: 1}[w.Stage]; e.ends != want {
@@ -141,15 +142,14 @@ func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
 }
 
 // A person who opens the address of clients in a browser, or gives it to an HTTP client,
-// learns what it is for. With AWS's limits it answers as AWS does, and so does the address
-// of runners.
+// learns what it is for. The address of runners answers as AWS does.
 func TestAnotherPathOfTheWebSocketAddressSaysWhatTheAddressIsFor(t *testing.T) {
 	const forbidden = `{"message":"Forbidden"}`
-	for limits, clients := range map[string]string{"": "WebSockets only, at /local?server=NAME", LimitsAWS: forbidden} {
-		eachAPI(t, Config{Limits: limits}, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+	for elsewhere, clients := range map[string]string{socketsOnly: "WebSockets only, at /local?server=NAME", "": forbidden} {
+		eachAPI(t, Config{}, sockets.Home(), elsewhere, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
 			want := map[string]string{socketStage: clients, relayStage: forbidden}[w.Stage]
 			if got := w.Refused("/echo/mcp"); got.Status != http.StatusForbidden || !strings.Contains(got.Body, want) {
-				t.Errorf("with limits %q: %+v, want %s", limits, got, want)
+				t.Errorf("%q elsewhere: %+v, want %s", elsewhere, got, want)
 			}
 		})
 	}

@@ -18,12 +18,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/console"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // machine hosts servers. newMachine sets its first six fields, and the steps of Run set
@@ -44,9 +41,8 @@ type machine struct {
 	upkeep    upkeep
 	store     string // see OpenStore
 	boxes     *boxes.Pool
-	invoked   *invokedBoxes // nil if boxes do not run as invocations
 	ledger    *bill.Ledger
-	functions functions
+	functions Functions
 	console   *console.Console
 	relay     *sockets.API                  // for runners
 	socket    *sockets.API                  // for clients
@@ -63,27 +59,6 @@ type reports struct {
 	changes  *changes
 	hider    *hider
 	logFile  io.Closer // nil if the caller has the log
-}
-
-// functions does the work that functions do on AWS: in this process ([inside]), or in
-// processes of their own ([emulated]).
-type functions interface {
-	web() http.Handler     // serves HTTP clients
-	sockets() http.Handler // serves WebSocket clients
-	// serve makes new messages find these servers. Messages that are being handled go on
-	// with the previous servers. An error changes nothing.
-	serve(*catalog.Catalog) error
-	// sweep starts a sweep in the background: for one task that has stopped, or, with nil,
-	// of all boxes. It closes the channel when the sweep has ended.
-	sweep(stopped *fleet.Status) <-chan struct{}
-	processes() []api.Function
-	// waitingAlarms returns how many alarms of native servers wait.
-	waitingAlarms() int
-	// records returns the store without a meter: nobody is billed for what this program
-	// reads for itself.
-	records() session.Store
-	// operators returns what the API for operators works with.
-	operators() api.Options
 }
 
 // served returns the names of the servers that clients can call.

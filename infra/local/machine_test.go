@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,15 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/shared/api"
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 )
 
 // configured returns a machine that hosts one native server. The end of the test stops
@@ -39,7 +36,7 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	}
 	cfg := Config{
 		Listen: "127.0.0.1:0", Servers: servers, Data: filepath.Join(dir, "data"), Runner: []string{"/does/not/exist"},
-		Programs: dir, Idle: time.Minute, Log: io.Discard,
+		Native: nativetest.Servers(), Idle: time.Minute, Log: io.Discard,
 	}
 	if change != nil {
 		change(&cfg)
@@ -116,53 +113,6 @@ func request(t *testing.T, client *http.Client, method, target, authorization, b
 	return res.StatusCode, string(text)
 }
 
-func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "http")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
-		t.Fatal(err)
-	}
-	// At their start, functions check that they have the native servers. /bin/sh starts
-	// but has no such servers.
-	m := started(t, func(c *Config) {
-		c.Functions, c.Programs = FunctionsProcess, filepath.Dir(program)
-		_ = os.Symlink(program, filepath.Join(c.Programs, "socket"))
-	})
-	e := m.functions.(*emulated)
-	base, err := url.Parse(e.local)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host := "http://" + base.Host
-	const signature = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c"
-	schedule := `{"GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
-		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
-	calls := []struct{ method, path, body string }{
-		{"POST", "/lambda/2015-03-31/functions/http/invocations", "{}"},
-		{"POST", "/scheduler/schedules/x", schedule},
-		{"POST", "/fleet/tasks", `{"token":"t"}`},
-		{"GET", "/fleet/tasks", ""},
-		{"POST", "/connections/local/@connections/AAAAAAAAAAAAAAA=", "x"},
-	}
-	for _, secret := range []string{"", "/", "/" + uuid.NewString(), strings.ToUpper(base.Path), base.Path[:len(base.Path)-1], "/x" + base.Path} {
-		for _, c := range calls {
-			if status, text := request(t, http.DefaultClient, c.method, host+secret+c.path, signature, c.body); status != http.StatusNotFound {
-				t.Errorf("%s %s below %q: %d %s, want 404", c.method, c.path, secret, status, text)
-			}
-		}
-	}
-	tasks, err := m.boxes.Tasks(t.Context())
-	if len(e.processes()) != 0 || e.alarm.Len() != 0 || len(tasks) != 0 || err != nil {
-		t.Errorf("there are %+v, %d schedules, %d tasks, %v", e.processes(), e.alarm.Len(), len(tasks), err)
-	}
-	// Requests with the secret are all served.
-	want := []int{http.StatusAccepted, http.StatusOK, http.StatusBadRequest, http.StatusOK, http.StatusGone}
-	for n, c := range calls {
-		if status, text := request(t, http.DefaultClient, c.method, e.local+c.path, signature, c.body); status != want[n] {
-			t.Errorf("%s %s with the secret: %d %s, want %d", c.method, c.path, status, text, want[n])
-		}
-	}
-}
-
 func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	m := started(t, nil)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -213,22 +163,13 @@ func operate(t *testing.T, folder, method, path string, into any) (up bool, err 
 
 // A failed start returns the error, and ends the parts that it has already started.
 func TestAStartThatFailsEnds(t *testing.T) {
-	for _, functions := range []string{FunctionsInside, FunctionsProcess} {
-		m := configured(t, func(c *Config) {
-			c.Functions = functions
-			c.Own = t.TempDir()
-			for _, name := range []string{"http", "socket"} {
-				if err := os.WriteFile(filepath.Join(c.Own, name), []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
-					t.Fatal(err)
-				}
-			}
-			if err := errors.Join(os.Mkdir(c.Data, 0o700), os.WriteFile(filepath.Join(c.Data, "schedules"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		})
-		if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "schedules") {
-			t.Errorf("%s: %v", functions, err)
+	m := configured(t, func(c *Config) {
+		if err := errors.Join(os.Mkdir(c.Data, 0o700), os.WriteFile(filepath.Join(c.Data, "schedules"), nil, 0o600)); err != nil {
+			t.Fatal(err)
 		}
+	})
+	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "schedules") {
+		t.Errorf("it starts: %v", err)
 	}
 }
 
@@ -262,7 +203,7 @@ func TestAnAlarmThatTheEndCutsShortComesAgain(t *testing.T) {
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
 		in.work.Go(func() { time.Sleep(time.Second) }) // a request that takes longer to end
-		if err := in.close(t.Context()); err != nil || !begun {
+		if err := in.Close(t.Context()); err != nil || !begun {
 			t.Errorf("begun: %v, %v", begun, err)
 		}
 		var handled []string
@@ -275,7 +216,7 @@ func TestAnAlarmThatTheEndCutsShortComesAgain(t *testing.T) {
 		if len(handled) != 1 || handled[0] != a.Name || again.alarm.Len() != 0 {
 			t.Errorf("after the restart came %q, and %d schedules are left", handled, again.alarm.Len())
 		}
-		if err := again.close(t.Context()); err != nil {
+		if err := again.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

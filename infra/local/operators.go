@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
@@ -23,7 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -52,41 +49,9 @@ func reloaded(changes catalog.Changes, err error) api.Reloaded {
 	return api.Reloaded{Changes: changes.String()}
 }
 
-// renewOperators makes the API for operators of a machine whose functions are programs use
-// these servers. The first time it opens the store. This API is for the control socket. The
-// function programs serve another one on the endpoint, which knows what a stack on AWS
-// knows.
-func (e *emulated) renewOperators(servers *catalog.Catalog) (err error) {
-	s := wiring.Settings{Servers: servers, Secret: e.m.folder.Secret}
-	if err := s.Read(e.m.environ.get); err != nil {
-		return err
-	}
-	if e.store == nil {
-		if e.store, err = OpenStore(e.m.store, e.m.environ.get, s.Limits, func(err error) { storeDamaged(e.m, err) }); err != nil {
-			return err
-		}
-		e.m.closers = append(e.m.closers, func(context.Context) error { return e.store.Close() })
-	}
-	f, err := wiring.New(s, wiring.Parts{
-		Store: e.store, Fleet: e.m.boxes, Runners: e.m.relay, Clients: sockets.Clients{API: e.m.socket},
-		Meter: meter.New(meter.Options{}), Log: e.m.log,
-	})
-	if err != nil {
-		return err
-	}
-	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{}))
-	e.m.here(&own)
-	e.own.Store(&own)
-	return nil
-}
-
-func (e *emulated) operators() api.Options { return *e.own.Load() }
-
-func (e *emulated) records() session.Store { return e.store }
-
 // statusOf returns what runs on a machine.
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
-	s := api.Status{Functions: m.functions.processes(), Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
+	s := api.Status{Functions: m.functions.Processes(), Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
 	for _, of := range []struct {
 		name string
 		sockets.Usage

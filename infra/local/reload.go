@@ -73,7 +73,7 @@ func (r *reloader) reload() (catalog.Changes, error) {
 		read, changes = read.After(before, time.Now())
 		if !bytes.Equal(read.Marshal(), before.Marshal()) {
 			r.m.gate.take(read)
-			if err = r.m.functions.serve(read); err != nil {
+			if err = r.m.functions.Serve(read); err != nil {
 				r.m.gate.take(before)
 			}
 		}
@@ -111,7 +111,7 @@ func (r *reloader) forget(servers *catalog.Catalog, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	store := r.m.functions.records()
+	store := r.m.functions.Records()
 	tenants, err := api.Tenants(r.ctx, store, mostSeen)
 	for _, name := range names {
 		s, _ := servers.Server(name)

@@ -61,7 +61,7 @@ func (r reloading) answer(server string) (int, string) {
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
 	q.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 	w := httptest.NewRecorder()
-	r.functions.web().ServeHTTP(w, q)
+	r.functions.Web().ServeHTTP(w, q)
 	return w.Code, w.Body.String()
 }
 

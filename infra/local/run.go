@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
@@ -129,9 +128,8 @@ func (m *machine) openLedger(ctx context.Context) (err error) {
 }
 
 func (m *machine) startFunctions(ctx context.Context) error {
-	if m.cfg.Functions == FunctionsProcess {
-		m.cfg.Limits = LimitsAWS
-		return m.startEmulated(ctx)
+	if m.cfg.Functions != nil {
+		return m.openFunctions(ctx)
 	}
 	return m.startInside(ctx)
 }
@@ -143,7 +141,7 @@ func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay"
 // startControl lets commands call this run. Call it last, because the answers contain the
 // address of the endpoint.
 func (m *machine) startControl(context.Context) error {
-	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.operators}, &m.public.use)
+	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.Operators}, &m.public.use)
 }
 
 // startEndpoints opens the endpoints for clients. Call it after the start of all parts
@@ -157,14 +155,14 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 		return err
 	}
 	m.console = consoleOf(m)
-	page := http.Handler(m.console)
-	if m.cfg.Functions == FunctionsProcess {
-		page = m.functions.web() // the console function serves the page; it accepts the links that m.console makes
+	page := m.functions.Console()
+	if page == nil {
+		page = m.console
 	}
 	proxies := m.cfg.Proxies
 	// The gate is outside: it looks at the connection, and not at what a proxy says.
-	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.web(), m.public, page, m.functions.operators, health(m)})), &m.public.use)
-	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.sockets())), &m.public.use)
+	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.Web(), m.public, page, m.functions.Operators, health(m)})), &m.public.use)
+	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.Sockets())), &m.public.use)
 	return certificates.start(ctx)
 }
 
@@ -197,8 +195,8 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("boxes did not end in time", "error", err)
 		}
 	}
-	if m.invoked != nil {
-		m.invoked.close(ctx)
+	if m.functions != nil {
+		m.functions.EndBoxes(ctx)
 	}
 	for i := len(m.closers) - 1; i >= 0; i-- {
 		if err := m.closers[i](ctx); err != nil && !errors.Is(err, net.ErrClosed) {

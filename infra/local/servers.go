@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -37,7 +36,7 @@ func newServersFile(m *machine) *serversFile {
 // HasGuests reports whether [Run] confines servers without a profile, if the system can. It
 // does that where not only the user of this machine can call.
 func (c Config) HasGuests() bool {
-	return (c.Guests || !listenersOf(c).private()) && c.Functions != FunctionsProcess
+	return (c.Guests || !listenersOf(c).private()) && c.Functions == nil
 }
 
 // read reads the files, with servers as guests if others may call and the system can confine
@@ -69,12 +68,12 @@ func (f *serversFile) readAs(guests bool) (*catalog.Catalog, []catalog.Warning, 
 	if err == nil {
 		err = wiring.CheckSections(servers, f.environ.get)
 	}
-	if err != nil || f.Functions == FunctionsProcess {
+	if err != nil || f.Functions != nil {
 		return servers, warnings, err
 	}
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
-		if err := endpoints.CheckNative(s, natives.Servers()); err != nil {
+		if err := endpoints.CheckNative(s, f.Native); err != nil {
 			servers.Reject(name, servers.Mistake(name, "native", "", err.Error()))
 		}
 	}

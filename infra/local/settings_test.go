@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -92,29 +91,6 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 	}
 }
 
-func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
-	all := []string{
-		"DORMOUSE_HOLD=1", "DORMOUSE_SESSION_LIFE=2", "DORMOUSE_STORE=no", "OTHER=no",
-		"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=key", "AWS_REGION=eu", "AWS_PROFILE=no",
-	}
-	settings := map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_SESSION_LIFE": "2"}
-	tests := map[string]struct {
-		store   string
-		environ []string
-		want    map[string]string
-	}{
-		"this machine":    {"sqlite:/x", all, settings},
-		"AWS":             {"dynamodb:T", all, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_SESSION_LIFE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
-		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", all[:4], settings}, // package lambda gives every function some
-		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
-	}
-	for name, test := range tests {
-		if d := cmp.Diff(test.want, environ(test.environ).passedOn(test.store, "folder:/kept")); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
-	}
-}
-
 func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	e := environ{
 		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
@@ -169,19 +145,6 @@ func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
 	} {
 		if got := (environ{set}).boxesOff(slog.New(slog.DiscardHandler)); got != want {
 			t.Errorf("%q: off %v, want %v", set, got, want)
-		}
-	}
-}
-
-// The functions' programs read every variable that package wiring reads.
-func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
-	var read []string
-	if err := new(wiring.Settings).Read(func(name string) string { read = append(read, name); return "" }); err != nil || len(read) < 5 {
-		t.Fatalf("%v is read, %v", read, err)
-	}
-	for _, name := range read {
-		if got := (environ{name + "=7"}).passedOn("sqlite:/x", "")[name]; got != "7" && name != wiring.EnvIdle && name != wiring.EnvShowOutput { // which follow from Config
-			t.Errorf("%s is %q", name, got)
 		}
 	}
 }

@@ -6,30 +6,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
+// Stages of the WebSocket APIs for runners and for clients.
 const (
 	relayStage  = "relay"
 	socketStage = "local"
 )
 
+// socketsOnly says what the address of the WebSocket API for clients is for.
+const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP"
+
 // openSockets creates the two WebSocket APIs. The API for runners is served on a unix
 // socket, where a runner shows a pass.
-func (m *machine) openSockets(runners, clients sockets.Routes) {
-	limits, elsewhere := sockets.Home(), map[string]string{
-		socketStage: "this address has WebSockets only, at /" + socketStage + "?server=NAME; dormouse list shows the addresses of servers over HTTP",
-	}
-	if m.cfg.Limits == LimitsAWS {
-		limits, elsewhere = sockets.AWS(), nil
-	}
+// elsewhere is the answer at other paths than that of clients; "" is that of AWS.
+func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
 	limits.Idle, limits.Life = cmp.Or(m.cfg.SocketIdle, limits.Idle), cmp.Or(m.cfg.SocketLife, limits.Life)
-	open := func(name, stage string, routes sockets.Routes) *sockets.API {
+	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
-			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere[stage], Limits: limits, Shuffle: m.cfg.Shuffle,
+			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere, Limits: limits, Shuffle: m.cfg.Shuffle,
 			// The relay ignores the disconnects of runners.
 			DropDisconnect: stage == relayStage,
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
 		})
 	}
-	m.relay, m.socket = open("relay", relayStage, runners), open("socket", socketStage, clients)
+	m.relay, m.socket = open("relay", relayStage, "", runners), open("socket", socketStage, elsewhere, clients)
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
 }
 

@@ -18,7 +18,7 @@ const sweepEvery = time.Minute
 func (m *machine) startSweep(ctx context.Context) error {
 	if !m.upkeep.unused {
 		select {
-		case <-m.functions.sweep(nil):
+		case <-m.functions.Sweep(nil):
 		case <-ctx.Done():
 		}
 	}
@@ -30,8 +30,8 @@ func (m *machine) startSweep(ctx context.Context) error {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if m.boxesRun(ctx) || callsWait(ctx, m.functions.records()) {
-					m.functions.sweep(nil)
+				if m.boxesRun(ctx) || callsWait(ctx, m.functions.Records()) {
+					m.functions.Sweep(nil)
 				}
 			}
 		}
@@ -42,10 +42,7 @@ func (m *machine) startSweep(ctx context.Context) error {
 // tasksOf lists the boxes that run, and those that have stopped a short time ago.
 func tasksOf(ctx context.Context, m *machine) ([]fleet.Status, error) {
 	all, err := m.boxes.Tasks(ctx)
-	if err == nil && m.invoked != nil {
-		all = append(all, m.invoked.tasks()...)
-	}
-	return all, err
+	return append(all, m.functions.Boxes()...), err
 }
 
 func (m *machine) boxesRun(ctx context.Context) bool {

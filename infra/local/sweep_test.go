@@ -13,14 +13,16 @@ import (
 )
 
 type sweeps struct {
-	functions
+	Functions
 	store session.Store
 	n     atomic.Int64
 }
 
-func (s *sweeps) records() session.Store { return s.store }
+func (s *sweeps) Records() session.Store { return s.store }
 
-func (s *sweeps) sweep(*fleet.Status) <-chan struct{} {
+func (s *sweeps) Boxes() []fleet.Status { return nil }
+
+func (s *sweeps) Sweep(*fleet.Status) <-chan struct{} {
 	s.n.Add(1)
 	return closed()
 }

@@ -30,8 +30,8 @@ type recorded struct {
 
 // recordsOf returns what is recorded for some tenants.
 func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
-	r := recorded{ctx: ctx, known: m.functions.operators(), tenants: tenants}
-	r.known.Store = m.functions.records()
+	r := recorded{ctx: ctx, known: m.functions.Operators(), tenants: tenants}
+	r.known.Store = m.functions.Records()
 	return r
 }
 
@@ -161,12 +161,12 @@ func namesOf(m *machine, tenant, server string) map[string]bool {
 	}
 	var tools []json.RawMessage
 	if s.Native != "" {
-		if tools, _, err := m.functions.operators().Known(ctx, tenant, s); err == nil {
+		if tools, _, err := m.functions.Operators().Known(ctx, tenant, s); err == nil {
 			return named(tools)
 		}
 		return nil
 	}
-	parts, err := m.functions.records().ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	parts, err := m.functions.Records().ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil
 	}

@@ -32,7 +32,7 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 		}
 		c.Display = display.New(display.Options{Out: &out})
 	})
-	store := m.functions.records()
+	store := m.functions.Records()
 	keep := func(tenant, server, version, result string) {
 		t.Helper()
 		s, _ := m.servers.Load().Server(server)

@@ -114,7 +114,7 @@ func look(ctx context.Context, m *machine) {
 		case <-tick.C:
 		}
 		renewSockets(m)
-		s, ok := m.functions.records().(*sqlitestore.Store)
+		s, ok := m.functions.Records().(*sqlitestore.Store)
 		if !ok || m.upkeep.damaged.Load() {
 			continue
 		}
@@ -142,7 +142,7 @@ func lookAtDisk(ctx context.Context, m *machine, s session.Writable) {
 	}
 	// The sweep at the start, or after the end of a box, may have failed.
 	select {
-	case <-m.functions.sweep(nil):
+	case <-m.functions.Sweep(nil):
 	case <-ctx.Done():
 	}
 	m.log.Info("the store can be written again")
@@ -202,7 +202,7 @@ func health(m *machine) http.HandlerFunc {
 // wrong returns a line for each part that does not work. A stranger may read it, so it
 // names no path.
 func wrong(ctx context.Context, m *machine) (lines []string) {
-	store := m.functions.records()
+	store := m.functions.Records()
 	_, err := store.Keys().Get(ctx, "health")
 	if errors.Is(err, session.NotFound) {
 		err = nil

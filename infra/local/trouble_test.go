@@ -35,11 +35,11 @@ func (lost) Get(context.Context, string) (session.Key, error) {
 
 // troubled has the functions of a machine whose store is in trouble.
 type troubled struct {
-	functions
+	Functions
 	store session.Store
 }
 
-func (f troubled) records() session.Store { return f.store }
+func (f troubled) Records() session.Store { return f.store }
 
 // A monitor gets one line for each part that does not work, and no path.
 func TestHealthSaysWhatDoesNotWork(t *testing.T) {

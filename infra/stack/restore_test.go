@@ -189,9 +189,9 @@ func (d *drill) line(output string) string {
 func (e *emulator) programs() string {
 	e.t.Helper()
 	folder := e.t.TempDir()
-	for _, name := range []string{"http", "relay"} {
+	for name, source := range map[string]string{"http": "natives", "relay": "relay"} {
 		program := filepath.Join(folder, name)
-		build(e.t, program, root("functions", name))
+		build(e.t, program, root("functions", source))
 		code, err := os.ReadFile(program) //nolint:gosec // made above
 		if err != nil {
 			e.t.Fatal(err)

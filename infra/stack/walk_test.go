@@ -40,8 +40,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
-	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 )
 
 // A stranger types the five commands of docs/aws/deploy.md in a clone, upgrades, and
@@ -54,7 +54,7 @@ func TestAStrangersWalk(t *testing.T) {
 	w.do(&before, "left")
 
 	// 1. make deploy, at a terminal: name, region, access, domain, VPC, alarms
-	said := w.answers("make deploy "+w.arch, "", "", "everybody", "", "", "", "ops@example.com")
+	said := w.answers("make deploy GO_SERVERS=functions/natives "+w.arch, "", "", "everybody", "", "", "", "ops@example.com")
 	kept, err := os.ReadFile(filepath.Join(w.clone, "samconfig.toml"))
 	if err != nil || !strings.Contains(said, `"everybody" is none of keys, oauth, idp`) || !strings.Contains(string(kept), "region = \"us-east-1\"") || !strings.Contains(string(kept), `parameter_overrides = "AlarmEmail=ops@example.com"`) {
 		t.Errorf("the answers are kept as %s, %v, after\n%s", kept, err, said)
@@ -101,7 +101,7 @@ func TestAStrangersWalk(t *testing.T) {
 
 	// The upgrade: other code, and a box that is awake meanwhile.
 	w.wakes(endpoint[1], key)
-	again := w.types("make deploy " + w.arch + " ROLLBACK=15 ARGS='IdleSeconds=30'")
+	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ROLLBACK=15 ARGS='IdleSeconds=30'")
 	if line(t, again, "claude mcp add ") != line(t, said, "claude mcp add ") {
 		t.Errorf("after the upgrade clients connect by %s", again)
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
@@ -35,6 +34,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
@@ -186,9 +186,9 @@ func (s *site) function() *wiring.Function {
 	return f
 }
 
-// hosted returns the servers of this repository, and one that names its caller.
+// hosted returns a counter, a server that names its caller, and one with several tools.
 func hosted() native.Servers {
-	all := natives.Servers()
+	all := nativetest.Servers()
 	all["who"] = func(_ context.Context, n native.Session) (*mcp.Server, error) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "who", Version: "1"}, n.Options())
 		native.AddTool(n, server, &mcp.Tool{Name: "me"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {

@@ -4,4 +4,4 @@ package main
 
 import "github.com/dormouse-mcp/dormouse/infra/dormouse"
 
-func main() { dormouse.Main() }
+func main() { dormouse.Program{}.Main() }

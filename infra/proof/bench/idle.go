@@ -12,7 +12,7 @@ import (
 // 100 and 1,000 of them, each after one call and a rest.
 func idle(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{
-		flags: []string{"--idle", "1s", "--sleep-after", "1s"},
+		flags: []string{"--idle", "1s"},
 		env:   []string{"DORMOUSE_BOX_PROCESSES=2000"},
 	})
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 // growth opens sessions, makes one call in each and ends them, for some time. After a rest
 // it measures what they have left: in memory beyond what a warm-up left, and on disk.
 func growth(ctx context.Context, m *measurement) error {
-	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s", "--sleep-after", "1s"}})
+	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s"}})
 	if err != nil {
 		return err
 	}

@@ -59,11 +59,11 @@ func (e *endpoint) client() client { return e.peer.speaks.make(e.address, e.peer
 func peers() []peer {
 	const sg, mp = "supergateway 4.0.0", "mcp-proxy 0.13.0"
 	return []peer{
-		{name: "dormouse", about: "dormouse run", speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse(overHTTP)},
-		{name: "dormouse-process", about: "dormouse run --functions process: the programs of the functions, invoked as on AWS", speaks: streamable(), keeps: true, servers: true, start: dormouse(overHTTP, "--functions", "process")},
-		{name: "dormouse-ws", about: "dormouse run, over WebSocket", speaks: webSocket(), keeps: true, servers: true, start: dormouse(overSocket)},
-		{name: "dormouse-sse", about: "dormouse run, over HTTP+SSE", speaks: eventStream(), keeps: true, servers: true, start: dormouse(overSSE)},
-		{name: "dormouse-modern", about: "dormouse run, to a client of 2026-07-28", speaks: modern(), servers: true, start: dormouse(overHTTP)},
+		{name: "dormouse", about: "dormouse run", speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse("dormouse", overHTTP)},
+		{name: "dormouse-process", about: "the programs of the functions, invoked as on AWS by a stand-in", speaks: streamable(), keeps: true, servers: true, start: dormouse("emulator/dormouse", overHTTP)},
+		{name: "dormouse-ws", about: "dormouse run, over WebSocket", speaks: webSocket(), keeps: true, servers: true, start: dormouse("dormouse", overSocket)},
+		{name: "dormouse-sse", about: "dormouse run, over HTTP+SSE", speaks: eventStream(), keeps: true, servers: true, start: dormouse("dormouse", overSSE)},
+		{name: "dormouse-modern", about: "dormouse run, to a client of 2026-07-28", speaks: modern(), servers: true, start: dormouse("dormouse", overHTTP)},
 		{name: "supergateway", about: sg + " --stateful, one server a session", needs: []string{needNode}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp", "--stateful")},
 		{name: "supergateway-stateless", about: sg + ", one server a request", needs: []string{needNode}, speaks: sessionless(), servers: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp")},
 		{name: "supergateway-sse", about: sg + ", HTTP+SSE, one server for all", needs: []string{needNode}, speaks: eventStream(), keeps: true, servers: true, start: supergateway("/sse", "--outputTransport", "sse")},
@@ -161,9 +161,9 @@ func (l launch) folder(p place) (string, error) {
 	return p.folder("data")
 }
 
-// dormouse starts the built program as a user does, with a servers file of its own. at
+// dormouse starts a built program as a user does, with a servers file of its own. at
 // chooses the URL at which its clients connect.
-func dormouse(at func(url, socketURL string) string, flags ...string) func(context.Context, place, launch) (*endpoint, error) {
+func dormouse(program string, at func(url, socketURL string) string) func(context.Context, place, launch) (*endpoint, error) {
 	return func(ctx context.Context, p place, l launch) (*endpoint, error) {
 		data, err := l.folder(p)
 		if err != nil {
@@ -175,7 +175,7 @@ func dormouse(at func(url, socketURL string) string, flags ...string) func(conte
 		}
 		type addresses struct{ URL, SocketURL string }
 		ready, once, events := make(chan addresses, 1), sync.Once{}, &journal{}
-		command := append([]string{p.bin("dormouse"), "run", "--listen", "127.0.0.1:0", "--json", "--servers", file, "--data", data}, flags...)
+		command := []string{p.bin(program), "run", "--listen", "127.0.0.1:0", "--json", "--servers", file, "--data", data}
 		r, err := p.run(append(command, l.flags...), l.env, func(line string) {
 			var e struct {
 				Kind      string `json:"kind"`

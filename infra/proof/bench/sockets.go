@@ -9,7 +9,7 @@ import (
 // sockets measures many WebSocket clients that are connected and silent: 10,000, or as
 // many as can be opened in the given time.
 func sockets(ctx context.Context, m *measurement) error {
-	e, err := m.start(ctx, launch{flags: []string{"--sleep-after", "1s", "--idle", "1s"}})
+	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s"}})
 	if err != nil {
 		return err
 	}

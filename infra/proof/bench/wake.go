@@ -22,8 +22,7 @@ func wake(ctx context.Context, m *measurement) error {
 	for i := range names {
 		names[i] = fmt.Sprintf("echo%02d", i)
 	}
-	const sleepAfter = 400 * time.Millisecond
-	e, err := m.start(ctx, launch{names: names, flags: []string{"--idle", "1s", "--sleep-after", sleepAfter.String()}})
+	e, err := m.start(ctx, launch{names: names, flags: []string{"--idle", "1s"}})
 	if err != nil {
 		return err
 	}

@@ -13,13 +13,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/broker"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
@@ -96,7 +96,7 @@ func (s *coldSite) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Error(err)
 	}
-	calls, err := endpoints.NewHTTP(f, natives.Servers(), endpoints.Alarms{}, nil, nil)
+	calls, err := endpoints.NewHTTP(f, nativetest.Servers(), endpoints.Alarms{}, nil, nil)
 	if err != nil {
 		t.Error(err)
 	}

@@ -22,7 +22,7 @@ func TestRealClientsGoOnAfterARefusal(t *testing.T) {
 	// Each client has a machine of its own, and so a limit of its own.
 	hosted := func(t *testing.T) string {
 		servers := map[string]any{"counter": map[string]any{"x-dormouse": map[string]any{"native": "counter"}}}
-		return programtest.HostWith(t, servers, map[string]any{"limits": map[string]any{"principal": "60/m burst 3"}})["counter"].URL
+		return examples(t).Host(t, servers, map[string]any{"limits": map[string]any{"principal": "60/m burst 3"}})["counter"].URL
 	}
 	program := func(of string) func(*testing.T) []string {
 		return func(t *testing.T) []string {

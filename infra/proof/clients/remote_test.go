@@ -114,7 +114,7 @@ func (n near) connect(t *testing.T, link, key, name string) {
 func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 	root, address := programtest.Root(t), programtest.FreeAddress(t)
 	far := guarded{data: t.TempDir()}
-	far.url = programtest.Host(t, counter(), "--listen", programtest.FreeAddress(t), "--access", "oauth", "--data", far.data)["counter"].URL
+	far.url = examples(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth", "--data", far.data)["counter"].URL
 	n := near{root, "http://" + address, t.TempDir()}
 	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, []byte(`{"mcpServers": {}}`))

@@ -88,7 +88,7 @@ func TestRealClientsStepUp(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			url := programtest.HostWith(t, counter(), servers, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+			url := examples(t).Host(t, counter(), servers, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 			command := append(prepare(t), "--step-up", "--url", url)
 			if strings.HasPrefix(name, "go") {
 				command = append(command, "--protocol", legacyEra) // with sessions, so that the counter counts the calls of a session
@@ -152,18 +152,24 @@ func counter() map[string]any {
 	return map[string]any{"counter": map[string]any{"x-dormouse": map[string]any{"native": "counter"}}}
 }
 
+// examples returns the program of functions/natives, which has the server counter.
+func examples(t *testing.T) programtest.Program {
+	t.Helper()
+	return programtest.Own(t, "natives", programtest.Root(t), "./functions/natives")
+}
+
 // hostWithSignIn starts a Dormouse where users sign in with any name, and returns the URL
 // of its only server.
 func hostWithSignIn(t *testing.T) string {
 	t.Helper()
-	return programtest.Host(t, counter(), "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+	return examples(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 }
 
 // hostBehindAPIGateway is hostWithSignIn with functions behind stand-ins of API Gateway
 // and Lambda. Like API Gateway, they rename the header WWW-Authenticate.
 func hostBehindAPIGateway(t *testing.T) string {
 	t.Helper()
-	at := programtest.Host(t, counter(), "--listen", programtest.FreeAddress(t), "--access", "oauth", "--functions", "process")["counter"].URL
+	at := examples(t).OnEmulator(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 	res, err := http.Post(at, "application/json", strings.NewReader("{}")) //nolint:noctx // a test
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +222,7 @@ func engines(issuer string) map[string]any {
 func hostWithAccess(t *testing.T, mode, address string, access map[string]any) string {
 	t.Helper()
 	settings := map[string]any{"access": access}
-	return programtest.HostWith(t, counter(), settings, "--listen", address, "--access", mode)["counter"].URL
+	return examples(t).Host(t, counter(), settings, "--listen", address, "--access", mode)["counter"].URL
 }
 
 // startProvider starts oidc-provider and returns its issuer. tokens is jwt or opaque.

@@ -22,24 +22,20 @@ type server struct {
 	Hosting map[string]string `json:"x-dormouse,omitempty"`
 }
 
-// nativeServer returns an entry for a server that is part of the functions of
-// servers/native.
+// nativeServer returns an entry for a server of servers/native.
 func nativeServer(name string) server { return server{Hosting: map[string]string{"native": name}} }
 
 // startDormouse hosts servers, with the functions of servers/native, and returns their
 // URLs. All servers are also at the address that plainGroup returns.
 func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 	t.Helper()
-	functions := filepath.Join("conformance", "native")
-	for _, name := range []string{"http", "socket"} {
-		programtest.Build(t, filepath.Join(functions, name), ".", "./servers/native")
-	}
+	own := programtest.Own(t, filepath.Join("conformance", "native"), ".", "./servers/native")
 	entries := map[string]any{}
 	for name, s := range servers {
 		entries[name] = s
 	}
 	urls := map[string]string{}
-	for name, hosted := range programtest.HostWith(t, entries, map[string]any{"groups": map[string]any{"plain": map[string]any{"names": "plain"}}}, "--functions", filepath.Join(programtest.Root(t), ".tools", functions)) {
+	for name, hosted := range own.OnEmulator(t).Host(t, entries, map[string]any{"groups": map[string]any{"plain": map[string]any{"names": "plain"}}}) {
 		urls[name] = hosted.URL
 	}
 	return urls

@@ -36,7 +36,7 @@ func TestConsoleInARealBrowser(t *testing.T) { look(t, place{}, checks) }
 
 // TestConsoleOfAStackInARealBrowser looks at the console that a function serves.
 func TestConsoleOfAStackInARealBrowser(t *testing.T) {
-	look(t, place{stack: true}, ofAStack, "--access", "keys", "--functions", "process")
+	look(t, place{stack: true}, ofAStack, "--access", "keys")
 }
 
 // TestConsoleSignInInARealBrowser has users sign in at a provider, whose groups have roles.
@@ -74,7 +74,11 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 	}
 	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, text)
-	base := strings.TrimSuffix(programtest.Host(t, entries, append([]string{"--data", data, "--access", "keys", "--servers", file}, flags...)...)["weather"].URL, "/weather/mcp")
+	program := programtest.Program{}
+	if of.stack {
+		program = program.OnEmulator(t)
+	}
+	base := strings.TrimSuffix(program.Host(t, entries, nil, append([]string{"--data", data, "--access", "keys", "--servers", file}, flags...)...)["weather"].URL, "/weather/mcp")
 	shots := os.Getenv("DORMOUSE_SHOTS")
 	if shots == "" {
 		shots = t.TempDir()

@@ -133,7 +133,7 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 	go func() {
 		ended <- local.Run(ctx, local.Config{
 			Listen: "127.0.0.1:0", Sockets: "127.0.0.1:0", Servers: s.path("servers.json"), Data: data, Access: local.AccessOpen,
-			Idle: time.Second, Functions: local.FunctionsInside, Runner: []string{s.path("box")}, Environ: os.Environ(), Log: io.Discard,
+			Idle: time.Second, Runner: []string{s.path("box")}, Environ: os.Environ(), Log: io.Discard,
 			Ready: func(url string) { address <- url },
 		})
 	}()

@@ -1,30 +1,20 @@
-// Command native is the functions for HTTP and WebSocket clients, with the native
-// server of the end-to-end tests. The program's name selects the function. The
-// tests kill every process and see by it what the store keeps of a session.
+// Command native is the program with the native server of the end-to-end tests. The tests
+// kill every process and see by it what the store keeps of a session.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/functions/run"
+	"github.com/dormouse-mcp/dormouse/functions/dormouse"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-func main() {
-	servers := native.Servers{"probe": probe}
-	if filepath.Base(os.Args[0]) == "socket" {
-		run.Socket(servers)
-		return
-	}
-	run.HTTP(servers)
-}
+func main() { dormouse.Main(native.Servers{"probe": probe}) }
 
 const resource = "probe://x"
 

@@ -6,6 +6,7 @@ package programtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -165,7 +166,43 @@ func Host(t testing.TB, servers map[string]any, flags ...string) map[string]Host
 // file.
 func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) map[string]Hosted {
 	t.Helper()
-	binary := filepath.Join(Root(t), "bin", "dormouse")
+	return Program{}.Host(t, servers, settings, flags...)
+}
+
+// Program is a program with the command line of dormouse, and variables for it. Without a
+// path it is the one that make build makes.
+type Program struct {
+	Path string
+	Env  []string
+}
+
+// Own builds a program with servers in Go, from a package whose path is relative to a
+// folder.
+func Own(t testing.TB, name, dir, pkg string) Program {
+	t.Helper()
+	return Program{Path: Build(t, filepath.Join(name, "dormouse"), dir, pkg)}
+}
+
+// OnEmulator returns the program that executes functions as programs, behind an imitation of
+// AWS. The servers in Go of p are in its functions.
+func (p Program) OnEmulator(t testing.TB) Program {
+	t.Helper()
+	on := Program{Path: filepath.Join(Root(t), "bin", "emulator", "dormouse")}
+	if p.Path == "" {
+		return on
+	}
+	options, err := json.Marshal(map[string]any{"Own": p.Path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	on.Env = []string{"DORMOUSE_EMULATOR=" + string(options)}
+	return on
+}
+
+// Host is [HostWith] for this program.
+func (p Program) Host(t testing.TB, servers, settings map[string]any, flags ...string) map[string]Hosted {
+	t.Helper()
+	binary := cmp.Or(p.Path, filepath.Join(Root(t), "bin", "dormouse"))
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("%v; run make build first", err)
 	}
@@ -180,11 +217,11 @@ func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) m
 	path := filepath.Join(t.TempDir(), "servers.json")
 	Write(t, path, file)
 	command := []string{binary, "run", "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0", "--json", "--data", t.TempDir(), "--servers", path}
-	p := Start(t, nil, append(command, flags...)...)
+	started := Start(t, p.Env, append(command, flags...)...)
 	hosted := map[string]Hosted{}
 	for range servers {
 		var h Hosted
-		line := p.Ready(t)
+		line := started.Ready(t)
 		if err := json.Unmarshal(line, &h); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}

@@ -1,7 +1,5 @@
-// Command native is the functions for HTTP and WebSocket clients with two servers in Go.
-// "everything" has all that the official suite calls, and "tasks" is for the scenarios
-// about tasks. The program is both functions; the name with which it is called decides
-// which. The servers know nothing of their clients' versions: one handler serves all.
+// Command native is a program with two servers in Go. "everything" has all that the official
+// suite calls, and "tasks" is for the scenarios about tasks. The servers know nothing of their clients' versions: one handler serves all.
 // Simple tools are in this file, tools that ask or announce in asking.go, and tools that
 // take long in tasks.go.
 package main
@@ -15,25 +13,16 @@ import (
 	"fmt"
 	"image"
 	"image/png"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/functions/run"
+	"github.com/dormouse-mcp/dormouse/functions/dormouse"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-func main() {
-	servers := native.Servers{"everything": everything, "tasks": tasks}
-	if filepath.Base(os.Args[0]) == "socket" {
-		run.Socket(servers)
-		return
-	}
-	run.HTTP(servers)
-}
+func main() { dormouse.Main(native.Servers{"everything": everything, "tasks": tasks}) }
 
 func everything(_ context.Context, s native.Session) (*mcp.Server, error) {
 	options := s.Options()

@@ -1,4 +1,4 @@
-package local
+package emulator
 
 import (
 	"cmp"
@@ -13,8 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -24,7 +25,7 @@ import (
 // reports the end of an invocation to the functions, as on Lambda. The bill does not count
 // these boxes.
 type invokedBoxes struct {
-	m    *machine
+	site *local.Site
 	pool *lambda.Pool
 	api  *lambda.API
 
@@ -49,36 +50,37 @@ const (
 )
 
 // openInvoked ends what a killed run has left behind, and opens the function for boxes.
-func openInvoked(m *machine) (*invokedBoxes, error) {
-	folder := m.folder.File(environmentsFolder)
+func openInvoked(e *emulated) (*invokedBoxes, error) {
+	site := e.site
+	folder := site.Folder.File(environmentsFolder)
 	if err := errors.Join(proc.EndMarked(folder), os.RemoveAll(folder)); err != nil {
 		return nil, fmt.Errorf("remove the environments of an earlier run: %w", err)
 	}
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the boxes' environments: %w", err)
 	}
-	b := &invokedBoxes{m: m, run: map[string]fleet.Status{}}
-	env := m.environ.boxes(m.folder.File(LogFolder), m.public.private())
+	b := &invokedBoxes{site: site, run: map[string]fleet.Status{}}
+	env := maps.Clone(site.BoxEnv)
 	delete(env, "DORMOUSE_CACHE") // an environment begins without any install
-	env["DORMOUSE_INSTALLS"] = "folder:" + m.folder.File("installs")
+	env["DORMOUSE_INSTALLS"] = "folder:" + site.Folder.File("installs")
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, name+"="+env[name])
 	}
 	var err error
 	b.pool, err = lambda.NewPool(lambda.PoolConfig{
-		SleepAfter: m.cfg.SleepAfter, Recorder: m.recorder, Logger: m.log, Env: list, StopGrace: boxStopGrace,
+		SleepAfter: e.SleepAfter, Recorder: site.Recorder, Logger: site.Logger, Env: list, StopGrace: boxStopGrace,
 		Output: b.output, Began: b.began,
 		Functions: []lambda.FunctionConfig{{
-			Name: boxFunction, Path: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Temp: folder, Clean: b.clean,
-			Timeout: cmp.Or(m.cfg.BoxLife, boxLife), MaxInstances: cmp.Or(m.cfg.BoxRoom, maxBoxes),
+			Name: boxFunction, Path: site.Runner[0], Args: site.Runner[1:], Temp: folder, Clean: b.clean,
+			Timeout: cmp.Or(e.BoxLife, boxLife), MaxInstances: cmp.Or(e.BoxRoom, maxBoxes),
 		}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	b.api = lambda.NewAPI(lambda.APIConfig{
-		Tenants: b.pool, Functions: b.pool.Names(), Tries: 1, EventAge: boxEventAge, Ended: b.ended, Logger: m.log,
+		Tenants: b.pool, Functions: b.pool.Names(), Tries: 1, EventAge: boxEventAge, Ended: b.ended, Logger: site.Logger,
 	})
 	return b, nil
 }
@@ -88,14 +90,14 @@ func openInvoked(m *machine) (*invokedBoxes, error) {
 func (b *invokedBoxes) environment() []string {
 	return []string{
 		fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction),
-		"DORMOUSE_BOX_PLACE=lambda", "DORMOUSE_BOXES=" + b.m.environ.get("DORMOUSE_BOXES"),
+		"DORMOUSE_BOX_PLACE=lambda", "DORMOUSE_BOXES=" + variables(b.site.Environ).get("DORMOUSE_BOXES"),
 	}
 }
 
 // output takes a line of a runner, which names its server.
-func (b *invokedBoxes) output(function, line string) {
-	b.m.lines.Box("", "", line)
-	b.m.output(function, line)
+func (b *invokedBoxes) output(_, line string) {
+	b.site.Lines.Box("", "", line)
+	_, _ = fmt.Fprintln(b.site.Log, line)
 }
 
 // began notes that a process has an invitation.
@@ -109,7 +111,7 @@ func (b *invokedBoxes) began(pid int, event []byte) {
 	b.mu.Lock()
 	b.run[i.Task] = s
 	b.mu.Unlock()
-	b.m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: i.Server, Detail: i.Box})
+	b.site.Recorder.Record(journal.Event{Kind: journal.BoxWake, Name: i.Server, Detail: i.Box})
 }
 
 // ended notes the end of an invocation. Its answer is the status of the task.
@@ -132,17 +134,17 @@ func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 		e.Kind, e.Detail = journal.BoxCrash, failed.Error()
 	case end.ExitCode != 0:
 		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s", end.ExitCode, end.Reason)
-	case !b.m.stopping.Load():
-		b.m.lines.Asleep(i.Server)
+	case !b.site.Stopping():
+		b.site.Lines.Asleep(i.Server)
 	}
-	b.m.recorder.Record(e)
+	b.site.Recorder.Record(e)
 }
 
 // clean ends what an environment has left running, and removes its files. On Lambda both
 // end with the virtual machine.
 func (b *invokedBoxes) clean(folder string) {
 	if err := errors.Join(proc.EndMarked(folder), os.RemoveAll(folder)); err != nil {
-		b.m.log.Warn("an environment of a box was not removed", "folder", folder, "error", err)
+		b.site.Logger.Warn("an environment of a box was not removed", "folder", folder, "error", err)
 	}
 }
 
@@ -157,6 +159,6 @@ func (b *invokedBoxes) tasks() []fleet.Status {
 func (b *invokedBoxes) close(ctx context.Context) {
 	err := b.pool.Close(ctx)
 	if err := errors.Join(err, b.api.Close(ctx)); err != nil {
-		b.m.log.Warn("boxes did not end in time", "error", err)
+		b.site.Logger.Warn("boxes did not end in time", "error", err)
 	}
 }

@@ -1,11 +1,10 @@
-package local
+package emulator
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -15,18 +14,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Native servers are part of the functions. A user may have function programs of their own
-// with native servers.
-
-// program returns the path of a function's program: the user's own, if there is one.
+// program returns the path of a function's program: the author's own, if it has the native
+// servers.
 func (e *emulated) program(name string) string {
-	if e.m.cfg.Own != "" {
-		own := filepath.Join(e.m.cfg.Own, name)
-		if _, err := os.Stat(own); err == nil {
-			return own
-		}
+	if e.Own != "" && (name == "http" || name == "socket") {
+		return e.Own
 	}
-	return filepath.Join(e.m.cfg.Programs, name)
+	return filepath.Join(e.Programs, name)
 }
 
 // checkTime is the longest time for one start of a function that only checks whether
@@ -49,7 +43,7 @@ func (e *emulated) checkNatives(ctx context.Context, servers *catalog.Catalog, e
 		}
 		ctx, cancel := context.WithTimeout(ctx, checkTime)
 		cmd := exec.CommandContext(ctx, f.Path)
-		cmd.Env = append(slices.Concat(env, f.Env), "DORMOUSE_CHECK=on")
+		cmd.Env = append(slices.Concat(env, f.Env), "_HANDLER="+f.Name, "DORMOUSE_CHECK=on")
 		var says strings.Builder
 		cmd.Stderr = &says
 		err := cmd.Run()

@@ -219,7 +219,7 @@ func TestEnvironmentIsCompleteAndClean(t *testing.T) {
 	delete(env, "_X_AMZN_TRACE_ID") // set by the runtime client
 	want := map[string]string{
 		"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/pool", "TMPDIR": "/tmp", "TZ": ":UTC", "TABLE": "function",
-		"LAMBDA_TASK_ROOT": filepath.Dir(r.pool.functions["echo"].Path), "_HANDLER": "echofn", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
+		"LAMBDA_TASK_ROOT": filepath.Dir(r.pool.functions["echo"].Path), "_HANDLER": "echo", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
 		"AWS_LAMBDA_FUNCTION_NAME": "echo", "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256",
 		"AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand", "AWS_LAMBDA_LOG_GROUP_NAME": "/aws/lambda/echo",
 		"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",

@@ -216,6 +216,9 @@ func (i *instance) spawn() (*process, *output, error) {
 		}
 	}
 	cmd := exec.Command(f.Path, f.Args...) //nolint:noctx // a process outlives the invocation it was started for
+	if len(f.Args) == 0 {
+		cmd.Args[0] = f.Name // one program may be several functions, and tests look for their processes
+	}
 	cmd.Dir = filepath.Dir(f.Path)
 	cmd.Env = i.environment()
 	cmd.SysProcAttr = functionAttr()
@@ -252,7 +255,7 @@ func (i *instance) environment() []string {
 	f := i.fn
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "TZ=:UTC",
-		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + filepath.Base(f.Path),
+		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + f.Name,
 		"AWS_REGION=" + awsapi.Region, "AWS_DEFAULT_REGION=" + awsapi.Region,
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",

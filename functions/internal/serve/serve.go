@@ -1,11 +1,7 @@
-// Package run builds functions with an author's own native servers. The whole program is a
-// main that calls one of its functions:
-//
-//	func main() { run.HTTP(native.Servers{"hello": hello}) }
-//
-// The functions read the same environment as every function (see template.yaml), and
-// return when the process should end.
-package run
+// Package serve runs the two functions that have native servers, http and socket. They read
+// the same environment as every function (see template.yaml), and return when the process
+// should end.
+package serve
 
 import (
 	"context"

@@ -22,7 +22,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
@@ -57,7 +57,7 @@ type eventFile struct {
 
 func readEvents(t *testing.T, pattern string) map[string][]byte {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join("..", "..", "..", "events", pattern))
+	found, err := filepath.Glob(filepath.Join("..", "..", "..", "..", "events", pattern))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no events %s, %v", pattern, err)
 	}

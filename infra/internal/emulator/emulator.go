@@ -1,0 +1,407 @@
+// Package emulator imitates AWS on one machine, for tests. The functions are programs of
+// their own: a stand-in for Lambda (package lambda) starts them, and one for API Gateway
+// (package apigw) makes events of requests, with AWS's limits. The rest of the machine is
+// package local's.
+//
+//	client ─HTTP──▶  apigw ─event─▶ lambda ─▶ http
+//	client ─WS────▶  sockets ─▶ apigw ─▶ lambda ─▶ socket
+//	runner ─WS────▶  sockets ─▶ apigw ─▶ lambda ─▶ relay
+//	timer, task ──▶  lambda ─▶ sweep
+//
+// The stand-ins for AWS's services are served below a secret path.
+package emulator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/console"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Options says how the functions run.
+type Options struct {
+	Programs   string        // folder of the functions' programs
+	Own        string        // a program that replaces http and socket, with native servers; "" for none
+	SleepAfter time.Duration // how long a process of a function may be idle until it is stopped
+
+	// Boxes runs boxes as invocations of a function, as on Lambda, where they fit. BoxLife is
+	// the longest life of such a box; 0 is Lambda's. BoxRoom is how many environments there
+	// may be for them; 0 is 64.
+	Boxes   bool
+	BoxLife time.Duration
+	BoxRoom int
+}
+
+// Open returns the opener of such functions.
+func Open(o Options) local.Opener {
+	return func(ctx context.Context, site *local.Site) (local.Functions, error) {
+		e := &emulated{Options: o, site: site}
+		if err := e.open(ctx); err != nil {
+			return nil, errors.Join(err, e.Close(context.WithoutCancel(ctx)))
+		}
+		return e, nil
+	}
+}
+
+// emulated executes the functions as AWS does: each is a program behind a Runtime API, and
+// API Gateway's events invoke it.
+type emulated struct {
+	Options
+	site    *local.Site
+	pool    *lambda.Pool
+	api     *lambda.API
+	rest    *apigw.RESTAPI
+	relay   *sockets.API // for runners
+	socket  *sockets.API // for clients
+	alarm   *scheduler.API
+	invoked *invokedBoxes // nil if boxes do not run as invocations
+	store   session.Store
+	own     atomic.Pointer[api.Options] // options of the API for operators on the control socket
+	local   string                      // base URL of the stand-ins for AWS's services, with a secret path
+}
+
+const (
+	// eventRetryWait replaces Lambda's minute, because here a person waits for the retry.
+	eventRetryWait = time.Second
+	// maxInstances is the largest number of processes of one function. Each takes about
+	// 20 MB.
+	maxInstances = 200
+	maxBoxes     = 64
+)
+
+// Stages of the WebSocket APIs.
+const (
+	relayStage  = "relay"
+	socketStage = "local"
+)
+
+// open starts the functions. They inherit the environment of this program, because native
+// servers may read it.
+func (e *emulated) open(ctx context.Context) error {
+	file, err := e.accept(e.site.Servers)
+	if err == nil {
+		err = e.forget(file)
+	}
+	if err != nil {
+		return fmt.Errorf("hand the servers file to the functions: %w", err)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("open the stand-in for AWS's services: %w", err)
+	}
+	// The path is a secret that only the functions know.
+	secret := "/" + uuid.NewString()
+	e.local = "http://" + l.Addr().String() + secret
+	if e.Options.Boxes {
+		if e.invoked, err = openInvoked(e); err != nil {
+			return errors.Join(err, l.Close())
+		}
+	}
+	if err := e.start(ctx, file); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	e.site.Listen(l, http.StripPrefix(secret, e.services()))
+	e.alarm.Start()
+	return nil
+}
+
+// start opens the parts that start the functions, with the file of the accepted servers.
+func (e *emulated) start(ctx context.Context, file string) (err error) {
+	env := e.environment(file)
+	if err := e.checkNatives(ctx, e.site.Servers, env); err != nil {
+		return err
+	}
+	e.pool, err = lambda.NewPool(lambda.PoolConfig{
+		SleepAfter: e.SleepAfter, Recorder: e.site.Recorder, Logger: e.site.Logger,
+		Output: e.site.Output, Env: env, Functions: e.configs(),
+	})
+	if err != nil {
+		return err
+	}
+	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: e.site.Logger})
+	e.alarm, err = scheduler.New(scheduler.Config{
+		Folder: e.site.Folder.File("schedules"), Functions: e.pool.Names(), Send: e.api.Send, Logger: e.site.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: e.site.Logger})
+	e.relay, e.socket = e.site.OpenSockets(e.routes(e.pool, relayStage, "relay"), e.routes(e.pool, socketStage, "socket"), sockets.AWS())
+	return e.renewOperators(e.site.Servers)
+}
+
+// services are the stand-ins for AWS's services.
+func (e *emulated) services() http.Handler {
+	mux := http.NewServeMux()
+	if e.invoked != nil {
+		mux.Handle("/lambda/2015-03-31/functions/"+boxFunction+"/", http.StripPrefix("/lambda", e.invoked.api))
+	}
+	for name, h := range map[string]http.Handler{
+		"lambda": e.api, "scheduler": e.alarm, "fleet": e.site.Boxes.Handler(), "connections": sockets.Connections{e.relay, e.socket},
+	} {
+		mux.Handle("/"+name+"/", http.StripPrefix("/"+name, h))
+	}
+	return mux
+}
+
+// routes returns the routes of a WebSocket API with one function behind it.
+func (e *emulated) routes(functions lambda.Invoker, stage, function string) sockets.Routes {
+	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Log: e.site.Logger}
+}
+
+func (e *emulated) configs() []lambda.FunctionConfig {
+	hosts := []string{"DORMOUSE_HOSTS=" + strings.Join(e.site.Hosts, ",")}
+	sockets := []string{"DORMOUSE_HOSTS=" + strings.Join(e.site.SocketHosts, ",")}
+	return []lambda.FunctionConfig{
+		{Name: "http", Path: e.program("http"), Timeout: 15 * time.Minute, MaxInstances: maxInstances, Env: hosts},
+		{Name: "socket", Path: e.program("socket"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: sockets},
+		{Name: "relay", Path: e.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
+		{Name: "sweep", Path: e.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
+		{Name: "oauth", Path: e.program("oauth"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts},
+		{Name: "console", Path: e.program("console"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts},
+	}
+}
+
+// paths returns the paths that have a function of their own, with its name. They are
+// those of template.yaml.
+func (e *emulated) paths() map[string]string {
+	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
+	for _, path := range authserver.Paths(e.site.Access == local.AccessOAuth) {
+		of[path] = "oauth"
+	}
+	return of
+}
+
+// Serve implements [local.Functions]. A function process that is still starting may not find its
+// old copy of the servers file any more. That does no harm: the pool has replaced the
+// process.
+func (e *emulated) Serve(servers *catalog.Catalog) error {
+	file, err := e.accept(servers)
+	if err != nil {
+		return fmt.Errorf("hand the servers file to the functions: %w", err)
+	}
+	env := e.environment(file)
+	if err := e.checkNatives(context.Background(), servers, env); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	if err := e.renewOperators(servers); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	e.pool.Renew(env)
+	return e.forget(file)
+}
+
+// environment returns the variables of all functions, as template.yaml sets them on
+// AWS. servers is the file of the accepted servers.
+func (e *emulated) environment(servers string) []string {
+	s := e.site
+	env := inherited(s.Environ)
+	for name, value := range passedOn(s) {
+		env = append(env, name+"="+value)
+	}
+	if e.invoked != nil {
+		env = append(env, e.invoked.environment()...)
+	}
+	return append(env,
+		"DORMOUSE_STORE="+s.Store,
+		"DORMOUSE_SERVERS="+servers,
+		"DORMOUSE_ACCESS="+s.Access,
+		"DORMOUSE_PUBLIC_URL="+s.PublicURL,
+		wiring.EnvShowOutput+"="+onOff(s.Private),
+		"DORMOUSE_SECRET="+hex.EncodeToString(s.Folder.Secret),
+		"DORMOUSE_SNAPSHOTS="+s.Snapshots,
+		"DORMOUSE_IDLE="+strconv.FormatFloat(s.Idle.Seconds(), 'f', -1, 64),
+		"DORMOUSE_RELAY_URL="+s.RelayURL,
+		"DORMOUSE_RELAY_CONNECTIONS="+e.local+"/connections/"+relayStage,
+		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
+		"DORMOUSE_SCHEDULES="+scheduleSettings(),
+		"DORMOUSE_LOCAL="+e.local,
+		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
+		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),
+		"DORMOUSE_ORIGINS="+strings.Join(s.Origins, ","),
+	)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
+func scheduleSettings() string {
+	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
+}
+
+// Web implements [local.Functions].
+func (e *emulated) Web() http.Handler { return e.rest }
+
+// Sockets implements [local.Functions].
+func (e *emulated) Sockets() http.Handler { return e.socket }
+
+// Console implements [local.Functions]: a function serves the page. It accepts the links
+// that the machine makes.
+func (e *emulated) Console() http.Handler { return e.rest }
+
+// WaitingAlarms implements [local.Functions].
+func (e *emulated) WaitingAlarms() int { return e.alarm.Len() }
+
+// Records implements [local.Functions].
+func (e *emulated) Records() session.Store { return e.store }
+
+// Boxes implements [local.Functions].
+func (e *emulated) Boxes() []fleet.Status {
+	if e.invoked == nil {
+		return nil
+	}
+	return e.invoked.tasks()
+}
+
+// EndBoxes implements [local.Functions].
+func (e *emulated) EndBoxes(ctx context.Context) {
+	if e.invoked != nil {
+		e.invoked.close(ctx)
+	}
+}
+
+// Processes implements [local.Functions].
+func (e *emulated) Processes() []api.Function {
+	all := []api.Function{}
+	for _, f := range e.pool.Status() {
+		for _, i := range f.Instances {
+			all = append(all, api.Function{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
+		}
+	}
+	return all
+}
+
+// Sweep implements [local.Functions]: it invokes the sweep function, as EventBridge does.
+func (e *emulated) Sweep(stopped *fleet.Status) <-chan struct{} {
+	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))
+	if stopped != nil {
+		detail, err := json.Marshal(stopped)
+		if err != nil { // a Status holds only strings, numbers and times, so this cannot fail
+			panic("emulator: a task status that cannot be encoded: " + err.Error())
+		}
+		event = cloudWatchEvent("Dormouse Task Stopped", detail)
+	}
+	payload, err := json.Marshal(event)
+	if err != nil { // the only raw part was encoded above
+		panic("emulator: an event that cannot be encoded: " + err.Error())
+	}
+	done, err := e.api.Send("sweep", payload)
+	if err != nil {
+		e.site.Logger.Warn("a sweep was not begun; the next one will try again", "detail_type", event.DetailType, "error", err)
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	return done
+}
+
+func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
+	return events.CloudWatchEvent{
+		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: awsapi.Account,
+		Time: time.Now().UTC().Truncate(time.Second), Region: "local", Resources: []string{}, Detail: detail,
+	}
+}
+
+// Close first closes the parts that call functions, and then the functions.
+func (e *emulated) Close(ctx context.Context) (err error) {
+	e.EndBoxes(ctx)
+	if e.alarm != nil {
+		err = e.alarm.Close(ctx)
+	}
+	if e.api != nil {
+		err = errors.Join(err, e.api.Close(ctx))
+	}
+	if e.pool != nil {
+		err = errors.Join(err, e.pool.Close(ctx))
+	}
+	if e.store != nil {
+		err = errors.Join(err, e.store.Close())
+	}
+	return errors.Join(err, e.forget(""))
+}
+
+// accept writes a catalog to a file in the data folder, for the functions, and returns its
+// path. The digest is part of its name, so a process never sees the file change. The file
+// holds secrets, so only this user may read it.
+func (e *emulated) accept(servers *catalog.Catalog) (string, error) {
+	data := servers.Marshal()
+	sum := sha256.Sum256(data)
+	path := e.site.Folder.File("accepted-" + hex.EncodeToString(sum[:8]) + ".json")
+	return path, os.WriteFile(path, data, 0o600)
+}
+
+// forget removes all files of accept but one: older ones, and those of a killed run.
+func (e *emulated) forget(but string) error {
+	all, err := filepath.Glob(e.site.Folder.File("accepted-*.json"))
+	for _, file := range all {
+		if file != but {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	return err
+}
+
+// renewOperators makes the API for operators of a machine whose functions are programs use
+// these servers. The first time it opens the store. This API is for the control socket. The
+// function programs serve another one on the endpoint, which knows what a stack on AWS
+// knows.
+func (e *emulated) renewOperators(servers *catalog.Catalog) (err error) {
+	s := wiring.Settings{Servers: servers, Secret: e.site.Folder.Secret}
+	if err := s.Read(variables(e.site.Environ).get); err != nil {
+		return err
+	}
+	if e.store == nil {
+		if e.store, err = local.OpenStore(e.site.Store, variables(e.site.Environ).get, s.Limits, e.site.Damaged); err != nil {
+			return err
+		}
+	}
+	f, err := wiring.New(s, wiring.Parts{
+		Store: e.store, Fleet: e.site.Boxes, Runners: e.relay, Clients: sockets.Clients{API: e.socket},
+		Meter: meter.New(meter.Options{}), Log: e.site.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{}))
+	e.site.Describe(&own)
+	e.own.Store(&own)
+	return nil
+}
+
+// Operators implements [local.Functions].
+func (e *emulated) Operators() api.Options { return *e.own.Load() }

@@ -1,0 +1,48 @@
+package emulator
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+)
+
+// variables is an environment in the form of os.Environ.
+type variables []string
+
+func (v variables) get(name string) string { return v.only(name)[name] }
+
+// only returns those of the named variables that are set.
+func (v variables) only(names ...string) map[string]string {
+	env := map[string]string{}
+	for _, kv := range v {
+		if name, value, _ := strings.Cut(kv, "="); slices.Contains(names, name) {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// passedOn returns the variables that function programs get unchanged. These are settings
+// of sessions and boxes, which the functions read themselves, and credentials for a store
+// or a bucket on AWS. If both are on this machine, functions get no credentials.
+func passedOn(s *local.Site) map[string]string {
+	v := variables(s.Environ)
+	env := v.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", "DORMOUSE_ISSUER", "DORMOUSE_CLIENT_SECRET", "DORMOUSE_INTROSPECTION_SECRET")
+	if strings.HasPrefix(s.Store, "sqlite:") && !strings.HasPrefix(s.Snapshots, "s3:") {
+		return env
+	}
+	maps.Copy(env, v.only("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"))
+	return env
+}
+
+// inherited returns the environment without Dormouse's own variables.
+func inherited(all []string) (env []string) {
+	for _, kv := range all {
+		if !strings.HasPrefix(kv, "DORMOUSE_") && !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
