@@ -3,8 +3,12 @@
 package dormouse_test
 
 import (
+	"fmt"
 	"net"
+	"net/http"
 	"net/url"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -45,8 +49,24 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	c := m.session("one")
 	w := c.begin()
 	w.progress(t, 1, 3)
+	over := m.talk("one")
+	gate := filepath.Join(t.TempDir(), "gate")
+	id := over.ask("work", fmt.Sprintf(`{"gate":%q,"before":1,"after":0,"tag":"socket"}`, gate))
+	if got, err := over.hear(); err != nil || got.Method != wire.NotifyProgress {
+		t.Fatalf("%s, %v", got.Raw, err)
+	}
+	m.awaitLine(m.log, 10*time.Second, "no function waits for the call over the WebSocket", func(line string) bool {
+		return strings.Contains(line, `"msg":"socket"`) && strings.Contains(line, `"outcome":"open"`)
+	})
 	m.terminate()
+	m.awaitLine(m.log, 10*time.Second, "the operator is told of both calls", func(line string) bool {
+		return strings.Contains(line, `"msg":"the machine drains","calls":2,"suspended":0`)
+	})
 	m.eventually(10*time.Second, "no new connection is taken", func() bool { return m.refuses("one") })
+	write(t, gate, "")
+	if got, err := over.hear(); err != nil || string(got.ID) != id || got.Error != nil {
+		t.Errorf("the call over the WebSocket ended with %s, %v", got.Raw, err)
+	}
 	m.eventually(20*time.Second, "the process without a call has ended", func() bool { return len(m.those("stdio")) == 1 })
 	w.open(t)
 	ctx, cancel := c.patience()
@@ -64,6 +84,40 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	if left := m.processes(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// Nobody waits for a client that only listens. A call of 2026-07-28 that has asked its client
+// is in the store, and the operator is told so.
+func TestE2ETermDoesNotWaitForListeners(t *testing.T) {
+	t.Parallel()
+	m, _, _ := modernMachine(t)
+	m.programs = false
+	m.start()
+	s := m.talk("booking")
+	s.ask("book", "{}")
+	if q, err := s.hear(); err != nil || q.Method != wire.MethodElicit {
+		t.Fatalf("%s, %v", q.Raw, err)
+	}
+	c := m.client("booking")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(wire.HeaderProtocolVersion, "2026-07-28")
+	r.Header.Set(wire.HeaderMethod, wire.MethodListen)
+	listens, err := c.do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listens.close()
+	if first, err := listens.next(); err != nil || first.Kind != wire.Notification {
+		t.Fatalf("it does not listen: %d %s, %v", listens.status, first.Raw, err)
+	}
+	m.terminate()
+	m.awaitLine(m.log, 10*time.Second, "the operator is told", func(line string) bool {
+		return strings.Contains(line, `"msg":"the machine drains"`) && strings.Contains(line, `"suspended":1`)
+	})
+	m.ended(20 * time.Second)
 }
 
 // A second SIGTERM does not wait: the call ends with an error that says that its outcome is
@@ -89,4 +143,8 @@ func TestE2EASecondTermDoesNotWait(t *testing.T) {
 		t.Errorf("the call ended with %s", last.Raw)
 	}
 	m.ended(25 * time.Second)
+	m.start()
+	if said := m.does("calls", "--failed", "--data", m.data); !strings.Contains(said, "work") {
+		t.Errorf("the call that was cut is not among the failed ones:\n%s", said)
+	}
 }

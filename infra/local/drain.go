@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -26,15 +27,10 @@ func drain(ctx context.Context, m *machine) {
 	m.public.close()
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
-	if n := m.public.use.calls(); n > 0 {
-		text := fmt.Sprintf("%d requests are in flight, and get up to %s to end; Ctrl-C or another SIGTERM ends them at once", n, drainWithin)
-		if n == 1 {
-			text = fmt.Sprintf("1 request is in flight, and gets up to %s to end; Ctrl-C or another SIGTERM ends it at once", drainWithin)
-		}
-		m.log.Info("the machine drains", "requests", n)
-		if d := m.cfg.Display; d != nil {
-			d.Say(text)
-		}
+	calls, kept := m.public.use.calls()+m.lines.Open(), suspended(ctx, m)
+	m.log.Info("the machine drains", "calls", calls, "suspended", kept)
+	if d := m.cfg.Display; d != nil && calls+kept > 0 {
+		d.Say(draining(calls, kept))
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -50,6 +46,47 @@ func drain(ctx context.Context, m *machine) {
 			return
 		}
 	}
+}
+
+// draining says what a drain waits for, and what the next start goes on with.
+func draining(calls, kept int) string {
+	var parts []string
+	if calls > 0 {
+		parts = append(parts, fmt.Sprintf("%s in flight, with up to %s to end; Ctrl-C or another SIGTERM does not wait", number(calls, "call"), drainWithin))
+	}
+	if kept > 0 {
+		parts = append(parts, number(kept, "call")+" that asked the client, kept for the next start")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func number(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
+}
+
+// suspended returns how many calls wait in the store for their clients. An error only makes
+// the number smaller.
+func suspended(ctx context.Context, m *machine) (n int) {
+	store := m.functions.records()
+	due, err := store.Due(ctx)
+	if err != nil {
+		return 0
+	}
+	for _, b := range due {
+		items, err := store.Items(ctx, b)
+		if err != nil {
+			return n
+		}
+		for _, it := range items {
+			if it.State == session.Suspended {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // haltAwake tells each box that is awake, once, to end its processes when they have nothing

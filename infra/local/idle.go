@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // use counts the requests and connections of the endpoints. The zero value is ready.
@@ -16,7 +18,7 @@ type use struct {
 	mu          sync.Mutex
 	connections int       // that are open and no WebSockets
 	requests    int       // that are handled, streams and WebSockets included
-	posts       int       // those of them that are POST: messages of clients
+	posts       int       // those of them that are messages of clients and get an answer
 	last        time.Time // the end of the last request
 }
 
@@ -26,8 +28,10 @@ func (u *use) count(s *http.Server) {
 	u.servers = append(u.servers, s)
 	h, note := s.Handler, s.ConnState
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.add(r.Method, 1)
-		defer u.add(r.Method, -1)
+		// A modern client listens with a POST, which ends with its connection only.
+		message := r.Method == http.MethodPost && r.Header.Get(wire.HeaderMethod) != wire.MethodListen
+		u.add(message, 1)
+		defer u.add(message, -1)
 		h.ServeHTTP(w, r)
 	})
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
@@ -36,11 +40,11 @@ func (u *use) count(s *http.Server) {
 	}
 }
 
-func (u *use) add(method string, requests int) {
+func (u *use) add(message bool, requests int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.requests += requests
-	if method == http.MethodPost {
+	if message {
 		u.posts += requests
 	}
 	u.last = time.Now()

@@ -36,8 +36,8 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 	for name, hold := range map[string]func(*use, *alarms) (release func()){
 		"nothing": nothing,
 		"a request": func(u *use, _ *alarms) func() {
-			u.add(http.MethodGet, 1)
-			return func() { u.add(http.MethodGet, -1) }
+			u.add(false, 1)
+			return func() { u.add(false, -1) }
 		},
 		"a connection": func(u *use, _ *alarms) func() {
 			u.note(http.StateNew)

@@ -13,6 +13,7 @@ type deadlines struct {
 	pulse
 	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
 	grace *time.Timer // the time for its last calls
+	until time.Time   // the end of that time
 }
 
 // limit sets the deadline of a request: a server that does not answer must not keep the
@@ -130,11 +131,17 @@ func (d *deadlines) stop() {
 	d.certain()
 }
 
-// drain limits the time that a process has for its calls before it is stopped.
+// drain limits the time that a process has for its calls before it is stopped. A later limit
+// does not replace an earlier one: an order to halt may come after that to shut down.
 func (d *deadlines) drain(why *fault, within time.Duration) {
+	until := time.Now().Add(within)
 	if d.grace != nil {
+		if d.until.Before(until) {
+			return
+		}
 		d.grace.Stop()
 	}
+	d.until = until
 	d.last, d.grace = why, time.AfterFunc(within, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()

@@ -71,6 +71,20 @@ func TestHaltNowOvertakesOneThatWaits(t *testing.T) {
 	}
 }
 
+// An order that comes late, as that of a machine that drains after it was told to end at once,
+// gives no more time.
+func TestHaltThatComesLaterGivesNoMoreTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.Halt("", "ada", 50*time.Millisecond)
+	r.Halt("", "bob", time.Hour)
+	if _, message, _, _ := r.failure(hang); message != stoppedByAda {
+		t.Errorf("got %q", message)
+	}
+}
+
 func TestHaltStopsAProcessThatDoesNotGetReady(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "silent")

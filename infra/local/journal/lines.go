@@ -444,6 +444,19 @@ func (l *Lines) later(stream string, e Event) {
 	l.open[stream] = e
 }
 
+// Open returns how many calls are open that no function waits for, such as those over
+// WebSockets.
+func (l *Lines) Open() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.open {
+		if e.Kind != "" { // else the end came first
+			n++
+		}
+	}
+	return n
+}
+
 // ended takes the end of a call that no function waits for.
 func (l *Lines) ended(end Ended) {
 	l.mu.Lock()

@@ -1,0 +1,40 @@
+package local
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestDrainSaysWhatItWaitsFor(t *testing.T) {
+	const rest = " in flight, with up to 30s to end; Ctrl-C or another SIGTERM does not wait"
+	for want, n := range map[string][2]int{
+		"1 call" + rest:  {1, 0},
+		"3 calls" + rest: {3, 0},
+		"2 calls that asked the client, kept for the next start":                     {0, 2},
+		"3 calls" + rest + "; 1 call that asked the client, kept for the next start": {3, 1},
+	} {
+		if got := draining(n[0], n[1]); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+// What ends only with its connection does not hold up a drain.
+func TestListenersAreNoCallsInFlight(t *testing.T) {
+	var u use
+	calls := -1
+	s := &http.Server{ConnState: nil, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls = u.calls() })} //nolint:gosec // it never serves
+	u.count(s)
+	for want, r := range map[int]*http.Request{
+		0: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/one/mcp", nil),
+		1: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/one/mcp", nil),
+	} {
+		r.Header.Set(wire.HeaderMethod, []string{wire.MethodListen, wire.MethodToolsCall}[want])
+		if s.Handler.ServeHTTP(nil, r); calls != want {
+			t.Errorf("%s: %d calls, want %d", r.Header.Get(wire.HeaderMethod), calls, want)
+		}
+	}
+}
