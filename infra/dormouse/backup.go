@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/backup"
@@ -48,10 +49,13 @@ func (c *backupCommand) Run(t *terminal) (err error) {
 		_ = os.Remove(part)
 		return fmt.Errorf("no backup was made: %w", err)
 	}
-	return c.show(t, s, func() error {
+	if err := c.show(t, s, func() error {
 		_, err := fmt.Fprintf(t.out, "%s has %d files, %.1f MB unpacked. servers.json and .env are not in it.\n", c.File, s.Files, float64(s.Bytes)/1e6)
 		return err
-	})
+	}); err != nil || s.Unread == nil {
+		return err
+	}
+	return fmt.Errorf("the backup is not complete, because these cannot be read; make them readable for this user, or back up as root: %s", strings.Join(s.Unread, ", "))
 }
 
 type restoreCommand struct {
@@ -74,6 +78,9 @@ func (c *restoreCommand) Run(t *terminal) error {
 	}
 	return c.show(t, s, func() error {
 		_, err := fmt.Fprintf(t.out, "%s has %d files again. What was there before is in %s.\nA key that was revoked after the backup is good again: revoke it again.\n", c.Data, s.Files, kept)
+		if s.Disowned > 0 {
+			_, err = fmt.Fprintf(t.out, "%d files and folders had another owner, and now have this user: restore as root to keep the owners.\n", s.Disowned)
+		}
 		return err
 	})
 }

@@ -44,30 +44,29 @@ const (
 	before = "before-restore-"
 )
 
-// Summary says what a backup has.
+// Summary says what a backup has, or what was restored.
 type Summary struct {
 	Files int   `json:"files"`
 	Bytes int64 `json:"bytes"` // of the files, unpacked
+	// Unread are the files and folders that could not be read, so a backup lacks them, each
+	// with the reason.
+	Unread []string `json:"unread,omitempty"`
+	// Disowned is how many restored files and folders have this user as their owner, and had
+	// another: only root may give files away.
+	Disowned int `json:"disowned,omitempty"`
 }
 
 // Write copies the data folder to w. store is the path of the store, "" if the sessions are
 // not in a file.
 func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, err error) {
 	packed := gzip.NewWriter(w)
-	out := tar.NewWriter(packed)
-	defer func() { err = errors.Join(err, out.Close(), packed.Close()) }()
+	a := &archive{ctx: ctx, out: tar.NewWriter(packed)}
+	defer func() { s, err = a.Summary, errors.Join(err, a.out.Close(), packed.Close()) }()
 	copies, err := os.MkdirTemp(folder, during)
 	if err != nil {
 		return s, err
 	}
 	defer func() { _ = os.RemoveAll(copies) }()
-	add := func(name, path string) error {
-		n, err := addFile(out, name, path)
-		if err == nil {
-			s.Files, s.Bytes = s.Files+1, s.Bytes+n
-		}
-		return err
-	}
 	for _, name := range databases {
 		path := filepath.Join(folder, name)
 		if name == "store.db" {
@@ -76,40 +75,158 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 		if path == "" {
 			continue
 		}
-		part := filepath.Join(copies, name)
-		if err := sqlitestore.Copy(ctx, path, part); errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return s, err
-		}
-		if err := add(name, part); err != nil {
+		if err := a.database(name, path, filepath.Join(copies, name)); err != nil {
 			return s, err
 		}
 	}
 	// The files come after the store: it names them, and they are written before it.
-	err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		name, relErr := filepath.Rel(folder, path)
-		switch top, _, _ := strings.Cut(name, string(filepath.Separator)); {
-		case errors.Is(err, fs.ErrNotExist): // it was removed just now
-			return nil
-		case err != nil || relErr != nil:
-			return errors.Join(err, relErr)
-		case name == ".":
-			return nil
-		case isLeft(top):
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case !d.Type().IsRegular() || isDatabase(name) || strings.HasSuffix(name, ".new") || strings.Contains(name, ".damaged-"):
-			return nil
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = root.Close() }()
+	return s, a.folder(root, "")
+}
+
+// archive is a backup that is written.
+type archive struct {
+	Summary
+	ctx context.Context
+	out *tar.Writer
+}
+
+// database adds a copy of a database, which it makes at part.
+func (a *archive) database(name, path, part string) error {
+	if err := sqlitestore.Copy(a.ctx, path, part); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	f, err := os.Open(part)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	own, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	head := headOf(name, info)
+	head.Uid, head.Gid = ownerOf(own)
+	return a.content(head, f)
+}
+
+// folder adds what a folder has. Servers may change it meanwhile, and must not bring into
+// their workspaces what they cannot read themselves: so folder enters each folder by its
+// handle, and takes what it opened only if it still has its name and is no link. What is gone,
+// or is something else by now, counts as removed.
+func (a *archive) folder(at *os.Root, under string) error {
+	list, err := at.Open(".")
+	if err != nil {
+		return a.lacks(under, err)
+	}
+	entries, err := list.ReadDir(-1)
+	_ = list.Close() // only read: nothing can be lost
+	if err != nil {
+		return a.lacks(under, err)
+	}
+	for _, e := range entries {
+		name := under + e.Name()
+		switch {
+		case a.ctx.Err() != nil:
+			return a.ctx.Err()
+		case under == "" && (isLeft(name) || isDatabase(name)), strings.HasSuffix(name, ".new"), strings.Contains(name, ".damaged-"):
+		case e.IsDir():
+			err = a.enter(at, e.Name(), name)
+		case e.Type().IsRegular():
+			err = a.file(at, e.Name(), name)
 		}
-		if err := add(filepath.ToSlash(name), path); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// enter adds a folder and what it has.
+func (a *archive) enter(at *os.Root, base, name string) error {
+	below, err := at.OpenRoot(base)
+	if err != nil {
+		if now, gone := at.Lstat(base); gone != nil || !now.IsDir() {
+			return nil //nolint:nilerr // it is something else by now
+		}
+		return a.lacks(name, err)
+	}
+	defer func() { _ = below.Close() }()
+	info, err := below.Stat(".")
+	if err != nil || !isStill(at, base, info) {
+		return a.lacks(name, err)
+	}
+	head := headOf(name+"/", info)
+	head.Typeflag = tar.TypeDir
+	if err := a.out.WriteHeader(head); err != nil {
+		return err
+	}
+	return a.folder(below, name+"/")
+}
+
+// file adds a file. A pipe in its place does not hold up the backup.
+func (a *archive) file(at *os.Root, base, name string) error {
+	f, err := at.OpenFile(base, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		if now, gone := at.Lstat(base); gone != nil || !now.Mode().IsRegular() {
+			return nil //nolint:nilerr // it is something else by now
+		}
+		return a.lacks(name, err)
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || !isStill(at, base, info) {
+		return a.lacks(name, err)
+	}
+	return a.content(headOf(name, info), f)
+}
+
+// isStill reports whether what was opened has this name in the folder and is no link.
+func isStill(at *os.Root, base string, opened fs.FileInfo) bool {
+	now, err := at.Lstat(base)
+	return err == nil && os.SameFile(now, opened)
+}
+
+// lacks notes that something cannot be read. What was removed meanwhile is not missing. The
+// secret must not be missing: nothing could be restored.
+func (a *archive) lacks(name string, err error) error {
+	var link *fs.PathError
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
 		return nil
-	})
-	return s, err
+	case name == "", name == datafolder.SecretFile:
+		return err
+	case errors.As(err, &link):
+		err = link.Err
+	}
+	a.Unread = append(a.Unread, fmt.Sprintf("%s: %v", name, err))
+	return nil
+}
+
+func headOf(name string, info fs.FileInfo) *tar.Header {
+	head := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+	if info.Mode().IsRegular() {
+		head.Size = info.Size()
+	}
+	head.Uid, head.Gid = ownerOf(info)
+	return head
+}
+
+func ownerOf(info fs.FileInfo) (uid, gid int) {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid), int(st.Gid)
+	}
+	return os.Getuid(), os.Getgid()
 }
 
 // isDatabase reports whether a file belongs to a database, which is copied in another way.
@@ -119,39 +236,37 @@ func isDatabase(name string) bool {
 	})
 }
 
-// addFile adds a file. A server may put something else in its place meanwhile: a link would
-// bring what the server cannot read itself into its workspace, and a pipe would not end. Such
-// a name counts as one that was removed.
-func addFile(out *tar.Writer, name, path string) (int64, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
-		return 0, fs.ErrNotExist
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return 0, fs.ErrNotExist
-	}
-	return info.Size(), addContent(out, &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()}, f)
-}
-
-// addContent adds exactly the size that the header promises: a file that grows meanwhile is
-// cut, and one that shrinks ends in zeros.
-func addContent(out *tar.Writer, head *tar.Header, content io.Reader) error {
-	if err := out.WriteHeader(head); err != nil {
+// content adds exactly the size that the header promises: a file that grows meanwhile is cut,
+// and one that shrinks or cannot be read to its end ends in zeros.
+func (a *archive) content(head *tar.Header, f io.Reader) error {
+	if err := a.out.WriteHeader(head); err != nil {
 		return err
 	}
-	n, err := io.Copy(out, io.LimitReader(content, head.Size))
-	if err == nil {
-		_, err = io.CopyN(out, zeros{}, head.Size-n)
+	from := &source{Reader: f}
+	n, err := io.Copy(a.out, io.LimitReader(from, head.Size))
+	if err == nil || from.err != nil {
+		_, err = io.CopyN(a.out, zeros{}, head.Size-n)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	a.Files, a.Bytes = a.Files+1, a.Bytes+head.Size
+	return a.lacks(head.Name, from.err)
+}
+
+// source is a reader that remembers its error.
+type source struct {
+	io.Reader
+	err error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
 }
 
 type zeros struct{}
@@ -193,32 +308,71 @@ func unpack(folder string, r io.Reader) (s Summary, err error) {
 	if err != nil {
 		return s, err
 	}
+	var folders []*tar.Header // their modes come last: one may forbid this user to write
 	for in := tar.NewReader(plain); ; {
 		head, err := in.Next()
 		if errors.Is(err, io.EOF) {
+			for _, f := range slices.Backward(folders) {
+				if err := os.Chmod(filepath.Join(folder, filepath.FromSlash(f.Name)), os.FileMode(f.Mode).Perm()); err != nil { //nolint:gosec // Perm bounds it
+					return s, err
+				}
+			}
 			return s, nil
 		}
 		if err != nil {
 			return s, err
 		}
-		name := filepath.FromSlash(head.Name)
-		if !filepath.IsLocal(name) || head.Typeflag != tar.TypeReg {
+		name := filepath.FromSlash(strings.TrimSuffix(head.Name, "/"))
+		if !filepath.IsLocal(name) || head.Typeflag != tar.TypeReg && head.Typeflag != tar.TypeDir {
 			return s, fmt.Errorf("it has %q, which no backup has", head.Name)
 		}
 		path := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return s, err
 		}
-		out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(head.Mode).Perm()) //nolint:gosec // Perm bounds it
+		if head.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, 0o700)
+			folders = append(folders, head)
+		} else {
+			err = unpackFile(path, head, in)
+			s.Files, s.Bytes = s.Files+1, s.Bytes+head.Size
+		}
 		if err != nil {
 			return s, err
 		}
-		n, err := io.Copy(out, in) //nolint:gosec // the operator's own file may be as large as it is
-		if err := errors.Join(err, out.Sync(), out.Close(), os.Chtimes(path, time.Time{}, head.ModTime)); err != nil {
+		own, err := give(path, head)
+		if err != nil {
 			return s, err
 		}
-		s.Files, s.Bytes = s.Files+1, s.Bytes+n
+		if !own {
+			s.Disowned++
+		}
 	}
+}
+
+func unpackFile(path string, head *tar.Header, in io.Reader) error {
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(head.Mode).Perm()) //nolint:gosec // Perm bounds it
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in) //nolint:gosec // the operator's own file may be as large as it is
+	return errors.Join(err, out.Sync(), out.Close(), os.Chtimes(path, time.Time{}, head.ModTime))
+}
+
+// give gives a file or folder to the owner that it had. It returns false where only root may.
+func give(path string, head *tar.Header) (own bool, err error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false, err
+	}
+	if uid, gid := ownerOf(info); uid == head.Uid && gid == head.Gid {
+		return true, nil
+	}
+	err = os.Lchown(path, head.Uid, head.Gid)
+	if errors.Is(err, fs.ErrPermission) {
+		return false, nil
+	}
+	return true, err
 }
 
 // move moves all that a backup may have from one folder to another.

@@ -5,28 +5,33 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 )
 
-// A server writes to its workspace while a backup is made.
+// A server writes to its workspace while a backup is made, and a disk may fail for one file.
 func TestAFileThatChangesMeanwhileHasTheSizeThatWasPromised(t *testing.T) {
 	var b bytes.Buffer
-	out := tar.NewWriter(&b)
-	for _, content := range []string{"abc", "", strings.Repeat("x", 100)} {
-		if err := addContent(out, &tar.Header{Name: "a", Size: 10}, strings.NewReader(content)); err != nil {
+	a := &archive{ctx: t.Context(), out: tar.NewWriter(&b)}
+	for _, content := range []io.Reader{
+		strings.NewReader("abc"), strings.NewReader(""), strings.NewReader(strings.Repeat("x", 100)),
+		io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(syscall.EIO)),
+	} {
+		if err := a.content(&tar.Header{Name: "a", Size: 10}, content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := out.Close(); err != nil {
+	if err := a.out.Close(); err != nil {
 		t.Fatal(err)
 	}
 	in := tar.NewReader(&b)
-	for _, want := range []string{"abc\x00\x00\x00\x00\x00\x00\x00", strings.Repeat("\x00", 10), "xxxxxxxxxx"} {
+	for _, want := range []string{"abc\x00\x00\x00\x00\x00\x00\x00", strings.Repeat("\x00", 10), "xxxxxxxxxx", "abc\x00\x00\x00\x00\x00\x00\x00"} {
 		if _, err := in.Next(); err != nil {
 			t.Fatal(err)
 		}
@@ -34,21 +39,105 @@ func TestAFileThatChangesMeanwhileHasTheSizeThatWasPromised(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
+	if len(a.Unread) != 1 || a.Unread[0] != "a: input/output error" {
+		t.Errorf("unread: %q", a.Unread)
+	}
 }
 
-// Between the look at a folder and the open of a file a server may replace the file.
-func TestAFileThatWasReplacedIsLeftOut(t *testing.T) {
+// Between the look at a folder and the open of what it has, a server may put a link in its
+// place, also of a folder.
+func TestWhatWasReplacedIsLeftOut(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "secret"), []byte("secret"), 0o600); err != nil {
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(folder, "secret"), []byte("secret"), 0o600),
+		os.MkdirAll(filepath.Join(folder, "keys", "deep"), 0o700),
+		os.WriteFile(filepath.Join(folder, "keys", "deep", "key"), []byte("secret"), 0o600),
+		os.Symlink("secret", filepath.Join(folder, "link")), syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600),
+		os.Symlink("keys", filepath.Join(folder, "inside")), os.Symlink("/etc", filepath.Join(folder, "outside")),
+	); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Symlink("secret", filepath.Join(folder, "link")), syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600)); err != nil {
+	root, err := os.OpenRoot(folder)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = root.Close() }()
 	var b bytes.Buffer
-	for _, name := range []string{"link", "pipe", "."} {
-		if _, err := addFile(tar.NewWriter(&b), name, filepath.Join(folder, name)); !errors.Is(err, fs.ErrNotExist) || b.Len() > 0 {
+	a := &archive{ctx: t.Context(), out: tar.NewWriter(&b)}
+	for _, name := range []string{"link", "pipe", "keys", "gone"} {
+		if err := a.file(root, name, "x/"+name); err != nil || b.Len() > 0 {
 			t.Errorf("%s: %v, %d bytes", name, err, b.Len())
 		}
+	}
+	for _, name := range []string{"inside", "outside", "secret", "gone"} {
+		if err := a.enter(root, name, "x/"+name); err != nil || b.Len() > 0 {
+			t.Errorf("%s: %v, %d bytes", name, err, b.Len())
+		}
+	}
+	if a.Unread != nil {
+		t.Errorf("unread: %q", a.Unread)
+	}
+}
+
+// A file that cannot be read is named, and the rest is in the backup; but not without the
+// secret.
+func TestABackupNamesWhatItLacks(t *testing.T) {
+	a := &archive{}
+	denied := &os.PathError{Op: "openat", Path: "notes", Err: syscall.EACCES}
+	if err := a.lacks("workspaces/notes", denied); err != nil || len(a.Unread) != 1 || a.Unread[0] != "workspaces/notes: permission denied" {
+		t.Errorf("%v, %q", err, a.Unread)
+	}
+	if err := a.lacks(datafolder.SecretFile, denied); err == nil {
+		t.Error("a backup without the secret is one")
+	}
+}
+
+// What is restored has the owners, times and modes of before, as far as this user may.
+func TestRestoreKeepsOwners(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	notes := filepath.Join(from, "workspaces", "notes")
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(from, datafolder.SecretFile), []byte(strings.Repeat("ab", 32)), 0o600),
+		os.MkdirAll(notes, 0o750), os.Chmod(notes, 0o750), os.WriteFile(filepath.Join(notes, "a"), []byte("text"), 0o640),
+	); err != nil {
+		t.Fatal(err)
+	}
+	owner := os.Getuid()
+	if owner == 0 {
+		owner = 12345
+		for _, path := range []string{notes, filepath.Join(notes, "a")} {
+			if err := os.Chown(path, owner, owner); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var b bytes.Buffer
+	if s, err := Write(t.Context(), from, "", &b); err != nil || s.Unread != nil {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	s, _, err := Read(t.Context(), to, &b)
+	if err != nil || s.Disowned > 0 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for path, mode := range map[string]os.FileMode{"workspaces/notes": 0o750, "workspaces/notes/a": 0o640} {
+		info, err := os.Stat(filepath.Join(to, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid, _ := ownerOf(info); uid != owner || info.Mode().Perm() != mode {
+			t.Errorf("%s belongs to %d and has mode %v", path, uid, info.Mode())
+		}
+	}
+}
+
+// Who may not give files away is told how many have lost their owner.
+func TestWhoMayNotGiveFilesAwayIsTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own, err := give(path, &tar.Header{Uid: os.Getuid() + 1, Gid: os.Getgid()})
+	if err != nil || own != (os.Getuid() == 0) {
+		t.Errorf("own: %t, %v", own, err)
 	}
 }
