@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -254,7 +255,8 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	for pass, want := range map[string]int{
 		"": http.StatusUnauthorized, "x": http.StatusUnauthorized, other.Pass("b"): http.StatusUnauthorized, f.Relay.Sealer.Pass("b"): http.StatusOK,
 	} {
-		req := &http.Request{Header: http.Header{"Dormouse-Pass": {pass}}}
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/relay", nil)
+		req.Header.Set("Dormouse-Pass", pass)
 		if got := r.Connect(t.Context(), sockets.Conn{}, req); got.Status != want {
 			t.Errorf("pass %.8q: %d, want %d", pass, got.Status, want)
 		}

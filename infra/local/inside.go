@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -300,10 +301,24 @@ func (in *inside) Web() http.Handler {
 // web returns the handler of a path, as the gateway chooses between functions.
 func (h *handlers) web(path string, in *inside) http.Handler {
 	if h.pages.Serves(path) {
-		return in.visits.limit(in.bodies.ofStrangers(h.pages))
+		return in.visits.limit(in.bodies.ofStrangers(h.pages), in.refused)
 	}
 	return h.http.Handler
 }
+
+// refused logs a request that no handler of package front has refused, in the form of those.
+func (in *inside) refused(r *http.Request, status int, refusal string, err error) {
+	address := session.AddressOf(r.Context())
+	if address == "" {
+		address, _, _ = net.SplitHostPort(r.RemoteAddr)
+	}
+	slog.New(watched{in.m.log.Handler(), in.m}).Warn("request", "http_method", r.Method, "path", r.URL.Path, "status", status, "code", session.CodeOf(err), "error", err,
+		slog.Group("caller", "server", "", "tenant", "", "principal", "", "key", "", "address", cmp.Or(address, hereAddress)),
+		"refused", true, "refusal", refusal, "why", err.Error())
+}
+
+// hereAddress is the address of a program that has called over a unix socket.
+const hereAddress = "this machine"
 
 // Sockets implements [Functions].
 func (in *inside) Sockets() http.Handler { return in.callers.connected(in.m.socket) }
@@ -379,7 +394,7 @@ type runnerRoutes struct{ in *inside }
 // Connect implements [sockets.Routes].
 func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
 	if err := r.in.use().sealer.Admit(req.Header); err != nil {
-		r.in.m.log.Warn("a runner was refused", "error", err)
+		r.in.refused(req, http.StatusUnauthorized, string(session.Unauthenticated), err)
 		return sockets.Reply{Status: http.StatusUnauthorized}
 	}
 	return sockets.Reply{Status: http.StatusOK}

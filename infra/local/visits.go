@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/time/rate"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Limits of one address, and of this machine, at the pages where people sign in and clients
@@ -38,19 +40,21 @@ func newVisits() *visits {
 }
 
 // limit answers requests above the limit with 429, in the form of OAuth errors (RFC 6749,
-// §5.2), and passes the others on.
-func (v *visits) limit(next http.Handler) http.Handler {
+// §5.2), tells refused of them, and passes the others on.
+func (v *visits) limit(next http.Handler, refused func(r *http.Request, status int, refusal string, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.limiter(r.RemoteAddr).Allow() {
 			next.ServeHTTP(w, r)
 			return
 		}
+		err := session.Errorf(session.Busy, "this address asks too often; try again in a second")
+		refused(r, http.StatusTooManyRequests, "rate", err)
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("Access-Control-Allow-Origin", "*")
 		h.Set("Retry-After", "1")
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(`{"error":"temporarily_unavailable","error_description":"this address asks too often; try again in a second"}`)) // the client may be gone
+		_, _ = w.Write([]byte(`{"error":"temporarily_unavailable","error_description":"` + err.Message + `"}`)) // the client may be gone
 	})
 }
 

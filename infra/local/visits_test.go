@@ -1,12 +1,16 @@
 package local
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
 // passed returns how many of n requests from an address got through.
@@ -29,7 +33,7 @@ func passed(t *testing.T, h http.Handler, from string, n int) (passed int) {
 
 func TestAnAddressMayAskForThePagesOfSignInTenTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newVisits().limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+		h := newVisits().limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), func(*http.Request, int, string, error) {})
 		if got := passed(t, h, "192.0.2.1:1", 1000); got != visitsBurst {
 			t.Errorf("%d requests got through at once, want %d", got, visitsBurst)
 		}
@@ -69,4 +73,35 @@ func TestAnAddressMayAskForThePagesOfSignInTenTimesASecond(t *testing.T) {
 			t.Errorf("other addresses got %d of %d requests through", others, 20*visitsBurst)
 		}
 	})
+}
+
+// What is refused before a handler sees it names its caller's address, as other refusals do.
+func TestRefusalsOfTheMachineNameTheirCaller(t *testing.T) {
+	var told, log bytes.Buffer
+	m := started(t, func(c *Config) { c.JSON, c.Log = &told, &log })
+	in, ok := m.functions.(*inside)
+	if !ok {
+		t.Fatal("the functions are not in this process")
+	}
+	h := in.visits.limit(http.NotFoundHandler(), in.refused)
+	for range visitsBurst + 1 {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/register", nil)
+		r.RemoteAddr = "192.0.2.7:1"
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/relay", nil)
+	r.RemoteAddr = "@"
+	if reply := (&runnerRoutes{in}).Connect(t.Context(), sockets.Conn{}, r); reply.Status != http.StatusUnauthorized {
+		t.Errorf("a runner without a pass gets %d", reply.Status)
+	}
+	for _, want := range []string{`try again in a second","address":"192.0.2.7"`, `no pass of this deployment","address":"this machine"`} {
+		if !strings.Contains(told.String(), want) {
+			t.Errorf("no event has %s:\n%s", want, told.String())
+		}
+	}
+	for _, want := range []string{`"address":"192.0.2.7"}`, `"address":"this machine"}`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no log line has %s:\n%s", want, log.String())
+		}
+	}
 }
