@@ -232,13 +232,15 @@ func (s *Store) Sweep(ctx context.Context) error {
 // a session at a time.
 const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
-	dueEvents = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `) AND e.purge <= ?1`
+	dueRows   = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `)`
+	dueEvents = dueRows + ` AND e.purge <= ?1`
+	wasTail   = `(e.bytes = 0 AND e.expires <= ?1)` // when it was emptied; isTail says whether it still is
 	isTail    = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
 	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
 	emptyTails = `
 UPDATE events AS t SET data = x'', bytes = 0, purge = (SELECT expires FROM sessions WHERE id = t.session)
 WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND ` + isTail + ` LIMIT 100)`
-	purgeEvents = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND NOT ` + isTail + ` LIMIT 100)`
+	purgeEvents = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueRows + ` AND (e.purge <= ?1 OR ` + wasTail + `) AND NOT ` + isTail + ` LIMIT 100)`
 	purgeHours  = `
 DELETE FROM purges WHERE (hour, session) IN (SELECT hour, session FROM purges WHERE ` + dueHours + `)
 AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e.purge <= ?1)`

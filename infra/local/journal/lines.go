@@ -429,56 +429,6 @@ func (l *Lines) repeated(of string) bool {
 // maxReasons limits the refusals that are told in a minute.
 const maxReasons = 100
 
-// later keeps a call until a line reports its end. That line may have come already.
-func (l *Lines) later(stream string, e Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) >= maxKnown {
-		clear(l.open)
-	}
-	if end, ok := l.open[stream]; ok && end.Kind == "" {
-		delete(l.open, stream)
-		l.over(e, end.Time, end.Reason)
-		return
-	}
-	l.open[stream] = e
-}
-
-// Open returns how many calls are open that no function waits for, such as those over
-// WebSockets.
-func (l *Lines) Open() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.open {
-		if e.Kind != "" { // else the end came first
-			n++
-		}
-	}
-	return n
-}
-
-// ended takes the end of a call that no function waits for.
-func (l *Lines) ended(end Ended) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) >= maxKnown {
-		clear(l.open)
-	}
-	e, ok := l.open[end.Stream]
-	if !ok {
-		l.open[end.Stream] = Event{Time: time.Now(), Reason: l.reason("", end.Why)}
-		return
-	}
-	delete(l.open, end.Stream)
-	l.over(e, time.Now(), l.reason(e.Name, end.Why))
-}
-
-// over records a call that began at e.Time.
-func (l *Lines) over(e Event, at time.Time, reason string) {
-	e.Duration, e.Time, e.Reason = at.Sub(e.Time), at, reason
-	l.to.Record(e)
-}
-
 // knows remembers the client of a session, and when the session's server last had work.
 func (l *Lines) knows(s *said) {
 	l.mu.Lock()
