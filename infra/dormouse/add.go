@@ -119,6 +119,9 @@ func (c *addCommand) Run(t *terminal) error {
 		return err
 	}
 	if c.NoStart {
+		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
+			_, _ = fmt.Fprintln(t.err, err)
+		}
 		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
 	}

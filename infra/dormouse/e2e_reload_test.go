@@ -340,3 +340,27 @@ func TestE2EReloadByCommandAndBySignal(t *testing.T) {
 		t.Errorf("the server is back and answers %d", status)
 	}
 }
+
+// A server that is removed and added again is not answered by the process of before, whether
+// its entry is the same or another one.
+func TestE2EAServerThatIsAddedAgainHasANewProcess(t *testing.T) {
+	t.Parallel()
+	m, _, _ := modernMachine(t)
+	m.programs = false
+	m.env = append(m.env, "DORMOUSE_DATA="+m.data)
+	m.start()
+	c := m.client("booking")
+	pid := func() string {
+		return textOf(c.served(wire.MethodToolsCall, "pid", `"name":"pid","arguments":{}`, "{}"))
+	}
+	before := pid()
+	for _, args := range [][]string{{"-name", "again"}, {"-name", "again"}, {"-name", "other"}} {
+		m.does("remove", "booking", "--servers", m.servers)
+		m.does("add", append([]string{"booking", "--no-start", "--no-pin", "--servers", m.servers, "--data", m.data, "--", modern(t)}, args...)...)
+		now := pid()
+		if now == before {
+			t.Errorf("the process of before answers as %v", args)
+		}
+		before = now
+	}
+}

@@ -134,7 +134,8 @@ func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
 	m.eventually(sleepAfter+time.Second, "no function runs", func() bool { return len(m.those("http", "relay", "sweep")) == 0 })
 	m.only("runner") // the box has its own, longer time
 	m.asleep()
-	zero := m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	m.await(10*time.Second, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" }) // comes last
+	zero := m.await(10*time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
 	if zero.Running != 0 {
 		t.Errorf("process.count says %d processes", zero.Running)
 	}

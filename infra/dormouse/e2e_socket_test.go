@@ -242,7 +242,9 @@ func TestE2ESocketOutlivesALongSilence(t *testing.T) {
 	s := m.talk("one")
 	s.text("count", "")
 	m.asleep()
-	m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	// The terminal is told of the last process, and then that the server sleeps.
+	m.await(10*time.Second, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" })
+	m.await(10*time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
 	m.quiet(3 * time.Second)
 	if u := m.usage(); u.Socket.Open != 1 || u.Relay.Open != 0 {
 		t.Errorf("%d clients and %d runners are connected, want the client alone", u.Socket.Open, u.Relay.Open)

@@ -93,6 +93,23 @@ func (c *client) reload(ctx context.Context, forget []string) (taken api.Reloade
 	return taken, err
 }
 
+// takenAtOnce makes the machine that uses a data folder, if one is up, read its servers file
+// now, so that the next call finds what a command has changed. It forgets the records of the
+// named servers.
+func takenAtOnce(data string, changed []string) error {
+	err := use(context.Background(), target{Data: data}, patience, func(ctx context.Context, to *client) error {
+		taken, err := to.reload(ctx, append([]string{}, changed...))
+		if err == nil && taken.Error != "" {
+			err = fmt.Errorf("dormouse run does not take the servers file: %s", taken.Error)
+		}
+		return err
+	})
+	if isNotUp(err) {
+		return nil
+	}
+	return err
+}
+
 type checkCommand struct {
 	File string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
 	served

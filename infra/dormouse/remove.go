@@ -1,7 +1,9 @@
 package dormouse
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -41,6 +43,9 @@ func (c *removeCommand) Run(t *terminal) error {
 	f, err := c.change(func(f *edited, name string) error { return f.Remove(name) })
 	if err != nil {
 		return err
+	}
+	if err := takenAtOnce(cmp.Or(os.Getenv("DORMOUSE_DATA"), ".dormouse"), nil); err != nil {
+		_, _ = fmt.Fprintln(t.err, err)
 	}
 	_, err = fmt.Fprintf(t.out, "removed %s from %s; sessions stay until they expire\n", strings.Join(c.Names, ", "), f.name())
 	if left := f.unused(); len(left) > 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -98,11 +99,30 @@ func (r *reloader) reload() (catalog.Changes, error) {
 		e.Changed = append(e.Changed, changed.Name)
 	}
 	r.m.recorder.Record(e)
+	r.halt(changes.Removed)
 	if len(changes.Changed)+len(changes.Removed) > 0 {
 		go r.retire()
 	}
 	r.forget(before, changes.Removed)
 	return changes, nil
+}
+
+// halt stops the processes of servers that were removed, once their calls have ended. A server
+// that is added under one of the names gets processes of its own, also if it is the same.
+func (r *reloader) halt(removed []string) {
+	if len(removed) == 0 {
+		return
+	}
+	due, err := r.m.functions.records().Due(r.ctx)
+	for _, id := range due {
+		if _, server := id.Parts(); slices.Contains(removed, server) {
+			_, halted := r.m.functions.operators().Halt(r.ctx, id, "", "the removal of the server", drainWithin)
+			err = errors.Join(err, halted)
+		}
+	}
+	if err != nil {
+		r.m.log.Warn("processes of removed servers are not told to end", "servers", removed, "error", err)
+	}
 }
 
 // forget forgets the handshake records of servers. What it cannot forget is compared with the
