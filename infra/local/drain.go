@@ -70,7 +70,7 @@ func number(n int, what string) string {
 // suspended returns how many calls wait in the store for their clients. An error only makes
 // the number smaller.
 func suspended(ctx context.Context, m *machine) (n int) {
-	store := m.functions.records()
+	store := m.functions.Records()
 	due, err := store.Due(ctx)
 	if err != nil {
 		return 0

@@ -113,10 +113,10 @@ func (r *reloader) halt(removed []string) {
 	if len(removed) == 0 {
 		return
 	}
-	due, err := r.m.functions.records().Due(r.ctx)
+	due, err := r.m.functions.Records().Due(r.ctx)
 	for _, id := range due {
 		if _, server := id.Parts(); slices.Contains(removed, server) {
-			_, halted := r.m.functions.operators().Halt(r.ctx, id, "", "the removal of the server", drainWithin)
+			_, halted := r.m.functions.Operators().Halt(r.ctx, id, "", "the removal of the server", drainWithin)
 			err = errors.Join(err, halted)
 		}
 	}
