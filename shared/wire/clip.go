@@ -1,0 +1,15 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Clip shortens a text of a client, so that the text cannot fill a log or an error.
+func Clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
+}
