@@ -42,6 +42,7 @@ func speakers() map[string][]string {
 		"infra/local/backup":          nil,
 		"infra/local/certs":           nil,
 		"infra/local/datafolder":      nil,
+		"shared/aggregate":            nil,
 		"shared/api":                  nil,
 		"shared/auth":                 nil,
 		"shared/box":                  {"keep.go"},                           // of workspaces, whose errors go to the log

@@ -101,9 +101,7 @@ func (x *exchange) ticket() error {
 	who := session.Identity{
 		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
 	}
-	if x.one != nil {
-		who.Members = x.one.rules()
-	}
+	who.Members = x.rules()
 	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), who, c.Server.Name)
 	if err != nil {
 		return err

@@ -87,12 +87,8 @@ func isTraceparent(s string) bool {
 	return strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 
-// begins notes the stream and the client of a request that the host has accepted. call is
-// nil for messages that need no answer.
-func (c *called) begins(call *host.Call) {
-	if call == nil {
-		return
-	}
+// begins notes the stream and the client of a request that the host has accepted.
+func (c *called) begins(call host.Resumable) {
 	if name := call.Client(); name != "" {
 		c.client = name
 	}
@@ -127,7 +123,7 @@ func (c *called) attrs(ctx context.Context, from sender, err error) []slog.Attr 
 		attrs = append(attrs, slog.String("traceparent", c.parent))
 	}
 	if c.version != "" {
-		attrs = append(attrs, slog.String("protocol", clip(c.version)))
+		attrs = append(attrs, slog.String("protocol", wire.Clip(c.version)))
 	}
 	outcome, why := c.outcome, c.why
 	if refusal != "" {
@@ -158,7 +154,7 @@ func (c *called) attrs(ctx context.Context, from sender, err error) []slog.Attr 
 		outcome = outcomeOpen
 		attrs = append(attrs, slog.String("stream", string(c.stream)))
 	}
-	return withReason(append(attrs, slog.String("tool", clip(c.tool)), slog.String("outcome", outcome)), why)
+	return withReason(append(attrs, slog.String("tool", wire.Clip(c.tool)), slog.String("outcome", outcome)), why)
 }
 
 // maxWhy is the longest reason in a log line, in bytes.

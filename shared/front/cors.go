@@ -71,13 +71,13 @@ var forbiddenHeader = regexp.MustCompile(`(?i)^(accept-charset|accept-encoding|a
 
 // hostNotServed refuses a Host that is not served. It names the setting that would serve it.
 func hostNotServed(host string) *problem {
-	p := refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, clip(host)+" is not served: start with --public-url https://"+clip(host))
+	p := refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, wire.Clip(host)+" is not served: start with --public-url https://"+wire.Clip(host))
 	p.operator = true
 	return p
 }
 
 func originNotAllowed(origin string) string {
-	return "pages of this Origin may not call; start dormouse with --allow-origin " + clip(origin)
+	return "pages of this Origin may not call; start dormouse with --allow-origin " + wire.Clip(origin)
 }
 
 // ServesHost reports whether a Host is one of [Options.AllowedHosts].

@@ -98,6 +98,16 @@ func problemOf(err error) *problem {
 	return p
 }
 
+// answerOf returns the answer that an endpoint has given in the form of an error, nil for
+// another error.
+func answerOf(err error) (answer *wire.Error) {
+	var known *session.Error
+	if errors.As(err, &known) || !errors.As(err, &answer) {
+		return nil
+	}
+	return answer
+}
+
 // text returns the part of an error that a client may read.
 func text(err error, code session.Code) string {
 	var known *session.Error

@@ -16,15 +16,14 @@ import (
 
 // exchange is one HTTP request and its answer: the part that every transport needs. It
 // does the checks that all requests share, and writes whole answers, refusals and the
-// log line. After the checks a transport takes over: [streamable], [httpSSE] or
-// [modern].
+// log line. After the checks a transport takes over.
 type exchange struct {
 	opts  *Options
 	w     http.ResponseWriter
 	r     *http.Request
 	begun time.Time
 
-	caller  host.Caller
+	party
 	session session.ID
 	id      json.RawMessage // id of the first request in the body; error responses carry it
 	method  string          // method of that request, or else of the first message
@@ -35,13 +34,10 @@ type exchange struct {
 	sent    *counter        // counts the body of the answer; nil without a meter
 	err     error           // what went wrong, even if the status reports success
 	called  called
-
-	one  *one  // the group that the request is for, nil for the path of a server
-	seen *seen // nil: the client gets what the server sends
 }
 
 // saw notes the end of a call among its events, for the log line.
-func (x *exchange) saw(events []session.Event) {
+func (x *exchange) saw(events []host.Event) {
 	if x.called.tool == "" && x.r.Method != http.MethodGet || len(events) == 0 {
 		return
 	}
@@ -82,20 +78,11 @@ func (x *exchange) serve() (err error) {
 		browser{x}.page(http.StatusOK, "")
 		return nil
 	}
-	if o, ok := oneOf(x); ok {
-		return o.serve()
-	}
-	name, serve, err := x.route()
+	to, err := x.route()
 	if err != nil {
 		return err
 	}
-	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
-	if err != nil {
-		_, known := x.opts.Servers(name)
-		x.challenge(known, err)
-		return err
-	}
-	server, err := x.opts.server(x.r, name, "there is no such server; servers are at /<server>/mcp")
+	p, err := x.arrives(to)
 	if err != nil {
 		return err
 	}
@@ -103,14 +90,41 @@ func (x *exchange) serve() (err error) {
 		browser{x}.page(http.StatusOK, "")
 		return nil
 	}
-	x.caller = x.opts.caller(who, server, session.HTTP)
+	x.party = p
 	release, err := x.opts.admitted(x.ctx(), x.caller)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return serve()
+	return to.serve()
 }
+
+// arrives returns the caller at the server or the group that a request is for.
+func (x *exchange) arrives(to destination) (party, error) {
+	if to.group != nil {
+		return x.opts.atGroup(to.name, *to.group, session.HTTP, func(names []string) (map[string]session.Identity, error) {
+			may, err := x.opts.Auth.Members(x.r, to.name, names)
+			if err != nil {
+				x.challenge(true, err)
+			}
+			return may, err
+		})
+	}
+	who, err := whole(x.opts.Auth.Authenticate(x.r, to.name))
+	if err != nil {
+		_, known := x.opts.Servers(to.name)
+		x.challenge(known, err)
+		return party{}, err
+	}
+	server, err := x.opts.server(x.r, to.name, "there is no such server; servers are at /<server>/mcp")
+	if err != nil {
+		return party{}, err
+	}
+	return party{caller: x.opts.caller(who, server, session.HTTP)}, nil
+}
+
+// at returns what the caller speaks to over a transport.
+func (x *exchange) at(over session.Transport) host.Endpoint { return x.opts.endpoint(x.party, over) }
 
 // until returns when a response must end. The response may be held open for as long as
 // hold.
@@ -134,7 +148,6 @@ func earlier(a, b time.Time) time.Time {
 
 // json sends a complete answer in JSON.
 func (x *exchange) json(status int, body []byte) {
-	body = x.seen.message(body)
 	x.w.Header().Set("Content-Type", wire.MediaJSON)
 	if x.opts.AnswerFirst {
 		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -212,5 +225,5 @@ func (x *exchange) commit() *stream {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	x.empty(http.StatusOK)
-	return &stream{w: x.w, seen: x.seen, polls: polls(x)}
+	return &stream{w: x.w, polls: polls(x)}
 }

@@ -3,6 +3,7 @@ package front
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -12,49 +13,56 @@ import (
 // get opens the standalone stream, or goes on with any stream where it was cut. See MCP
 // 2025-11-25, basic/transports, "Listening for Messages from the Server" and
 // "Resumability and Redelivery".
-func (s streamable) get() error {
-	if isModern(s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
+func get(x *exchange) error {
+	if isModern(x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return notAllowed(methodsModern, "this protocol version has no stream to open; use POST")
 	}
-	if beforeSessions(s.x.r.Header) {
-		return httpSSE(s).get()
+	if beforeSessions(x.r.Header) {
+		return getSSE(x)
 	}
-	if err := s.x.streams(); err != nil {
+	if err := x.streams(); err != nil {
 		return err
 	}
-	if err := s.checkVersion(); err != nil {
+	if err := checkVersion(x); err != nil {
 		return err
 	}
-	if err := s.sessionID(); err != nil {
+	if err := x.sessionID(); err != nil {
 		return err
 	}
-	return s.follows(s.x.r.Header.Get(wire.HeaderLastEventID))
-}
-
-// follows serves a stream of the session after an event, last, or from now on if last is "".
-func (s streamable) follows(last string) error {
-	var from session.EventID
-	if last != "" {
-		var err error
-		if from, err = session.ParseEventID(last); err != nil {
+	endpoint, last := x.at(session.HTTP), x.r.Header.Get(wire.HeaderLastEventID)
+	again := func(id string, err error) error {
+		if !passing(err) {
 			return err
 		}
+		x.err = err
+		out := x.commit()
+		out.leave(id, troubleRetry(x))
+		_ = out.flush() // nothing follows, so it does not matter if the client has gone
+		return nil
 	}
-	call, err := s.listen(from, last)
-	if err == nil || !passing(err) {
-		return err
+	call, err := endpoint.Listen(x.ctx(), x.session, last, x.until)
+	if err != nil {
+		return again(endpoint.Again(last), err)
 	}
-	s.x.err = err
-	at := session.EventID{Stream: from.Stream, Nonce: session.NewNonce()}
-	if call != nil {
+	ctx, cancel := x.detached()
+	defer cancel()
+	defer call.Stop(ctx, "")
+	x.caller, x.session = call.Of()
+	if last != "" {
+		x.called.begins(call)
+	}
+	end := x.until(hold(x, call))
+	// The existing events are read before anything is sent, because the first event must
+	// carry the cursor to continue at.
+	events, err := call.Next(x.ctx(), x.begun)
+	if err != nil {
 		// The client may have become the primary listener in spite of the error. Its next
 		// GET must not wait for this listener to time out.
-		at = call.Cursor()
+		return again(call.Start(), err)
 	}
-	at.Index = from.Index
-	out := s.x.commit()
-	out.leave(at, s.troubleRetry())
-	_ = out.flush() // nothing follows, so it does not matter if the client has gone
+	out := x.commit()
+	out.prime(call.Start())
+	follow(x, out, call, events, end)
 	return nil
 }
 
@@ -63,40 +71,63 @@ func (s streamable) follows(last string) error {
 func beforeSessions(h http.Header) bool {
 	last := h.Get(wire.HeaderLastEventID)
 	return h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" &&
-		(last == "" || strings.HasSuffix(last, "/"+string(session.LegacySSE)))
+		(last == "" || strings.HasSuffix(last, "/"+string(session.LegacySSE)) || strings.Contains(last, ";"))
 }
 
-// listen serves a stream for as long as the response may be held. It reads the existing
-// events before it sends anything, because the first event must carry the cursor to
-// continue at. An error that it returns has not been answered.
-func (s streamable) listen(from session.EventID, last string) (*host.Call, error) {
-	call, err := s.open(last)
-	if err != nil {
-		return nil, err
+// follow sends events, and then the events that come later, until the stream has ended,
+// hold has passed or the client has gone. In a silence it sends comments, so that no
+// proxy closes the connection. If this function executes the request, follow holds the
+// response beyond hold.
+func follow(x *exchange, out *stream, call host.Resumable, events []host.Event, hold time.Time) {
+	for {
+		end := hold
+		if call.Held() {
+			end = x.until(x.opts.Limit)
+		}
+		out.events(events)
+		x.saw(events)
+		over := !time.Now().Before(end)
+		cursor, retry, closed := call.Close()
+		closed = closed && (polls(x) || call.Done())
+		switch {
+		case closed:
+			// The response ends and the client polls (SEP-1699). It comes back with this
+			// cursor.
+			out.leave(cursor, retry)
+		case over && !call.Done() && !out.polls && !out.named && call.Stream() != session.Standalone:
+			out.place(call.Cursor())
+		case over && !call.Done():
+			out.pace(call.Retry())
+		case call.Done():
+			out.fill()
+		}
+		// A client that has gone loses nothing: it comes back with the last id it has.
+		if err := out.flush(); err != nil || over || closed || call.Done() {
+			return
+		}
+		var err error
+		if events, err = call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive))); err != nil {
+			trouble(x, out, call, err)
+			return
+		}
+		if len(events) == 0 && time.Now().Before(end) {
+			out.comment("keep-alive")
+		}
 	}
-	if last != "" {
-		s.x.called.begins(call)
-	}
-	end := s.x.until(s.hold(call))
-	events, err := call.Next(s.x.ctx(), s.x.begun)
-	if err != nil {
-		return call, err
-	}
-	id := before(call, events)
-	if id.Index == 0 {
-		// A listener that does not get the events yet has no place in the stream except
-		// the one that its client named.
-		id.Index = from.Index
-	}
-	out := s.x.commit()
-	out.prime(id)
-	s.follow(out, call, events, len(events) > 0 && call.Gap(), end)
-	return call, nil
 }
 
-func (s streamable) open(last string) (*host.Call, error) {
-	if last == "" {
-		return s.x.opts.Host.Listen(s.x.ctx(), s.x.caller, s.x.session, "")
+// trouble ends a stream after a failed read. If the error may pass, trouble sets a longer
+// retry for the client. If not, the client gets the error at once when it comes back.
+func trouble(x *exchange, out *stream, call host.Stream, err error) {
+	if x.ctx().Err() != nil {
+		return
 	}
-	return s.x.opts.Host.Resume(s.x.ctx(), s.x.caller, s.x.session, last)
+	x.err = err
+	if passing(err) {
+		out.leave(call.Cursor(), troubleRetry(x))
+		_ = out.flush() // nothing follows, so it does not matter if the client has gone
+	}
 }
+
+// troubleRetry is the retry that clients get while the store cannot be read.
+func troubleRetry(x *exchange) time.Duration { return 10 * x.opts.Host.Limits().Pace }

@@ -3,6 +3,7 @@ package front
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,229 +12,149 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// httpSSE serves a request of HTTP+SSE (MCP 2024-11-05, basic/transports). One event
-// stream carries all messages of the server, answers included. The client posts each of
-// its messages.
+// In HTTP+SSE (MCP 2024-11-05, basic/transports) one event stream carries all messages of the
+// server, answers included. The client posts each of its messages.
 //
-// httpSSE holds the stream for as long as the platform allows, because clients lose
-// more than the stream when it ends. Python's and Go's do not come back. TypeScript's
-// comes back, but does not name its session. A client that comes back with the id of
-// the last event, or with the session in the query, goes on in its session. One with
-// neither gets a new session, and need not initialize it.
-type httpSSE struct{ x *exchange }
+// The stream is held for as long as the platform allows, because clients lose more than the
+// stream when it ends. Python's and Go's do not come back. TypeScript's comes back, but does
+// not name its session. A client that comes back with the id of the last event, or with the
+// session in the query, goes on in its session. One with neither gets a new session, and need
+// not initialize it.
 
 // querySession is the query parameter of the session, in the URI to which clients post.
 const querySession = "sessionId"
 
-// get serves GET /<server>/sse, and GET /<server>/mcp without a session.
-func (s httpSSE) get() error {
-	if err := s.x.streams(); err != nil {
+// getSSE serves GET /<server>/sse, and GET /<server>/mcp without a session.
+func getSSE(x *exchange) error {
+	if err := x.streams(); err != nil {
 		return err
 	}
-	s.x.caller.Transport = session.SSE
-	from, err := s.resumed()
+	end := x.until(x.opts.Limit)
+	id, call, err := x.at(session.SSE).Follow(x.ctx(), x.r.Header.Get(wire.HeaderLastEventID), x.r.URL.Query().Get(querySession), end)
+	x.session = id
 	if err != nil {
 		return err
 	}
-	if s.x.session == "" {
-		opened, err := s.x.opts.Host.Open(s.x.ctx(), s.x.caller)
-		if err != nil {
-			return err
-		}
-		s.x.session = opened.ID
-	}
-	end := s.x.until(s.x.opts.Limit)
-	call, err := s.x.opts.Host.Follow(s.x.ctx(), s.x.caller, s.x.session, from, end)
-	if err != nil {
-		return err
-	}
-	out := s.x.commit()
-	out.endpoint(call.Cursor().String(), s.endpoint())
-	sent := s.send(out, call, end)
-	ctx, cancel := s.x.detached()
-	defer cancel()
-	_ = call.Report(ctx, sent) // if this fails, the next stream repeats the events of this one
-	return nil
-}
-
-// resumed returns where a returning client continues: after the last event that it names,
-// or else where the session that it names was read last. from is nil in the second case,
-// and for a client that does not return.
-func (s httpSSE) resumed() (from *session.Index, err error) {
-	if last := s.x.r.Header.Get(wire.HeaderLastEventID); last != "" {
-		id, err := session.ParseEventID(last)
-		if err != nil {
-			return nil, err
-		}
-		if id.Stream == session.LegacySSE && id.Nonce != "" {
-			s.x.session = session.ID(id.Nonce)
-			return &id.Index, nil
-		}
-	}
-	if id := s.x.r.URL.Query().Get(querySession); id != "" {
-		return nil, s.x.named(id)
-	}
-	return nil, nil
-}
-
-// endpoint returns the URI to which the client posts. It is a path without an origin: only
-// the platform knows that, and clients refuse another one. It is an absolute path, because
-// Java's clients do not resolve it against the URI of the stream.
-func (s httpSSE) endpoint() string {
-	path := strings.TrimSuffix(s.x.r.URL.EscapedPath(), "/")
-	return prefix(s.x.r) + path[:strings.LastIndex(path, "/")+1] + "message?" + querySession + "=" + string(s.x.session)
-}
-
-// send sends events until the session has ended, another stream has taken this one's
-// place, the time is over or the client has gone. It returns the last index that it
-// sent.
-func (s httpSSE) send(out *stream, call *host.Call, end time.Time) (sent session.Index) {
-	sent = call.Cursor().Index
+	out, sent := x.commit(), call.Cursor()
+	defer func() {
+		ctx, cancel := x.detached()
+		defer cancel()
+		call.Stop(ctx, sent)
+	}()
+	out.endpoint(sent, endpointURI(x))
+	// Events are sent until the session has ended, another stream has taken this one's place,
+	// the time is over or the client has gone.
 	for {
 		if out.flush() != nil {
-			return sent
+			return nil
 		}
-		sent = call.Cursor().Index
+		sent = call.Cursor()
 		if call.Done() || !time.Now().Before(end) {
-			return sent
+			return nil
 		}
-		events, err := call.Next(s.x.ctx(), earlier(end, time.Now().Add(s.x.opts.KeepAlive)))
+		events, err := call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive)))
+		out.events(events)
 		if err != nil {
-			if s.x.ctx().Err() == nil {
-				s.x.err = err
+			if x.ctx().Err() == nil {
+				x.err = err
 			}
-			return sent
+			_ = out.flush() // nothing follows, so it does not matter if the client has gone
+			return nil
 		}
 		if len(events) == 0 {
 			out.comment("keep-alive")
-		} else if call.Gap() {
-			out.gap()
-		}
-		for _, e := range events {
-			out.message(call.ID(e).String(), e.Raw)
 		}
 	}
 }
 
-// permitted hands messages on if the caller's token permits all calls in them.
-func (s httpSSE) permitted(msgs []wire.Message, batch bool) (*host.Call, error) {
-	if err := s.x.permit(msgs); err != nil {
-		return nil, err
-	}
-	return s.accept(msgs, batch)
+// endpointURI returns the URI to which the client posts. It is a path without an origin: only
+// the platform knows that, and clients refuse another one. It is an absolute path, because
+// Java's clients do not resolve it against the URI of the stream.
+func endpointURI(x *exchange) string {
+	path := strings.TrimSuffix(x.r.URL.EscapedPath(), "/")
+	return prefix(x.r) + path[:strings.LastIndex(path, "/")+1] + "message?" + querySession + "=" + string(x.session)
 }
 
-// post takes a client's message: POST /<server>/message?sessionId=.... The response
+// postSSE takes a client's message: POST /<server>/message?sessionId=.... The response
 // says only whether the message was accepted.
-func (s httpSSE) post() error {
-	s.x.caller.Transport = session.SSE
-	msgs, batch, err := s.read()
-	if err != nil {
+func postSSE(x *exchange) error {
+	if err := x.contentType(); err != nil {
 		return err
 	}
-	return s.take(msgs, batch)
-}
-
-// read does the checks of a POST that come before its messages are served.
-func (s httpSSE) read() (msgs []wire.Message, batch bool, err error) {
-	if err := s.x.contentType(); err != nil {
-		return nil, false, err
-	}
-	id := s.x.r.URL.Query().Get(querySession)
-	if id == "" {
-		return nil, false, refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
+	named := x.r.URL.Query().Get(querySession)
+	if named == "" {
+		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
 			"the request names no session; post to the URI that the event stream began with")
 	}
-	body, err := s.x.body()
+	body, err := x.body()
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	msgs, batch, err = wire.ParseBody(body)
-	s.x.method, s.x.id = subject(msgs)
-	s.x.r = s.x.called.reads(s.x.r, msgs)
+	msgs, batch, err := wire.ParseBody(body)
+	x.method, x.id = subject(msgs)
+	x.r = x.called.reads(x.r, msgs)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	return msgs, batch, s.x.named(id)
+	if err := x.named(named); err != nil {
+		return err
+	}
+	endpoint, id := x.at(session.SSE), x.session
+	var answers [][]byte
+	modern := anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion))
+	if modern {
+		// The modern era has no HTTP+SSE. Its errors go to the stream, like all answers. Go's
+		// client asks for the modern era first, and takes a refused POST for a broken
+		// connection. After this answer it sends initialize.
+		for _, m := range msgs {
+			if m.Kind == wire.Request {
+				requested, _ := modernVersion(m, x.r.Header.Get(wire.HeaderProtocolVersion))
+				x.err = unsupportedModern(requested)
+				answers = append(answers, wire.ErrorResponse(m.ID, problemOf(x.err).rpc))
+			}
+		}
+	} else if answers, err = x.handAside(endpoint, msgs, batch); err != nil {
+		return err
+	}
+	if modern || len(answers) > 0 {
+		if err := endpoint.Say(x.ctx(), id, answers...); err != nil {
+			return err
+		}
+	}
+	x.text(http.StatusAccepted, "Accepted")
+	return nil
 }
 
-// take serves messages.
-func (s httpSSE) take(msgs []wire.Message, batch bool) error {
-	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
-		return s.refuseModern(msgs)
+// handAside hands messages over and waits until they are accepted. Their executor puts the
+// answers on the client's stream. answers are those for which there is none.
+func (x *exchange) handAside(endpoint host.Endpoint, msgs []wire.Message, batch bool) (answers [][]byte, err error) {
+	var call host.Response
+	switch {
+	case !slices.ContainsFunc(msgs, isInitialize):
+		call, err = x.hand(endpoint, x.session, msgs, batch)
+	case batch:
+		err = initializeInBatch()
+	default:
+		if _, call, err = endpoint.Initialize(x.ctx(), x.session, msgs[0]); err == nil {
+			x.called.begins(call)
+		}
 	}
-	call, err := s.permitted(msgs, batch)
-	s.x.called.begins(call)
+	if err == nil && call != nil {
+		var events []host.Event
+		events, err = call.Accepted(x.ctx())
+		x.saw(events)
+	}
 	var forbidden *problem
 	switch {
-	case errors.As(err, &forbidden) && (forbidden.rpc.Code == codeForbidden || forbidden.status == http.StatusOK) && s.x.id != nil:
-		if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
-			return err
-		}
-		s.x.err = err
-		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, refusedAll(msgs, forbidden.rpc)...)
-	case session.CodeOf(err) == session.Busy && s.x.id != nil:
-		s.x.err = err
-		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, busyAll(msgs, err, false)...)
-	case err == nil && call != nil:
-		err = s.awaitAccepted(call)
+	case err == nil || x.id == nil:
+	case errors.As(err, &forbidden) && (forbidden.rpc.Code == codeForbidden || forbidden.status == http.StatusOK):
+		x.err, answers, err = err, refusedAll(msgs, forbidden.rpc), nil
+	case session.CodeOf(err) == session.Busy:
+		x.err, answers, err = err, busyAll(msgs, err, false), nil
+	case !batch && answerOf(err) != nil:
+		rpc := answerOf(err)
+		x.answered(err, rpc)
+		answers, err = [][]byte{wire.ErrorResponse(x.id, rpc)}, nil
 	}
-	if err != nil {
-		return err
-	}
-	s.accepted()
-	return nil
-}
-
-func (s httpSSE) accepted() { s.x.text(http.StatusAccepted, "Accepted") }
-
-// refuseModern refuses messages of the modern era, which has no HTTP+SSE. Its errors go
-// to the stream, like all answers. Go's client asks for the modern era first, and takes a
-// refused POST for a broken connection. After this answer it sends initialize.
-func (s httpSSE) refuseModern(msgs []wire.Message) error {
-	if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
-		return err
-	}
-	var answers [][]byte
-	for _, m := range msgs {
-		if m.Kind != wire.Request {
-			continue
-		}
-		requested, _ := modernVersion(m, s.x.r.Header.Get(wire.HeaderProtocolVersion))
-		s.x.err = unsupportedModern(requested)
-		answers = append(answers, wire.ErrorResponse(m.ID, problemOf(s.x.err).rpc))
-	}
-	if len(answers) > 0 {
-		if err := s.x.opts.Host.Say(s.x.ctx(), s.x.session, answers...); err != nil {
-			return err
-		}
-	}
-	s.accepted()
-	return nil
-}
-
-// accept hands messages to the host.
-func (s httpSSE) accept(msgs []wire.Message, batch bool) (*host.Call, error) {
-	if isInitialize(msgs[0]) && !batch {
-		_, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, s.x.session, msgs[0])
-		return call, err
-	}
-	return s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
-}
-
-// awaitAccepted waits until a request has been accepted. The executor of the request puts
-// the answer on the stream. If the host answered the request itself, awaitAccepted puts
-// that answer on the stream.
-func (s httpSSE) awaitAccepted(call *host.Call) error {
-	events, err := call.Next(s.x.ctx(), time.Now())
-	if err != nil || call.Stored() {
-		return err
-	}
-	s.x.saw(events)
-	for _, e := range events {
-		if err := s.x.opts.Host.Say(s.x.ctx(), s.x.session, e.Raw); err != nil {
-			return err
-		}
-	}
-	return nil
+	return answers, err
 }

@@ -3,13 +3,12 @@ package front
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // counter counts the bytes of a response's body.
@@ -50,10 +49,10 @@ func traced(ctx context.Context) []slog.Attr {
 func (x *exchange) log(more ...slog.Attr) {
 	level := slog.LevelInfo
 	attrs := append(make([]slog.Attr, 0, 16),
-		slog.String("http_method", clip(x.r.Method)),
+		slog.String("http_method", wire.Clip(x.r.Method)),
 		slog.String("server", x.caller.Server.Name),
 		slog.Int("status", x.status),
-		slog.String("rpc_method", clip(x.method)),
+		slog.String("rpc_method", wire.Clip(x.method)),
 		slog.String("rpc_id", kindOf(x.id)),
 		slog.String("session_id", string(x.session)),
 		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
@@ -73,15 +72,6 @@ func (x *exchange) log(more ...slog.Attr) {
 	attrs = append(attrs, x.called.attrs(x.ctx(), senderOf(x.r, x.caller, askedBy(x.r.URL.Path)), x.err)...)
 	attrs = append(append(attrs, more...), x.spent()...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
-}
-
-// clip shortens a text of a client, so that the text cannot fill the log.
-func clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
 }
 
 func kindOf(id json.RawMessage) string {

@@ -29,7 +29,7 @@ func (m modern) call() error {
 	if state.Stream == "" {
 		return m.resend(turn)
 	}
-	call, server, err := m.x.opts.Host.Reattach(m.x.ctx(), m.x.caller, state.Stream, state.From, raws(answers)...)
+	call, server, err := m.x.opts.Host.Reattach(m.ctx, m.to.Caller, state.Stream, state.From, raws(answers)...)
 	if errors.Is(err, session.NotFound) {
 		return bridge.BadState()
 	}
@@ -53,11 +53,11 @@ func (m modern) forward() error {
 	c := m.client()
 	if m.req.Method == wire.MethodToolsCall {
 		c.Check = m.check
-		if m.x.one != nil {
+		if m.to.Listed != nil {
 			c.List = m.list
 		}
 	}
-	call, server, err := m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
+	call, server, err := m.x.opts.Host.Send(m.ctx, m.to.Caller, c, m.req.Method, m.req.Forward())
 	if err != nil {
 		return err
 	}
@@ -67,14 +67,13 @@ func (m modern) forward() error {
 // check checks a call of a tool by what the list of tools says about it. brief is as for
 // [host.Client].
 func (m modern) check(notes json.RawMessage) (brief bool, err error) {
-	t := m.tasks()
 	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
 		return false, err
 	}
-	if t.lacking(notes) {
+	if m.lacking(notes) {
 		return false, bridge.NeedsTasks()
 	}
-	after, ok := t.after(notes)
+	after, ok := m.after(notes)
 	return ok && after <= soon, nil
 }
 
@@ -86,19 +85,19 @@ func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 	defer cancel()
 	client := m.client()
 	client.Verbose = false
-	list, err := oneLists{m.x.one}.ask(ctx, m.x.caller, session.Session{}, &client, wire.MethodToolsList)
+	list, err := m.to.Listed(ctx, client)
 	switch {
-	case m.x.ctx().Err() != nil:
+	case m.ctx.Err() != nil:
 		return nil, errGone
 	case err == nil:
 		notes = bridge.ToolNotes(list)
-	case !hasNone(err) && !errors.Is(err, context.DeadlineExceeded):
+	case !errors.Is(err, context.DeadlineExceeded):
 		return nil, nil // the next call asks again
 	}
 	if notes == nil {
 		notes = json.RawMessage("{}") // the next call need not ask
 	}
-	return notes, m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, nil, notes)
+	return notes, m.x.opts.Host.Learn(m.ctx, m.to.Caller, nil, notes)
 }
 
 // resend repeats a call that has ended, after its client has done what the server wanted
@@ -107,7 +106,7 @@ func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
 	}
-	return modern{m.x, turn.Request()}.forward()
+	return modern{m.x, m.ctx, turn.Request(), m.to}.forward()
 }
 
 // resume opens the state that a client has sent with its request.
@@ -119,13 +118,13 @@ func (m modern) resume() (bridge.State, error) {
 	if !ok {
 		return bridge.State{}, bridge.BadState()
 	}
-	return m.req.Resume(plain, host.PinnedID(m.x.caller), time.Now())
+	return m.req.Resume(plain, host.PinnedID(m.to.Caller), time.Now())
 }
 
 // seal returns the state that a client carries to the next round. The state is valid for
 // as long as the log is kept.
 func (m modern) seal(state bridge.State) string {
-	state.Session = host.PinnedID(m.x.caller)
+	state.Session = host.PinnedID(m.to.Caller)
 	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
 	return m.x.opts.Sealer.Seal(state.Encode())
 }
@@ -171,8 +170,8 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 // if it is not known.
 func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream = call.Stream()
-	out, t := newReply(m.x, m.req), m.tasks()
-	if after, ok := t.after(call.Learned()); ok {
+	out := newReply(m)
+	if after, ok := m.after(call.Learned()); ok {
 		out.task = m.x.begun.Add(after)
 	}
 	err := m.follow(out, call, turn)
@@ -180,13 +179,13 @@ func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Tur
 	case err == nil:
 		return nil
 	case errors.Is(err, errTask):
-		t.create(out, call, server)
+		m.create(out, call, server)
 		return nil
 	}
 	if m.req.State == "" || errors.Is(err, errGone) || errors.Is(err, errLate) || errors.Is(err, errForgotten) {
 		ctx, cancel := m.x.detached()
 		defer cancel()
-		if abandoned := m.x.opts.Host.Abandon(ctx, m.x.caller, call.Stream(), "the client closed the response"); abandoned != nil && m.x.err == nil {
+		if abandoned := m.x.opts.Host.Abandon(ctx, m.to.Caller, call.Stream(), "the client closed the response"); abandoned != nil && m.x.err == nil {
 			m.x.err = abandoned
 		}
 	}
@@ -239,14 +238,14 @@ func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error 
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
 		return nil
 	}
-	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
+	return m.x.opts.Host.Learn(m.ctx, m.to.Caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
 // take handles one event. It either answers the server or sends something to the client.
 func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	switch {
 	case step.Answer != nil:
-		return false, m.x.opts.Host.Reply(m.x.ctx(), m.x.caller, step.Answer.Raw)
+		return false, m.x.opts.Host.Reply(m.ctx, m.to.Caller, step.Answer.Raw)
 	case step.Notify != nil:
 		return false, out.notify(step.Notify)
 	case step.Reply != nil:

@@ -1,81 +1,160 @@
 package front
 
 import (
+	"context"
 	"errors"
 	"strconv"
+	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/group"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// listen serves subscriptions/listen. While the response is held, it passes on the changes
-// that the caller's process reports. The listener does not keep the process awake, and a
-// sleeping process reports nothing.
-func (m modern) listen() error {
-	out := newReply(m.x, m.req)
-	handshake, refused, err := m.greeting(out)
+// listen serves subscriptions/listen at the servers that may have something to report. While
+// the response is held, it passes on the changes that the caller's processes report. A
+// listener does not keep a process awake, and a sleeping process reports nothing.
+func (m modern) listen(endpoint host.Endpoint, to []host.Dispatched) error {
+	out := newReply(m)
+	if len(to) == 1 && to[0].Greeting == nil { // it has to be asked
+		greeting, refused, err := m.greeting(endpoint, out)
+		if err != nil {
+			return out.fail(err)
+		}
+		if refused != nil {
+			out.finish(refused.Raw, refused.Code)
+			return nil
+		}
+		m.to = to[0]
+		m.to.Greeting = greeting
+		return m.hear(out)
+	}
+	greeting, _, err := endpoint.Greeting(m.ctx, m.to.Caller.Kind, m.client())
 	if err != nil {
 		return out.fail(err)
 	}
-	if refused != nil {
-		out.finish(refused.Raw, refused.Code)
-		return nil
+	l, err := bridge.NewListener(m.req, greeting)
+	if err != nil {
+		return out.fail(err)
 	}
-	return m.listenTo(out, handshake)
+	ctx, cancel := context.WithCancel(m.ctx)
+	said, all := make(chan []byte), make(chan struct{})
+	var listeners sync.WaitGroup
+	defer listeners.Wait()
+	defer cancel()
+	for _, d := range to {
+		own := newModern(m.x, ctx, m.req, d)
+		listeners.Go(func() {
+			acked := false // the first message acknowledges or refuses
+			into := newReply(own)
+			into.into = func(raw []byte) error {
+				if acked { // a client gets no change before the acknowledgement of all
+					select {
+					case <-all:
+					case <-ctx.Done():
+						return errGone
+					}
+				}
+				acked = true
+				select {
+				case said <- raw:
+					return nil
+				case <-ctx.Done():
+					return errGone
+				}
+			}
+			if err := own.hear(into); err != nil {
+				_ = into.into(wire.ErrorResponse(own.req.ID, problemOf(err).rpc)) // if it fails, the response is over
+			}
+		})
+	}
+	acks, open := group.Acks{}, len(to)
+	for waiting := open; waiting > 0; waiting-- {
+		raw, err := waitFor(out, said)
+		if err != nil {
+			return out.fail(err)
+		}
+		if method, _ := wire.String(wire.Lookup(raw, "method")); method == wire.NotifyAcknowledged {
+			acks.Add(raw)
+		} else { // a server that refuses is not listened to
+			open--
+		}
+	}
+	if err := out.notify(acks.Message(m.req.ID)); err != nil {
+		return out.fail(err)
+	}
+	for close(all); ; {
+		raw, err := waitFor(out, said)
+		switch {
+		case errors.Is(err, errLate):
+			out.finish(l.End(), 0)
+			return nil
+		case err != nil:
+			return out.fail(err)
+		case wire.Lookup(raw, "method") != nil:
+			if err := out.notify(raw); err != nil {
+				return out.fail(err)
+			}
+		default:
+			if open--; open <= 0 {
+				out.finish(l.End(), 0)
+				return nil
+			}
+		}
+	}
 }
 
-// listenTo serves subscriptions/listen for a server that has answered initialize like this.
-func (m modern) listenTo(out *reply, handshake []byte) error {
-	l, err := bridge.NewListener(m.req, handshake)
-	if err == nil && m.x.servesTasks() {
+// hear listens at one server, which has answered initialize with m.to.Greeting. It holds the
+// response until its time is over and then ends it. A client that wants to hear more listens
+// again.
+func (m modern) hear(out *reply) error {
+	l, err := bridge.NewListener(m.req, m.to.Greeting)
+	if err == nil && m.servesTasks() {
 		err = l.ReadTasks(m.req)
 	}
 	if err == nil {
-		err = m.hear(out, l)
+		err = m.hearTo(out, l)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errLate) || errors.Is(err, errTold):
+		out.finish(l.End(), 0)
+		return nil
+	default:
 		return out.fail(err)
 	}
-	return nil
 }
 
-// hear holds the response until its time is over and then ends it. A client that wants to
-// hear more listens again.
-func (m modern) hear(out *reply, l *bridge.Listener) error {
+func (m modern) hearTo(out *reply, l *bridge.Listener) error {
 	// Watch comes before the subscription, because the process may answer a subscription
 	// with a notification at once.
-	call, err := m.x.opts.Host.Watch(m.x.ctx(), m.x.caller)
+	call, err := m.x.opts.Host.Watch(m.ctx, m.to.Caller)
 	if err != nil {
 		return err
 	}
 	if uris := l.Resources(); len(uris) > 0 {
-		subscription, err := m.x.opts.Host.Subscribe(m.x.ctx(), m.x.caller, m.client(), uris)
+		subscription, err := m.x.opts.Host.Subscribe(m.ctx, m.to.Caller, m.client(), uris)
 		if err != nil {
 			return err
 		}
-		defer m.unsubscribe(uris)
+		defer m.unsubscribe(out, uris)
 		honoured, err := honoured(out, subscription, uris)
 		if err != nil {
 			return err
 		}
 		l.Honour(honoured)
 	}
-	of := m.tasks()
-	watched, err := of.watch(l)
+	watched, err := m.watch(l)
 	if err != nil {
 		return err
 	}
 	if err := out.notify(l.Acknowledged()); err != nil {
 		return err
 	}
-	err = listening{x: m.x, out: out, l: l, of: of, tasks: watched}.to(call)
-	if errors.Is(err, errLate) || errors.Is(err, errTold) {
-		out.finish(l.End(), 0)
-		return nil
-	}
-	return err
+	return listening{m: m, out: out, l: l, tasks: watched}.to(call)
 }
 
 // honoured waits for the answers to a subscription and returns the resources that the server
@@ -114,10 +193,10 @@ func numbered(e session.Event, stream session.StreamID) (i int, ok bool) {
 
 // unsubscribe cancels a subscription, even if the client has gone. If that fails, the
 // subscription stays until the process is started for another caller.
-func (m modern) unsubscribe(uris []string) {
+func (m modern) unsubscribe(out *reply, uris []string) {
 	ctx, cancel := m.x.detached()
 	defer cancel()
-	if err := m.x.opts.Host.Unsubscribe(ctx, m.x.caller, uris); err != nil && m.x.err == nil {
+	if err := m.x.opts.Host.Unsubscribe(ctx, m.to.Caller, uris); err != nil && out.into == nil && m.x.err == nil {
 		m.x.err = err
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -18,6 +17,9 @@ import (
 // A client could take a longer silence for a failure.
 type reply struct {
 	x     *exchange
+	ctx   context.Context
+	view  func(raw []byte) []byte // as in [host.Dispatched]
+	into  func(raw []byte) error  // not nil: messages go to the response of which this one is a part
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due
@@ -25,8 +27,16 @@ type reply struct {
 	out   *stream   // nil: nothing has been sent
 }
 
-func newReply(x *exchange, req bridge.Request) *reply {
-	return &reply{x: x, id: req.ID, end: x.until(x.opts.Limit), alive: x.begun.Add(x.opts.KeepAlive)}
+func newReply(m modern) *reply {
+	x := m.x
+	return &reply{x: x, ctx: m.ctx, view: m.to.View, id: m.req.ID, end: x.until(x.opts.Limit), alive: x.begun.Add(x.opts.KeepAlive)}
+}
+
+func (r *reply) seen(raw []byte) []byte {
+	if r.view == nil {
+		return raw
+	}
+	return r.view(raw)
 }
 
 var (
@@ -72,40 +82,40 @@ func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	}
 }
 
-// wait returns the next message from the streams of a listener. In a silence it sends
+// wait returns what comes next from the streams of a listener. In a silence it sends
 // comments.
-func (r *reply) wait(hear <-chan heard) (heard, error) {
+func waitFor[T any](r *reply, from <-chan T) (next T, err error) {
 	for {
 		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))
 		select {
-		case h := <-hear:
+		case next = <-from:
 			timer.Stop()
-			return h, nil
-		case <-r.x.ctx().Done():
+			return next, nil
+		case <-r.ctx.Done():
 			timer.Stop()
-			return heard{}, errGone
+			return next, errGone
 		case <-timer.C:
 		}
 		if !time.Now().Before(r.end) {
-			return heard{}, errLate
+			return next, errLate
 		}
 		if err := r.comment(); err != nil {
-			return heard{}, err
+			return next, err
 		}
 	}
 }
 
 // until returns the events of a call that come before the time then.
 func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) {
-	events, err := call.Next(r.x.ctx(), then)
-	if err != nil && errors.Is(r.x.ctx().Err(), context.Canceled) {
+	events, err := call.Next(r.ctx, then)
+	if err != nil && errors.Is(r.ctx.Err(), context.Canceled) {
 		return nil, errGone
 	}
 	return events, err
 }
 
 // mute reports whether the client takes no event stream. It gets the answer only.
-func (r *reply) mute() bool { return !takesStreams(r.x) }
+func (r *reply) mute() bool { return r.into == nil && !takesStreams(r.x) }
 
 // begin makes the response an event stream.
 func (r *reply) begin() {
@@ -115,7 +125,7 @@ func (r *reply) begin() {
 }
 
 func (r *reply) comment() error {
-	if r.mute() {
+	if r.mute() || r.into != nil {
 		r.alive = time.Now().Add(r.x.opts.KeepAlive)
 		return nil
 	}
@@ -129,8 +139,11 @@ func (r *reply) notify(raw []byte) error {
 	if r.mute() {
 		return nil
 	}
+	if r.into != nil {
+		return r.into(r.seen(raw))
+	}
 	r.begin()
-	r.out.message("", raw)
+	r.out.message("", r.seen(raw))
 	return r.flush()
 }
 
@@ -144,6 +157,11 @@ func (r *reply) flush() error {
 
 // finish sends the answer; code is that of its error, 0 for a result.
 func (r *reply) finish(raw []byte, code wire.Code) {
+	raw = r.seen(raw)
+	if r.into != nil {
+		_ = r.into(raw) // if it fails, the response is over
+		return
+	}
 	if r.out == nil {
 		r.x.json(statusOf(code), raw)
 		return
@@ -164,7 +182,9 @@ func (r *reply) fail(err error) error {
 	default:
 		rpc = problemOf(err).rpc
 	}
-	r.x.err = err
+	if r.into == nil {
+		r.x.err = err
+	}
 	r.finish(wire.ErrorResponse(r.id, rpc), rpc.Code)
 	return nil
 }

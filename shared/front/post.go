@@ -3,7 +3,6 @@ package front
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -15,138 +14,151 @@ import (
 
 // post takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
 // to the Server").
-func (s streamable) post() error {
-	msgs, batch, err := s.read()
+func post(x *exchange) error {
+	msgs, batch, err := x.messages()
 	if err != nil {
 		return err
 	}
-	return s.take(msgs, batch)
+	if anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return serveModern(x, msgs, batch)
+	}
+	initialize, err := checkMessages(x, msgs, batch)
+	if err != nil {
+		return err
+	}
+	endpoint := x.at(session.HTTP)
+	if initialize {
+		// The client does not know the session's id yet, so it could not come back for the
+		// answer. So the response is held as long as possible.
+		id, call, err := endpoint.Initialize(x.ctx(), "", msgs[0])
+		if err != nil {
+			return err
+		}
+		x.session = id
+		x.w.Header().Set(wire.HeaderSessionID, string(id))
+		return respond(x, call, false, x.until(x.opts.Limit))
+	}
+	if err := x.sessionID(); err != nil {
+		return err
+	}
+	call, err := x.hand(endpoint, x.session, msgs, batch)
+	if rpc := answerOf(err); rpc != nil && !batch && msgs[0].Kind == wire.Request {
+		x.answered(err, rpc)
+		x.json(http.StatusOK, wire.ErrorResponse(msgs[0].ID, rpc))
+		return nil
+	}
+	switch {
+	case err != nil:
+		return err
+	case call == nil:
+		x.empty(http.StatusAccepted)
+		return nil
+	}
+	return respond(x, call, batch, x.until(hold(x, call)))
 }
 
-// read does the checks of a POST that come before its messages are known, and reads these.
-func (s streamable) read() (msgs []wire.Message, batch bool, err error) {
-	if err := s.x.accept(); err != nil {
+// messages does the checks of a POST that come before its messages are known, and reads
+// these.
+func (x *exchange) messages() (msgs []wire.Message, batch bool, err error) {
+	if err := x.accept(); err != nil {
 		return nil, false, err
 	}
-	if err := s.x.contentType(); err != nil {
+	if err := x.contentType(); err != nil {
 		return nil, false, err
 	}
-	body, err := s.x.body()
+	body, err := x.body()
 	if err != nil {
 		return nil, false, err
 	}
 	msgs, batch, err = wire.ParseBody(body)
-	s.x.method, s.x.id = subject(msgs)
-	s.x.msgs, s.x.batch = msgs, batch
-	s.x.r = s.x.called.reads(s.x.r, msgs)
-	if err == nil && msgs[0].Method == wire.MethodListen && !takesStreams(s.x) {
+	x.method, x.id = subject(msgs)
+	x.msgs, x.batch = msgs, batch
+	x.r = x.called.reads(x.r, msgs)
+	if err == nil && msgs[0].Method == wire.MethodListen && !takesStreams(x) {
 		err = notAcceptable(wire.MediaJSON, wire.MediaSSE)
 	}
 	return msgs, batch, err
 }
 
-// take serves messages.
-func (s streamable) take(msgs []wire.Message, batch bool) error {
-	if err := s.x.permit(msgs); err != nil {
-		return err
-	}
-	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
-		return serveModern(s.x, msgs, batch)
-	}
-	initialize, err := s.checkMessages(msgs, batch)
+// hand gives messages to the server that they are for. The response is nil if no message
+// needs one.
+func (x *exchange) hand(endpoint host.Endpoint, id session.ID, msgs []wire.Message, batch bool) (host.Response, error) {
+	to, err := endpoint.Route(x.ctx(), id, msgs, batch)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if initialize {
-		return s.initialize(msgs[0])
+	if to.Caller.Server.Name != x.caller.Server.Name {
+		x.called.asks(to.Messages) // the tool has another name there
 	}
-	if err := s.sessionID(); err != nil {
-		return err
+	x.caller, x.session, x.msgs, x.batch = to.Caller, to.Session, to.Messages, to.Batch
+	if err := x.permit(to.Messages); err != nil {
+		return nil, err
 	}
-	if s.x.one != nil {
-		s.x.session = host.MemberID(s.x.session, s.x.caller.Server.Name)
+	call, err := to.Accept(x.ctx())
+	if err == nil && call != nil {
+		x.called.begins(call)
 	}
-	call, err := s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
-	if s.x.one != nil && errors.Is(err, session.NotFound) {
-		if err = s.x.one.join(s.x.caller); err == nil {
-			call, err = s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if call == nil {
-		s.x.empty(http.StatusAccepted)
-		return nil
-	}
-	s.x.called.begins(call)
-	return s.respond(call, batch, s.x.until(s.hold(call)))
+	return call, err
 }
 
-// initialize opens a session. The client does not know the session's id yet, so it could
-// not come back for the answer. initialize therefore holds the response as long as
-// possible.
-func (s streamable) initialize(m wire.Message) error {
-	opened, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, "", m)
-	if err != nil {
-		return err
-	}
-	s.x.session = opened.ID
-	s.x.w.Header().Set(wire.HeaderSessionID, string(opened.ID))
-	return s.respond(call, false, s.x.until(s.x.opts.Limit))
+// answered notes that a request got an error as its answer, for the log line.
+func (x *exchange) answered(err error, answer *wire.Error) {
+	x.err = err
+	x.called.outcome, x.called.why = outcomeFailed, answer.Message
 }
 
 // window returns how long a response may take and still be plain JSON. If initialize fails
 // within it, the client gets no session id, so its window is longer. It ends with the
 // silence after which an event stream gets a comment.
-func (s streamable) window() time.Duration {
-	if slices.ContainsFunc(s.x.msgs, isInitialize) {
-		return max(s.x.opts.JSONWindow, s.x.opts.KeepAlive)
+func window(x *exchange) time.Duration {
+	if slices.ContainsFunc(x.msgs, isInitialize) {
+		return max(x.opts.JSONWindow, x.opts.KeepAlive)
 	}
-	return s.x.opts.JSONWindow
+	return x.opts.JSONWindow
 }
 
 // hold returns how long the response with a stream may be held. If the client polls and the
 // answer goes into the log, the response may end before the answer. The standalone stream
 // has no answer to wait for.
-func (s streamable) hold(call *host.Call) time.Duration {
-	if call.Stored() && (polls(s.x) || call.Stream() == session.Standalone) {
+func hold(x *exchange, call host.Resumable) time.Duration {
+	if call.Stored() && (polls(x) || call.Stream() == session.Standalone) {
 		return call.Hold()
 	}
-	return s.x.opts.Limit
+	return x.opts.Limit
 }
 
 // respond answers with plain JSON if only responses come within the window, and otherwise
 // with an event stream. Until then an error can still have its own status. If respond
 // returns no error, the request has been accepted.
-func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
-	if !takesStreams(s.x) {
-		return s.wait(call, batch)
+func respond(x *exchange, call host.Response, batch bool, end time.Time) error {
+	if !takesStreams(x) {
+		return wait(x, call, batch)
 	}
-	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.window()), end))
+	events, err := gather(x, call, batch, earlier(time.Now().Add(window(x)), end))
 	if err != nil {
 		return err
 	}
+	gap := slices.ContainsFunc(events, func(e host.Event) bool { return e.Gap })
 	if call.Done() && !gap && (batch && responsesOnly(events) || !batch && len(events) == 1) {
-		s.x.saw(events)
-		s.answer(events, batch)
+		x.saw(events)
+		answer(x, events, batch)
 		return nil
 	}
-	out := s.x.commit()
-	out.prime(before(call, events))
-	s.follow(out, call, events, gap, end)
+	out := x.commit()
+	out.prime(call.Start())
+	follow(x, out, call, events, end)
 	return nil
 }
 
 // wait answers a client that takes no event stream. It holds the response until all
 // responses have come. The client does not get the other messages of the server.
-func (s streamable) wait(call *host.Call, batch bool) error {
-	var responses []session.Event
+func wait(x *exchange, call host.Response, batch bool) error {
+	var responses []host.Event
 	accepted := false
-	for end := s.x.until(s.x.opts.Limit); !call.Done(); {
-		events, err := call.Next(s.x.ctx(), end)
+	for end := x.until(x.opts.Limit); !call.Done(); {
+		events, err := call.Next(x.ctx(), end)
 		switch {
-		case err != nil && accepted && s.x.ctx().Err() == nil:
+		case err != nil && accepted && x.ctx().Err() == nil:
 			return unanswered(err)
 		case err != nil:
 			return err
@@ -154,7 +166,7 @@ func (s streamable) wait(call *host.Call, batch bool) error {
 			return context.DeadlineExceeded
 		}
 		accepted = true
-		s.x.saw(events)
+		x.saw(events)
 		for _, e := range events {
 			if len(e.Raw) > 0 && isResponse(e.Raw) {
 				responses = append(responses, e)
@@ -164,7 +176,7 @@ func (s streamable) wait(call *host.Call, batch bool) error {
 	if len(responses) == 0 {
 		return unanswered(session.Closed)
 	}
-	s.answer(responses, batch)
+	answer(x, responses, batch)
 	return nil
 }
 
@@ -177,27 +189,28 @@ func unanswered(cause error) error {
 // gather returns the events that come within the window. For a single request these are
 // the first ones. For a batch it goes on as long as all events are responses. It returns
 // an error only if no event came before it; the next read returns a later error again.
-func (s streamable) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
+func gather(x *exchange, call host.Response, batch bool, window time.Time) (events []host.Event, err error) {
 	for {
-		more, err := call.Next(s.x.ctx(), window)
+		more, err := call.Next(x.ctx(), window)
 		if err != nil && len(events) == 0 {
-			return nil, false, err
+			return nil, err
 		}
-		gap = gap || len(more) > 0 && call.Gap()
-		events = append(events, more...)
-		_, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
+		if events = append(events, more...); len(events) == len(more) {
+			events = more // it has no other user
+		}
+		_, _, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
-			return events, gap, nil
+			return events, nil
 		}
 	}
 }
 
-func responsesOnly(events []session.Event) bool {
-	return !slices.ContainsFunc(events, func(e session.Event) bool { return !isResponse(e.Raw) })
+func responsesOnly(events []host.Event) bool {
+	return !slices.ContainsFunc(events, func(e host.Event) bool { return !isResponse(e.Raw) })
 }
 
 // answer sends plain JSON. An initialize that failed has opened no session.
-func (s streamable) answer(events []session.Event, batch bool) {
+func answer(x *exchange, events []host.Event, batch bool) {
 	raws := make([][]byte, len(events))
 	for i, e := range events {
 		raws[i] = e.Raw
@@ -207,7 +220,7 @@ func (s streamable) answer(events []session.Event, batch bool) {
 		body = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 	}
 	if !batch && wire.Lookup(body, "error") != nil {
-		s.x.w.Header().Del(wire.HeaderSessionID)
+		x.w.Header().Del(wire.HeaderSessionID)
 	}
-	s.x.json(http.StatusOK, body)
+	x.json(http.StatusOK, body)
 }

@@ -35,38 +35,53 @@ const (
 	methodsDiscovery = "GET, HEAD, OPTIONS"
 )
 
-// route returns the server that the path names and the function that serves the request.
-func (x *exchange) route() (server string, serve func() error, err error) {
-	if name, resource, ok := groupOf(x.r.URL.Path); ok && name != "" && resource != "ticket" { // oneOf has not found it
-		return "", nil, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no group "+clip(name)+"; check the name behind /g/")
+// destination is what a request is for.
+type destination struct {
+	name  string // of a server, or the address of a group
+	group *Group // nil: a server
+	serve func() error
+}
+
+// route returns what the path names, with the function that serves the request.
+func (x *exchange) route() (to destination, err error) {
+	name, resource, ok := groupOf(x.r.URL.Path)
+	if ok && (resource != "ticket" || x.opts.Tickets != nil) {
+		if g, known := x.opts.groupNamed(name, x.r.URL.Query()); known {
+			to.name, to.group = groupAddress(name), &g
+		}
 	}
-	if asksForCard(x.r.URL.Path) {
-		return "", nil, noCard()
+	if to.group == nil {
+		if ok && name != "" && resource != "ticket" {
+			return to, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no group "+wire.Clip(name)+"; check the name behind /g/")
+		}
+		if asksForCard(x.r.URL.Path) {
+			return to, noCard()
+		}
+		if to.name, resource, ok = split(x.r.URL.Path); !ok {
+			resource = ""
+		}
 	}
-	server, resource, ok := split(x.r.URL.Path)
 	allowed := ""
+	var verbs map[string]func(*exchange) error
 	switch {
-	case !ok:
 	case resource == "mcp":
-		allowed = methods
-		serve = map[string]func() error{http.MethodPost: streamable{x}.post, http.MethodGet: streamable{x}.get, http.MethodDelete: streamable{x}.delete}[x.r.Method]
+		allowed, verbs = methods, map[string]func(*exchange) error{http.MethodPost: post, http.MethodGet: get, http.MethodDelete: end}
 	case resource == "sse":
-		allowed = methodsSSE
-		serve = map[string]func() error{http.MethodGet: httpSSE{x}.get}[x.r.Method]
+		allowed, verbs = methodsSSE, map[string]func(*exchange) error{http.MethodGet: getSSE}
 	case resource == "message":
-		allowed = methodsMessage
-		serve = map[string]func() error{http.MethodPost: httpSSE{x}.post}[x.r.Method]
+		allowed, verbs = methodsMessage, map[string]func(*exchange) error{http.MethodPost: postSSE}
 	case resource == "ticket" && x.opts.Tickets != nil:
-		allowed = methodsMessage
-		serve = map[string]func() error{http.MethodPost: x.ticket}[x.r.Method]
+		allowed, verbs = methodsMessage, map[string]func(*exchange) error{http.MethodPost: (*exchange).ticket}
 	}
+	serve := verbs[x.r.Method]
 	switch {
 	case allowed == "":
-		return "", nil, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; servers are at /<server>/mcp")
+		return to, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; servers are at /<server>/mcp")
 	case serve == nil:
-		return "", nil, notAllowed(allowed, "this method is not served here; use "+strings.TrimSuffix(allowed, ", OPTIONS"))
+		return to, notAllowed(allowed, "this method is not served here; use "+strings.TrimSuffix(allowed, ", OPTIONS"))
 	}
-	return server, serve, nil
+	to.serve = func() error { return serve(x) }
+	return to, nil
 }
 
 // asksForCard reports whether a path is one at which scanners look for what a host serves:

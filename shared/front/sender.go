@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // sender is who sent a request, for its log line.
@@ -58,7 +59,7 @@ func (s sender) attr(err error) slog.Attr {
 		return caller(slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
 	}
 	who := session.RefusedOf(err)
-	return caller(slog.String("server", clip(s.asked)), slog.String("tenant", who.Tenant), slog.String("principal", who.Principal),
+	return caller(slog.String("server", wire.Clip(s.asked)), slog.String("tenant", who.Tenant), slog.String("principal", who.Principal),
 		slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
 }
 

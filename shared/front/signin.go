@@ -68,7 +68,7 @@ const codeForbidden = 403
 // not a failure of the transport: clients give the latter to their users, not to the model.
 func notOffered(server, tool string) error {
 	return refusal(http.StatusOK, session.Invalid, wire.CodeInvalidParams,
-		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, clip(tool)))
+		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))
 }
 
 // permit checks that the caller may make all calls of tools in a request with its token.

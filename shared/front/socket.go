@@ -171,15 +171,16 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 		return "", err
 	}
 	query := r.URL.Query()
-	c, members, err := x.arrives(ctx, r)
+	p, err := x.arrives(ctx, r)
 	if err != nil {
 		return "", err
 	}
+	c := p.caller
 	x.server, x.tenant, x.principal, x.key = c.Server.Name, c.Tenant, c.Principal, c.Credential
 	cursors := map[string][]session.EventID{}
 	for _, text := range query["last-event-id"] {
 		member, id, err := host.MemberEvent(text)
-		if member != "" && members == nil {
+		if member != "" && p.group == nil {
 			_, err = session.ParseEventID(text)
 		}
 		if err != nil {
@@ -197,7 +198,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 		return "", err
 	}
 	defer release()
-	s, owing, err := x.opts.Host.Connect(ctx, c, members, resume, cursors)
+	s, owing, err := x.opts.Host.Connect(ctx, c, p.members, resume, cursors)
 	if err != nil {
 		return "", err
 	}
@@ -210,26 +211,72 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	return protocol, nil
 }
 
-// arrives returns who asks for a connection: the caller of a server, or that of a group with
-// the callers of its members.
-func (x *turn) arrives(ctx context.Context, r *http.Request) (c host.Caller, members []host.Caller, err error) {
+// allServers is the name of the group at /mcp in the address of a connection.
+const allServers = "all"
+
+// arrives returns who asks for a connection, and to what.
+//
+// A client connects to a group with ?group=NAME. The session of the group and those with its
+// members all name the connection. So the function that writes a member's answer to the log
+// also pushes it, and gives the tools in it their names in the group. A connection keeps the
+// query of its address, and the members that its client could use when it connected.
+func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")
 	switch {
-	case name == "" && query.Has("group"):
-		return x.arrivesAtGroup(ctx, r)
-	case name == "":
-		return c, nil, session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
+	case name != "":
+	case query.Has("group"):
+		name = query.Get("group")
+		if name == allServers {
+			name = ""
+		}
+		g, ok := x.opts.groupNamed(name, query)
+		if !ok {
+			return party{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no such group; check the name behind ?group=")
+		}
+		address := groupAddress(name)
+		p, err := x.opts.atGroup(address, g, session.WebSocket, func(names []string) (map[string]session.Identity, error) {
+			if !query.Has(queryTicket) {
+				return x.opts.Auth.Members(r, address, names)
+			}
+			who, err := x.redeem(ctx, r, address)
+			if err != nil {
+				return nil, err
+			}
+			return x.still(ctx, who, address, names)
+		})
+		p.caller.Group = &session.GroupConnection{Plain: g.Plain, Search: g.Search, Members: p.rules()}
+		return p, err
+	default:
+		return party{}, session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
 	}
 	who, err := whole(x.identify(ctx, r, name))
 	if err != nil {
-		return c, nil, err
+		return party{}, err
 	}
 	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
 	if err != nil {
-		return c, nil, err
+		return party{}, err
 	}
-	return x.opts.caller(who, server, session.WebSocket), nil, nil
+	return party{caller: x.opts.caller(who, server, session.WebSocket)}, nil
+}
+
+// still returns the caller's identities at the servers of a group that it may still use, by
+// name.
+func (x *turn) still(ctx context.Context, who session.Identity, group string, servers []string) (map[string]session.Identity, error) {
+	var had []string
+	for _, name := range servers {
+		if _, ok := who.Members[name]; ok {
+			had = append(had, name)
+		}
+	}
+	may, err := x.opts.Auth.ConfirmMembers(ctx, who.Credential, group, had)
+	all := map[string]session.Identity{}
+	for _, name := range may {
+		who.ToolRules = who.Members[name]
+		all[name] = who
+	}
+	return all, err
 }
 
 // subprotocol picks one of the subprotocols that the client offers. A client that
@@ -266,68 +313,88 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.Group != nil {
-		return x.toGroup(ctx, k, msgs, batch)
-	}
-	c, err := x.caller(ctx, k)
+	p, err := x.confirm(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	release, err := x.lets(ctx, c, msgs)
+	release, err := x.lets(ctx, p.caller, msgs)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := x.opts.permit(c, "/"+c.Server.Name+"/mcp", msgs); err != nil {
-		if !batch {
+	answer, err := x.hand(ctx, x.opts.endpoint(p, session.WebSocket), msgs, batch)
+	var forbidden *problem
+	switch {
+	case err == nil || x.id == nil:
+	case batch && errors.As(err, &forbidden):
+		x.err = err
+		return joined(refusedAll(msgs, forbidden.rpc), batch), nil
+	case session.CodeOf(err) == session.Busy:
+		x.err = err
+		return joined(busyAll(msgs, err, false), batch), nil
+	case !batch && answerOf(err) != nil:
+		x.err = err
+		rpc := answerOf(err)
+		x.called.outcome, x.called.why = outcomeFailed, rpc.Message
+		return wire.ErrorResponse(x.id, rpc), nil
+	}
+	if err != nil || answer == nil {
+		return nil, err
+	}
+	return host.Fit(answer), nil
+}
+
+// hand gives messages to the server that they are for. The writer of an event to the log also
+// pushes it, so only an answer that was given in place is returned, and what tells the client
+// the stream of its request.
+func (x *turn) hand(ctx context.Context, endpoint host.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
+	initialize := slices.ContainsFunc(msgs, isInitialize)
+	var call host.Response
+	var err error
+	switch {
+	case initialize && batch:
+		return nil, initializeInBatch()
+	case initialize:
+		_, call, err = endpoint.Initialize(ctx, x.session, msgs[0])
+	default:
+		var to host.Routed
+		if to, err = endpoint.Route(ctx, x.session, msgs, batch); err != nil {
 			return nil, err
 		}
-		x.err = err
-		return joined(refusedAll(msgs, problemOf(err).rpc), batch), nil
-	}
-	call, err := x.accept(ctx, c, msgs, batch)
-	if session.CodeOf(err) == session.Busy {
-		x.err = err
-		if answers := busyAll(msgs, err, false); len(answers) > 0 {
-			return joined(answers, batch), nil
+		address := x.server // of a group
+		if !strings.HasPrefix(address, "/") {
+			address = "/" + address + "/mcp"
 		}
+		if to.Caller.Server.Name != x.server {
+			x.called.asks(to.Messages) // the tool has another name there
+			x.server = to.Caller.Server.Name
+		}
+		if err := x.opts.permit(to.Caller, address, to.Messages); err != nil {
+			return nil, err
+		}
+		call, err = to.Accept(ctx)
 	}
 	if err != nil || call == nil {
 		return nil, err
 	}
 	x.called.begins(call)
-	// Next returns once the request has been accepted. The writer of an event to the
-	// log also pushes it, so this function sends only an answer that the host gave in
-	// place.
-	events, err := call.Next(ctx, x.begun)
-	switch {
+	events, err := call.Accepted(ctx)
+	switch c := endpoint.Caller(); {
 	case err != nil:
 		return nil, err
-	case !call.Stored() && len(events) > 0:
+	case len(events) > 0:
 		if x.called.tool != "" {
 			x.called.ends(events[0].Raw, x.opts.ShowErrors)
 		}
-		if x.method == wire.MethodInitialize {
+		if initialize {
 			x.opts.Host.Tell(ctx, c, x.session)
 		}
-		return host.Fit(events[0].Raw), nil
-	case c.EventIDs:
-		return host.EventNotice(x.session, "", session.EventID{Stream: call.Cursor().Stream}, x.id), nil
+		return events[0].Raw, nil
+	case c.EventIDs && call.Stored():
+		return call.Notice(x.id), nil
 	default:
 		return nil, nil
 	}
-}
-
-func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, batch bool) (*host.Call, error) {
-	initialize := slices.ContainsFunc(msgs, isInitialize)
-	if initialize && batch {
-		return nil, initializeInBatch()
-	}
-	if initialize {
-		_, call, err := x.opts.Host.Initialize(ctx, c, x.session, msgs[0])
-		return call, err
-	}
-	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
 }
 
 // lets admits the messages of a connection.
@@ -363,20 +430,41 @@ func (x *turn) record(ctx context.Context) (session.Connection, error) {
 	return c, nil
 }
 
-// caller returns the caller of a connection if it may still use the server.
-func (x *turn) caller(ctx context.Context, c session.Connection) (host.Caller, error) {
-	if err := x.confirmed(ctx, x.opts.Auth.Confirm(ctx, c.Credential, c.Server)); err != nil {
-		return host.Caller{}, err
+// confirm returns who has a connection, if the client may still use what it is connected to.
+func (x *turn) confirm(ctx context.Context, k session.Connection) (p party, err error) {
+	who := session.Identity{
+		Tenant: k.Tenant, Principal: k.Principal, Credential: k.Credential, Scopes: k.Scopes, Scoped: k.Scoped, ToolRules: k.ToolRules,
 	}
-	server, err := x.opts.server(nil, c.Server, "the server is not configured any more")
-	if err != nil {
-		return host.Caller{}, err
+	if k.Group != nil {
+		name, _, _ := groupOf(k.Server)
+		g, ok := x.opts.groupNamed(name, nil)
+		if !ok {
+			return p, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "the group is not configured any more")
+		}
+		g.Plain, g.Search = k.Group.Plain, k.Group.Search
+		who.Members = k.Group.Members
+		p, err = x.opts.atGroup(k.Server, g, session.WebSocket, func(names []string) (map[string]session.Identity, error) {
+			return x.still(ctx, who, k.Server, names)
+		})
+		if err := x.confirmed(ctx, err); err != nil {
+			return p, err
+		}
+	} else {
+		if err := x.confirmed(ctx, x.opts.Auth.Confirm(ctx, k.Credential, k.Server)); err != nil {
+			return p, err
+		}
+		server, err := x.opts.server(nil, k.Server, "the server is not configured any more")
+		if err != nil {
+			return p, err
+		}
+		p.caller = x.opts.caller(who, server, session.WebSocket)
 	}
-	from := x.opts.caller(session.Identity{
-		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
-	}, server, session.WebSocket)
-	from.Conn, from.EventIDs = c.ID, c.EventIDs
-	return from, nil
+	connected := func(c *host.Caller) { c.Conn, c.EventIDs, c.Group = k.ID, k.EventIDs, k.Group }
+	connected(&p.caller)
+	for i := range p.members {
+		connected(&p.members[i])
+	}
+	return p, nil
 }
 
 func (x *turn) refuse(err error) (status int, body []byte) {
@@ -396,7 +484,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 		slog.String("server", x.server),
 		slog.String("connection_id", x.conn),
 		slog.String("session_id", string(x.session)),
-		slog.String("rpc_method", clip(x.method)),
+		slog.String("rpc_method", wire.Clip(x.method)),
 		slog.String("rpc_id", kindOf(x.id)),
 		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
 	)

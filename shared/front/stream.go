@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -18,13 +17,12 @@ type stream struct {
 	polls bool // the client takes priming events and retry
 	begun bool // something was sent
 	named bool // an event with an id was sent
-	seen  *seen
 }
 
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1).
-func (s *stream) prime(id session.EventID) {
+func (s *stream) prime(id string) {
 	if s.polls {
-		s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), HasData: true})
+		s.place(id)
 	}
 }
 
@@ -33,8 +31,8 @@ func (s *stream) prime(id session.EventID) {
 func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
 
 // leave is pace for a client that comes back with another id.
-func (s *stream) leave(id session.EventID, retry time.Duration) {
-	s.away(wire.SSE{ID: s.seen.cursor(id.String()), Retry: retry, HasData: true})
+func (s *stream) leave(id string, retry time.Duration) {
+	s.away(wire.SSE{ID: id, Retry: retry, HasData: true})
 }
 
 // away adds the last event of a response that ends early.
@@ -49,8 +47,8 @@ func (s *stream) away(last wire.SSE) {
 // place adds an event with a cursor and nothing else to the end of a response that gave an
 // older client no id. Few of these clients cannot read it, and without it none could come
 // back for its answer.
-func (s *stream) place(id session.EventID) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: s.seen.cursor(id.String()), HasData: true})
+func (s *stream) place(id string) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
 }
 
 // fill adds a comment to a stream that would otherwise end with an empty body (P3).
@@ -60,15 +58,20 @@ func (s *stream) fill() {
 	}
 }
 
-// events adds events of a call. They have the name "message", because Java clients drop an
+// events adds events of a stream. They have the name "message", because Java clients drop an
 // event of the standalone stream without one.
-func (s *stream) events(call *host.Call, events []session.Event) {
+func (s *stream) events(events []host.Event) {
 	for _, e := range events {
-		if len(e.Raw) == 0 {
-			continue // it marks the end of the stream, which streamable.follow handles
+		if e.Gap {
+			s.gap()
 		}
-		s.named = true
-		s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: s.seen.cursor(call.ID(e).String()), Data: s.seen.message(e.Raw)})
+		switch {
+		case len(e.Raw) > 0:
+			s.named = true
+			s.message(e.ID, e.Raw)
+		case e.ID != "":
+			s.prime(e.ID)
+		} // an event without both marks the end of the stream
 	}
 }
 
@@ -88,7 +91,7 @@ func (s *stream) endpoint(id, uri string) {
 // message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
 // come back to it.
 func (s *stream) message(id string, raw []byte) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: s.seen.message(raw)})
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: raw})
 }
 
 func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) }

@@ -14,10 +14,9 @@ import (
 // of requests, and the progress of tasks. Each of these has its own stream in the log, and
 // listening reads them side by side.
 type listening struct {
-	x     *exchange
+	m     modern
 	out   *reply
 	l     *bridge.Listener
-	of    tasks
 	tasks []*watched
 }
 
@@ -41,15 +40,15 @@ var errTold = errors.New("all tasks have ended")
 
 // watch finds the tasks that the client wants to hear of. It removes from the listener's
 // filter the tasks that do not exist.
-func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
+func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 	var all []*watched
 	var names []string
 	for _, name := range l.Tasks() {
-		ref, ok := t.ref(name)
+		ref, ok := m.ref(name)
 		if !ok {
 			continue
 		}
-		task, call, answered, err := t.look(name, ref)
+		task, call, answered, err := m.look(name, ref)
 		if err != nil && session.CodeOf(err) == session.Unavailable {
 			return nil, err
 		}
@@ -60,7 +59,7 @@ func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 		if task.Waits(answered) {
 			w.sign = task.Sign(answered) // the client knows this much
 		}
-		if w.next, _, err = t.x.opts.Host.Reattach(t.x.ctx(), t.x.caller, ref.Stream, call.Last()); err != nil {
+		if w.next, _, err = m.x.opts.Host.Reattach(m.ctx, m.to.Caller, ref.Stream, call.Last()); err != nil {
 			return nil, err
 		}
 		names, all = append(names, name), append(all, w)
@@ -72,7 +71,7 @@ func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 // to listens until the response must end, the client has gone, or nothing more can come.
 // If the client wants to hear only of tasks, to does not read common.
 func (h listening) to(common *host.Call) error {
-	ctx, cancel := context.WithCancel(h.x.ctx())
+	ctx, cancel := context.WithCancel(h.m.ctx)
 	hear := make(chan heard)
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -91,7 +90,7 @@ func (h listening) to(common *host.Call) error {
 		}
 	}
 	for open > 0 || !h.l.OnlyTasks() {
-		got, err := h.out.wait(hear)
+		got, err := waitFor(h.out, hear)
 		if err == nil {
 			err = got.err
 		}
@@ -134,7 +133,7 @@ func (h listening) common(events []session.Event) error {
 	for _, e := range events {
 		var err error
 		if a, ok := bridge.Unasked(e.Raw); ok {
-			err = h.x.opts.Host.Reply(h.x.ctx(), h.x.caller, a.Raw)
+			err = h.m.x.opts.Host.Reply(h.m.ctx, h.m.to.Caller, a.Raw)
 		} else if raw := h.l.Notification(e.Raw); raw != nil {
 			err = h.out.notify(raw)
 		}
@@ -155,7 +154,7 @@ func (h listening) progress(w *watched, events []session.Event) error {
 
 // tell sends the client the state of a task, if the client does not know it yet.
 func (h listening) tell(w *watched) error {
-	answered, err := h.of.answered(w.task, w.call)
+	answered, err := h.m.answered(w.task, w.call)
 	if err != nil {
 		return err
 	}
@@ -164,6 +163,6 @@ func (h listening) tell(w *watched) error {
 		return nil
 	}
 	w.sign = sign
-	now, poll := h.of.clock(w.task)
+	now, poll := h.m.clock(w.task)
 	return h.out.notify(h.l.Task(w.task, answered, now, poll))
 }

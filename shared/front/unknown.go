@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/group"
 	"github.com/dormouse-mcp/dormouse/shared/nearest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -21,7 +20,7 @@ func (o Options) unknown(r *http.Request, name, otherwise string) string {
 	if len(names) == 0 {
 		return otherwise
 	}
-	text := "there is no server " + clip(name)
+	text := "there is no server " + wire.Clip(name)
 	if near := nearest.Of(name, names, 1+len(name)/3); near != "" {
 		text += " (did you mean " + near + "?)"
 	}
@@ -45,39 +44,4 @@ func (o Options) usable(r *http.Request) []string {
 		}
 	}
 	return names
-}
-
-const (
-	mostMeant    = 3   // how many names an error proposes
-	longestMeant = 128 // bytes of a name that somebody may have mistyped
-)
-
-// meant proposes the tools or prompts that a name of no member may stand for: those of
-// members that have it without a prefix, or else the nearest. It returns "" for none. Only
-// the records count, so an error wakes no server.
-func (o oneLists) meant(t group.Target) string {
-	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
-		return ""
-	}
-	s, err := o.model()
-	if err != nil {
-		return ""
-	}
-	known, err := o.x.opts.Host.Lists(o.x.ctx(), s, o.members, t.Kind)
-	if err != nil {
-		return ""
-	}
-	var names, meant []string
-	for _, e := range o.names.Merge(t.Kind, o.group.Plain, o.lists(known)...) {
-		if names = append(names, e.Name); e.Own == t.Name {
-			meant = append(meant, e.Name)
-		}
-	}
-	if near := nearest.Of(t.Name, names, 1+len(t.Name)/3); near != "" && len(meant) == 0 {
-		meant = []string{near}
-	}
-	if len(meant) == 0 {
-		return ""
-	}
-	return " (did you mean " + strings.Join(meant[:min(len(meant), mostMeant)], " or ") + "?)"
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -30,11 +31,11 @@ import (
 //	JSON                                    400 -32700  wire.ParseBody
 //	JSON-RPC                                400 -32600
 //	modern era                              its own ladder, see serveModern
-//	initialize in a batch                   400 -32600  streamable.checkMessages
+//	initialize in a batch                   400 -32600  checkMessages
 //	initialize with the id of a session     400 -32600
 //	version that is not known               400 -32000, or -32022 if it is newer
 //	batch in a version without              400 -32600
-//	no session id                           400 -32000  streamable.sessionID
+//	no session id                           400 -32000  sessionID
 //	messages at once, ids of requests       413 -32600  host.Host
 //	no such session                         404 -32001
 
@@ -128,7 +129,7 @@ func (x *exchange) body() ([]byte, error) {
 	default:
 		x.w.Header().Set("Accept-Encoding", "gzip")
 		return nil, refusal(http.StatusUnsupportedMediaType, session.Invalid, wire.CodeServer,
-			"the Content-Encoding "+clip(coding)+" is not read here; send the body with gzip or without one")
+			"the Content-Encoding "+wire.Clip(coding)+" is not read here; send the body with gzip or without one")
 	}
 	body, err := io.ReadAll(io.LimitReader(in, most+1))
 	switch {
@@ -179,16 +180,10 @@ func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	return first.Method, first.ID
 }
 
-// named sets the session to the id that a client sent. If the id does not have our form,
-// the session is unknown, without a read of the store.
-func (x *exchange) named(id string) error {
-	const longest = 64
-	odd := strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })
-	if odd || len(id) > longest {
-		return session.Errorf(session.NotFound, "there is no such session; send initialize to open one")
-	}
-	x.session = session.ID(id)
-	return nil
+// named sets the session to the id that a client sent.
+func (x *exchange) named(id string) (err error) {
+	x.session, err = host.ReadSessionID(id)
+	return err
 }
 
 // isResponse reports whether a message of the server is a response, not a request or

@@ -72,6 +72,6 @@ func unsupported(requested string, supported []string) error {
 	p.rpc.Data = struct {
 		Supported []string `json:"supported"`
 		Requested string   `json:"requested"`
-	}{supported, clip(requested)}
+	}{supported, wire.Clip(requested)}
 	return p
 }
