@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -89,20 +88,6 @@ func joined(answers [][]byte, batch bool) []byte {
 		return answers[0]
 	}
 	return slices.Concat([]byte{'['}, bytes.Join(answers, []byte{','}), []byte{']'})
-}
-
-// refuseBusy answers requests that a limit refuses, each with a response of its own. It
-// returns false, and answers nothing, for any other error, for a flood, and if there are
-// no requests.
-func (x *exchange) refuseBusy(err error) bool {
-	if problemOf(err).status != http.StatusTooManyRequests || flood(err) {
-		return false
-	}
-	answers := busyAll(x.msgs, err, isModern(x.r.Header.Get(wire.HeaderProtocolVersion)))
-	if len(answers) > 0 {
-		x.json(http.StatusOK, joined(answers, x.batch))
-	}
-	return len(answers) > 0
 }
 
 // retryAfter returns the header of a 429 or 503.

@@ -34,8 +34,6 @@ const (
 	outcomeOpen    = "open"    // the call goes on after the request; a later line has its end
 )
 
-const clientGone = "the connection was closed before the answer; the request may have been executed"
-
 // asks reads what a client has sent.
 func (c *called) asks(msgs []wire.Message) {
 	i := slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request })

@@ -3,18 +3,21 @@
 // other packages. It has the one table from our errors to HTTP statuses and JSON-RPC
 // codes.
 //
-// An HTTP request goes through these types, each with one job:
+// A transport speaks to a [host.Endpoint]: one server, or several at one address (package
+// aggregate). It does not know which. An HTTP request goes down through these files:
 //
-//	HTTP         the handler, with its Options
-//	exchange     one request and its answer: the checks that all requests share (validate.go)
-//	streamable   Streamable HTTP with sessions: MCP 2025-03-26, 2025-06-18 and 2025-11-25
-//	httpSSE      HTTP+SSE: MCP 2024-11-05
-//	modern       the modern era: MCP 2026-07-28, and tasks, its extension
-//	stream       writes server-sent events; reply is the response to one modern request
+//	http.go           the handler; options.go has its Options
+//	serve.go          who calls what: the checks that all requests share, and the paths
+//	post.go, get.go   Streamable HTTP with sessions: MCP 2025-03-26, 2025-06-18 and 2025-11-25
+//	httpsse.go        HTTP+SSE: MCP 2024-11-05
+//	modernserve.go    the modern era: MCP 2026-07-28, and tasks, its extension
+//	validate.go       the order of all checks
+//	exchange.go       one request and its answer
+//	stream.go         server-sent events
 //
-// route.go lists the paths, and versions.go tells the clients of the two eras apart. A
-// WebSocket goes through [Socket], whose comment says what the author of a client has to
-// know. Package lambdafront puts both behind API Gateway.
+// versions.go tells the clients of the two eras apart. A WebSocket goes through [Socket],
+// whose comment says what the author of a client has to know. Package lambdafront puts both
+// behind API Gateway.
 //
 // Package front executes nothing, stores nothing and keeps nothing between two requests:
 // package host serves sessions, and the store keeps them. [Authenticator] says who a

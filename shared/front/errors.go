@@ -9,6 +9,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
+// The methods that addresses serve, for the header Allow.
+const (
+	methods        = "GET, POST, DELETE, OPTIONS"
+	methodsNoGet   = "POST, DELETE, OPTIONS" // the server has nothing to push
+	methodsModern  = "POST, OPTIONS"         // the modern era has no sessions and no streams to resume
+	methodsSSE     = "GET, OPTIONS"
+	methodsMessage = "POST, OPTIONS"
+
+	methodsDiscovery = "GET, HEAD, OPTIONS"
+)
+
 // table returns the HTTP status and the JSON-RPC code for one of our codes. No other
 // function maps them. It treats an unknown code as Internal.
 func table(code session.Code) (status int, rpc wire.Code) {
@@ -135,3 +146,5 @@ func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }
+
+const clientGone = "the connection was closed before the answer; the request may have been executed"

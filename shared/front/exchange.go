@@ -3,9 +3,8 @@ package front
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
-	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,9 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// exchange is one HTTP request and its answer: the part that every transport needs. It
-// does the checks that all requests share, and writes whole answers, refusals and the
-// log line. After the checks a transport takes over.
+// exchange is one HTTP request and its answer: what every transport needs. The methods here
+// write answers. Those that read and check the request are in serve.go and validate.go.
 type exchange struct {
 	opts  *Options
 	w     http.ResponseWriter
@@ -51,76 +49,6 @@ func (x *exchange) ctx() context.Context { return x.r.Context() }
 // detached returns a context for work that must be done even after the client has gone.
 func (x *exchange) detached() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
-}
-
-// serve does the checks that all requests share, and then serves the request by its
-// route. An error that it returns has not been answered.
-func (x *exchange) serve() (err error) {
-	if x.isDiscovery() {
-		return x.discovery()
-	}
-	if err := x.admit(); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			nameRefused(x)
-		}
-	}()
-	if x.r.Method == http.MethodOptions {
-		x.preflight()
-		return nil
-	}
-	if x.connect() {
-		return nil
-	}
-	if x.r.URL.Path == "/" && (browser{x}).asks() {
-		browser{x}.page(http.StatusOK, "")
-		return nil
-	}
-	to, err := x.route()
-	if err != nil {
-		return err
-	}
-	p, err := x.arrives(to)
-	if err != nil {
-		return err
-	}
-	if (browser{x}).asks() {
-		browser{x}.page(http.StatusOK, "")
-		return nil
-	}
-	x.party = p
-	release, err := x.opts.admitted(x.ctx(), x.caller)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return to.serve()
-}
-
-// arrives returns the caller at the server or the group that a request is for.
-func (x *exchange) arrives(to destination) (party, error) {
-	if to.group != nil {
-		return x.opts.atGroup(to.name, *to.group, session.HTTP, func(names []string) (map[string]session.Identity, error) {
-			may, err := x.opts.Auth.Members(x.r, to.name, names)
-			if err != nil {
-				x.challenge(true, err)
-			}
-			return may, err
-		})
-	}
-	who, err := whole(x.opts.Auth.Authenticate(x.r, to.name))
-	if err != nil {
-		_, known := x.opts.Servers(to.name)
-		x.challenge(known, err)
-		return party{}, err
-	}
-	server, err := x.opts.server(x.r, to.name, "there is no such server; servers are at /<server>/mcp")
-	if err != nil {
-		return party{}, err
-	}
-	return party{caller: x.opts.caller(who, server, session.HTTP)}, nil
 }
 
 // at returns what the caller speaks to over a transport.
@@ -175,48 +103,6 @@ func (x *exchange) empty(status int) {
 	x.w.WriteHeader(status)
 }
 
-// finish catches a panic and writes the log line. Defer it.
-func (x *exchange) finish() {
-	fault := recover()
-	if fault == nil {
-		x.log()
-		return
-	}
-	begun := x.status != 0
-	x.err = session.Errorf(session.Internal, "panic: %v", fault)
-	if !begun {
-		x.refuse(x.err)
-	}
-	x.log(slog.String("stack", string(debug.Stack())))
-	if begun {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// refuse answers an error. Call it only before anything has been sent.
-func (x *exchange) refuse(err error) {
-	p := problemOf(err)
-	if x.err = err; session.CodeOf(err) != p.code {
-		x.err = p
-	}
-	h := x.w.Header()
-	h.Del(wire.HeaderSessionID)
-	if x.refuseBusy(err) {
-		return
-	}
-	switch p.status {
-	case http.StatusMethodNotAllowed:
-		h.Set("Allow", p.allow)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", retryAfter(err))
-	}
-	if (browser{x}).asks() {
-		browser{x}.page(p.status, p.rpc.Message)
-		return
-	}
-	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
-}
-
 // commit begins an event stream. From then on no status can report an error. The stream
 // can only let the client come back.
 func (x *exchange) commit() *stream {
@@ -227,3 +113,26 @@ func (x *exchange) commit() *stream {
 	x.empty(http.StatusOK)
 	return &stream{w: x.w, polls: polls(x)}
 }
+
+// polls reports whether the client comes back for the rest of a response, as it does since
+// 2025-11-25 (SEP-1699). Some clients of older versions fail at a priming event or a retry.
+// A client that sends initialize has not negotiated a version, whatever its header says.
+func polls(x *exchange) bool {
+	return x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125 && !slices.ContainsFunc(x.msgs, isInitialize)
+}
+
+// counter counts the bytes of a response's body.
+type counter struct {
+	http.ResponseWriter
+	bytes int
+}
+
+// Write passes on and counts.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -4,48 +4,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/aggregate"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
-
-// Group is several servers at one address:
-//
-//	/mcp             all servers
-//	/g/<group>/mcp   those of a group
-//	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
-//	/ticket          a ticket for one WebSocket connection; for a group below it, too
-//
-// It is served over every transport. A caller sees the servers that it may use.
-type Group struct {
-	Servers   []string // its members; nil: all servers
-	Separator string   // between the names of a member and of its tool; "": group.DefaultSeparator
-	Plain     bool     // names that no two members have get no prefix
-	Search    bool     // the client gets find_tools and call_tool in place of the tools
-}
-
-// groupOf returns the name of the group that a path belongs to, "" for all servers. It
-// also returns the rest of the path: "mcp", "sse" and "message" of HTTP+SSE, or "ticket".
-func groupOf(path string) (name, resource string, ok bool) {
-	rest := strings.TrimPrefix(strings.TrimSuffix(path, "/"), "/")
-	if of, found := strings.CutPrefix(rest, "g/"); found {
-		if name, rest, found = strings.Cut(of, "/"); !found || name == "" {
-			return "", "", false
-		}
-	}
-	return name, rest, strings.HasPrefix(path, "/") && slices.Contains([]string{"mcp", "sse", "message", "ticket"}, rest)
-}
-
-// groupAddress returns the address of a group, which stands in the place of a server's name.
-func groupAddress(name string) string {
-	if name == "" {
-		return "/mcp"
-	}
-	return "/g/" + name + "/mcp"
-}
 
 // groupNamed returns the group with a name, as the query of an address asks for it.
 func (o *Options) groupNamed(name string, query url.Values) (Group, bool) {

@@ -62,7 +62,7 @@ func (x listing) serve(of Document) error {
 		}
 		defer release()
 	}
-	answer, err := of(x.r, browser{x.exchange}.own(""), may)
+	answer, err := of(x.r, ownURL(x.r, ""), may)
 	if err != nil {
 		return err
 	}

@@ -11,22 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// counter counts the bytes of a response's body.
-type counter struct {
-	http.ResponseWriter
-	bytes int
-}
-
-// Write passes on and counts.
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.ResponseWriter.Write(p)
-	c.bytes += n
-	return n, err
-}
-
-// Unwrap is for http.ResponseController.
-func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
-
 // attrsOf makes attributes of pairs of name and value.
 func attrsOf(pairs []any) []slog.Attr {
 	var r slog.Record
@@ -95,21 +79,5 @@ func (x *exchange) spent() []slog.Attr {
 		Over: session.OverREST, Tenant: x.caller.Tenant, Principal: x.caller.Principal, Server: x.caller.Server.Name, Session: x.session,
 		Poll: x.r.Method == http.MethodGet, In: int(max(0, x.r.ContentLength)), Out: x.sent.bytes,
 		Took: time.Since(x.begun), Code: session.CodeOf(x.err),
-	}))...)
-}
-
-// spent returns log attributes with the trace and the costs of an invocation.
-func (x *turn) spent(ctx context.Context) []slog.Attr {
-	attrs := traced(ctx)
-	if x.opts.Meter == nil {
-		return attrs
-	}
-	over := session.OverSocket
-	if x.what == "push" {
-		over = session.OverEvent
-	}
-	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
-		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
-		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: session.CodeOf(x.err),
 	}))...)
 }

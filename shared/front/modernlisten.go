@@ -16,10 +16,14 @@ import (
 // listen serves subscriptions/listen at the servers that may have something to report. While
 // the response is held, it passes on the changes that the caller's processes report. A
 // listener does not keep a process awake, and a sleeping process reports nothing.
-func (m modern) listen(endpoint host.Endpoint, to []host.Dispatched) error {
+func (m modern) listen(endpoint host.Endpoint, kind string) error {
 	out := newReply(m)
+	to, err := endpoint.Dispatch(m.ctx, kind, m.req.Message)
+	if err != nil {
+		return out.fail(err)
+	}
 	if len(to) == 1 && to[0].Greeting == nil { // it has to be asked
-		greeting, refused, err := m.greeting(endpoint, out)
+		greeting, refused, err := m.greeting(endpoint, kind, out)
 		if err != nil {
 			return out.fail(err)
 		}
@@ -31,7 +35,7 @@ func (m modern) listen(endpoint host.Endpoint, to []host.Dispatched) error {
 		m.to.Greeting = greeting
 		return m.hear(out)
 	}
-	greeting, _, err := endpoint.Greeting(m.ctx, m.to.Caller.Kind, m.client())
+	greeting, _, err := endpoint.Greeting(m.ctx, kind, m.client())
 	if err != nil {
 		return out.fail(err)
 	}

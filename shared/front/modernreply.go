@@ -203,3 +203,6 @@ func statusOf(code wire.Code) int {
 		return http.StatusOK
 	}
 }
+
+// errTask says that the call was accepted, and must become a task now.
+var errTask = errors.New("the call becomes a task")

@@ -24,20 +24,16 @@ const pageLayout = `<!doctype html>
 %s</body></html>
 `
 
-// browser answers a request with a page.
-type browser struct{ x *exchange }
-
-// asks reports whether a request is that of a browser for a page.
-func (b browser) asks() bool {
-	h := b.x.r.Header
+// wantsPage reports whether a request is that of a browser for a page.
+func wantsPage(r *http.Request) bool {
+	h := r.Header
 	accept := h.Values("Accept")
-	return b.x.r.Method == http.MethodGet && named(accept, "text/html") && !named(accept, wire.MediaSSE) &&
+	return r.Method == http.MethodGet && named(accept, "text/html") && !named(accept, wire.MediaSSE) &&
 		h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" && h.Get(wire.HeaderLastEventID) == ""
 }
 
 // page answers with a page. why says why the request was refused, "" if it was not.
-func (b browser) page(status int, why string) {
-	x := b.x
+func page(x *exchange, status int, why string) {
 	h := x.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", pagePolicy)
@@ -60,12 +56,12 @@ func (b browser) page(status int, why string) {
 	switch {
 	case ok && (resource == "mcp" || resource == "sse") && status == http.StatusOK:
 		say("<p>This is the address of the MCP server <b>%s</b>. Programs speak the Model Context Protocol here. Give the address to your client:</p>", server)
-		say("<pre>%s</pre>", b.own("/"+server+"/"+resource))
+		say("<pre>%s</pre>", ownURL(x.r, "/"+server+"/"+resource))
 		say("<p>For example, in a terminal:</p>")
-		say("<pre>claude mcp add --transport http %s %s</pre>", server, b.own("/"+server+"/mcp"))
+		say("<pre>claude mcp add --transport http %s %s</pre>", server, ownURL(x.r, "/"+server+"/mcp"))
 		say("<p>On the machine that hosts it, <code>dormouse connect CLIENT %s</code> prints what other clients need, and <code>dormouse list</code> the state of all servers.</p>", server)
 	default:
-		say("<p>Dormouse hosts MCP servers here. Each of them has an address of its own, which you give to your client: <code>%s</code></p>", b.own("/NAME/mcp"))
+		say("<p>Dormouse hosts MCP servers here. Each of them has an address of its own, which you give to your client: <code>%s</code></p>", ownURL(x.r, "/NAME/mcp"))
 		if names := x.opts.usable(x.r); len(names) > 0 {
 			say("<ul>")
 			for _, name := range names {
@@ -81,25 +77,11 @@ func (b browser) page(status int, why string) {
 	_, _ = fmt.Fprintf(x.w, pageLayout, body.String()) // a client that has gone misses it
 }
 
-// HeaderPrefix has the part of a path that a gateway or a proxy has taken off, such as the
-// stage of an API.
-const HeaderPrefix = "X-Forwarded-Prefix"
-
-// own returns the URL of a path of this endpoint, as far as the request tells.
-func (b browser) own(path string) string {
-	scheme, h := "http", b.x.r.Header
-	if b.x.r.TLS != nil || strings.EqualFold(h.Get("X-Forwarded-Proto"), "https") {
+// ownURL returns the URL of a path of this endpoint, as far as the request tells.
+func ownURL(r *http.Request, path string) string {
+	scheme, h := "http", r.Header
+	if r.TLS != nil || strings.EqualFold(h.Get("X-Forwarded-Proto"), "https") {
 		scheme = "https"
 	}
-	return scheme + "://" + b.x.r.Host + prefix(b.x.r) + path
-}
-
-// prefix returns the path that clients write before the path of a request, "" for none.
-func prefix(r *http.Request) string {
-	path := strings.TrimSuffix(r.Header.Get(HeaderPrefix), "/")
-	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"\<>,?#`, c) }
-	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsFunc(path, odd) {
-		return ""
-	}
-	return path
+	return scheme + "://" + r.Host + prefix(r) + path
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// post takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
+// postStreamable takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
 // to the Server").
-func post(x *exchange) error {
+func postStreamable(x *exchange) error {
 	msgs, batch, err := x.messages()
 	if err != nil {
 		return err
@@ -115,16 +115,6 @@ func window(x *exchange) time.Duration {
 		return max(x.opts.JSONWindow, x.opts.KeepAlive)
 	}
 	return x.opts.JSONWindow
-}
-
-// hold returns how long the response with a stream may be held. If the client polls and the
-// answer goes into the log, the response may end before the answer. The standalone stream
-// has no answer to wait for.
-func hold(x *exchange, call host.Resumable) time.Duration {
-	if call.Stored() && (polls(x) || call.Stream() == session.Standalone) {
-		return call.Hold()
-	}
-	return x.opts.Limit
 }
 
 // respond answers with plain JSON if only responses come within the window, and otherwise

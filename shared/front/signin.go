@@ -1,40 +1,11 @@
 package front
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
-)
-
-// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package oauth
-// has an implementation. An address is the path of a server as a client calls it. It keeps
-// a slash at the end of the path, and the query that the client has added, because clients
-// compare the resource with it.
-type SignIn interface {
-	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2).
-	// server is its name for people.
-	Metadata(server, address string) []byte
-	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
-	// with err, "" for none. tried reports that the request had a token.
-	Challenge(address string, tried bool, err error) string
-	// Tools returns which tools of a server a caller sees in lists.
-	Tools(who session.Identity, server string) session.ToolFilter
-	// Permit checks whether a caller may call tools of a server with its token. If a
-	// token with more scopes would suffice, the error is Forbidden, and Challenge names
-	// these scopes.
-	Permit(who session.Identity, server string, tools []string) error
-	// MetadataURL returns the URL of the metadata of an address.
-	MetadataURL(address string) string
-}
-
-const (
-	wellKnown        = "/.well-known/"
-	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
 // challenge adds to a refusal how the client can authenticate (RFC 6750 §3). If the
@@ -47,7 +18,7 @@ func (x *exchange) challenge(known bool, err error) {
 	value := ""
 	switch {
 	case x.opts.SignIn != nil && known:
-		value = x.opts.SignIn.Challenge(x.address(x.r.URL.Path), tried, err)
+		value = x.opts.SignIn.Challenge(addressOf(x.r, x.r.URL.Path), tried, err)
 	case code == session.Unauthenticated && tried:
 		value = `Bearer error="invalid_token"`
 	case code == session.Unauthenticated:
@@ -60,66 +31,9 @@ func (x *exchange) challenge(known bool, err error) {
 	}
 }
 
-// codeForbidden is the JSON-RPC code for a call that the caller's token does not permit.
-// MCP 2026-07-28 wants codes of applications outside the range of JSON-RPC.
-const codeForbidden = 403
-
-// notOffered refuses a call of a tool that x-dormouse.tools leaves out. It is a response, and
-// not a failure of the transport: clients give the latter to their users, not to the model.
-func notOffered(server, tool string) error {
-	return refusal(http.StatusOK, session.Invalid, wire.CodeInvalidParams,
-		fmt.Sprintf("server %q offers no tool %q here: x-dormouse.tools in the servers file leaves it out", server, wire.Clip(tool)))
-}
-
-// permit checks that the caller may make all calls of tools in a request with its token.
-// If scopes are missing, the error has them in its data, for clients that see no status.
-// It is called before anything is written and before a box wakes.
-func (o *Options) permit(c host.Caller, address string, msgs []wire.Message) error {
-	if (o.SignIn == nil || !c.Scoped) && c.Server.Tools.IsZero() {
-		return nil
-	}
-	var tools []string
-	for _, m := range msgs {
-		if m.Method == wire.MethodToolsCall {
-			name, _ := wire.String(wire.Lookup(m.Params, "name")) // a call of no tool needs no scope of one
-			if !c.Server.Tools.Allows(name) {
-				return notOffered(c.Server.Name, name)
-			}
-			tools = append(tools, name)
-		}
-	}
-	if len(tools) == 0 || o.SignIn == nil || !c.Scoped {
-		return nil
-	}
-	err := o.SignIn.Permit(session.Identity{Scopes: c.Scopes, Scoped: true, ToolRules: c.ToolRules}, c.Server.Name, tools)
-	if session.CodeOf(err) != session.Forbidden {
-		return err
-	}
-	p := refusal(http.StatusForbidden, session.Forbidden, codeForbidden, problemOf(err).rpc.Message)
-	p.cause = err
-	var lacks interface{ Wanted() []string }
-	if !errors.As(err, &lacks) {
-		return p
-	}
-	p.rpc.Data = map[string]string{
-		"error": "insufficient_scope", "scope": strings.Join(lacks.Wanted(), " "), "resource_metadata": o.SignIn.MetadataURL(address),
-	}
-	return p
-}
-
-// refusedAll returns the same error as the answer to each request in msgs.
-func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
-	for _, m := range msgs {
-		if m.Kind == wire.Request {
-			answers = append(answers, wire.ErrorResponse(m.ID, err))
-		}
-	}
-	return answers
-}
-
 // permit calls [Options.permit], and adds the header WWW-Authenticate to a refusal.
 func (x *exchange) permit(msgs []wire.Message) error {
-	err := x.opts.permit(x.caller, x.address(x.r.URL.Path), msgs)
+	err := x.opts.permit(x.caller, addressOf(x.r, x.r.URL.Path), msgs)
 	if err != nil {
 		x.challenge(true, err)
 	}
@@ -168,50 +82,6 @@ func (x *exchange) discovery() error {
 		return notAllowed(methodsDiscovery, "this method is not served here; use GET")
 	}
 	h.Set("Cache-Control", "public, max-age=300")
-	x.json(http.StatusOK, x.opts.SignIn.Metadata(server, x.address(path)))
+	x.json(http.StatusOK, x.opts.SignIn.Metadata(server, addressOf(x.r, path)))
 	return nil
-}
-
-// maxQuery is the longest query that queried repeats, in bytes.
-const maxQuery = 512
-
-// address returns the address that a client called when it was refused at path, or when
-// it asked for the metadata of path. A client posts messages of HTTP+SSE, and asks for
-// tickets, at paths of their own. For these, address returns the address of the event
-// stream, or of the server.
-func (x *exchange) address(path string) string {
-	if _, resource, ok := groupOf(path); ok {
-		address := strings.TrimSuffix(path, "/")
-		switch begin := strings.TrimSuffix(address, resource); resource {
-		case "message":
-			return begin + "sse"
-		case "ticket":
-			return begin + "mcp"
-		}
-		return queried(x.r, address, path)
-	}
-	server, resource, _ := split(path)
-	switch resource {
-	case "message":
-		return "/" + server + "/sse"
-	case "ticket":
-		return "/" + server + "/mcp"
-	}
-	return queried(x.r, "/"+server+"/"+resource, path)
-}
-
-// queried returns an address as the client wrote it: with the slash after path, and with
-// the query.
-func queried(r *http.Request, address, path string) string {
-	if strings.HasSuffix(path, "/") {
-		address += "/"
-	}
-	// Leave out a query that would change in a header or in JSON. No client sends such a
-	// query.
-	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
-	q := r.URL.RawQuery
-	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {
-		address += "?" + q
-	}
-	return address
 }

@@ -211,9 +211,6 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	return protocol, nil
 }
 
-// allServers is the name of the group at /mcp in the address of a connection.
-const allServers = "all"
-
 // arrives returns who asks for a connection, and to what.
 //
 // A client connects to a group with ?group=NAME. The session of the group and those with its
@@ -506,4 +503,56 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	attrs = append(attrs, x.spent(ctx)...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
 	return fault != nil
+}
+
+// queryTicket is the query parameter for the ticket of a client that connects.
+const queryTicket = "ticket"
+
+// identify returns the identity of the client that asks for a connection, by its ticket
+// or else by its headers.
+func (x *turn) identify(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
+	if !r.URL.Query().Has(queryTicket) {
+		return x.opts.Auth.Authenticate(r, server)
+	}
+	who, err := x.redeem(ctx, r, server)
+	if err == nil {
+		err = x.opts.Auth.Confirm(ctx, who.Credential, server)
+	}
+	return who, err
+}
+
+// redeem returns the identity that the ticket of a request was issued for.
+func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
+	if x.opts.Tickets == nil {
+		return session.Identity{}, session.Errorf(session.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
+	}
+	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
+}
+
+// confirmed returns err, the result of confirming the credential of a connection. If err
+// says that the client may not use the connection any more, confirmed closes it. The
+// client gets the reason when it connects again.
+func (x *turn) confirmed(ctx context.Context, err error) error {
+	if code := session.CodeOf(err); code == session.Unauthenticated || code == session.Forbidden {
+		x.recall.forget(x.conn)
+		// If Drop fails, the client's next message closes the connection.
+		_ = x.opts.Host.Drop(ctx, x.conn)
+	}
+	return err
+}
+
+// spent returns log attributes with the trace and the costs of an invocation.
+func (x *turn) spent(ctx context.Context) []slog.Attr {
+	attrs := traced(ctx)
+	if x.opts.Meter == nil {
+		return attrs
+	}
+	over := session.OverSocket
+	if x.what == "push" {
+		over = session.OverEvent
+	}
+	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
+		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
+		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: session.CodeOf(x.err),
+	}))...)
 }

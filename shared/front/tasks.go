@@ -24,20 +24,10 @@ import (
 // host.TaskMode decides which calls become tasks. After it the tool's own
 // execution.taskSupport decides, if the client has listed the tools or calls at a group.
 
-// errTask says that the call was accepted, and must become a task now.
-var errTask = errors.New("the call becomes a task")
-
 // soon is how long a call runs before it becomes a task, if its tool supports tasks or its
 // server has [host.TasksAlways]. Within that time the client gets the result itself, or the
 // questions that the call asks.
 const soon = 250 * time.Millisecond
-
-// servesTasks reports whether calls of this server may become tasks.
-func (m modern) servesTasks() bool { return m.x.servesTasks(m.to.Caller) }
-
-func (x *exchange) servesTasks(c host.Caller) bool {
-	return x.opts.Sealer != nil && c.Server.Tasks != host.TasksOff
-}
 
 // after returns how long the call may take before it becomes a task. ok is false if it
 // never becomes one.

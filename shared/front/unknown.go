@@ -1,11 +1,14 @@
 package front
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/nearest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -44,4 +47,29 @@ func (o Options) usable(r *http.Request) []string {
 		}
 	}
 	return names
+}
+
+// server returns a server that a caller may use. If the servers file has the server but
+// it is not served, the error gives the reason. If the file does not have it, the error
+// says so if the server was removed. Otherwise it names the servers that the sender of r
+// may use, or has the text unknown if there are none. r may be nil.
+func (o Options) server(r *http.Request, name, unknown string) (host.Server, error) {
+	server, ok := o.Servers(name)
+	if ok {
+		return server, nil
+	}
+	if o.Unserved != nil {
+		if reason := o.Unserved(name); reason != "" {
+			return host.Server{}, refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer,
+				fmt.Sprintf("server %q is not served: %s", name, reason))
+		}
+	}
+	removed := ""
+	if o.Removed != nil {
+		removed = o.Removed(name)
+	}
+	if removed == "" && r != nil {
+		unknown = o.unknown(r, name, unknown)
+	}
+	return host.Server{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, cmp.Or(removed, unknown))
 }

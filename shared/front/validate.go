@@ -3,12 +3,15 @@ package front
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -20,7 +23,7 @@ import (
 //	Host, Origin                            403         admit
 //	GET of a page that cannot follow it     403         streams
 //	OPTIONS                                 204         preflight
-//	path                                    404 -32000  route
+//	path                                    404 -32000  exchange.route
 //	method                                  405 -32000
 //	principal                               401 -32000
 //	principal of other servers              403 -32000
@@ -148,24 +151,6 @@ func brokenOff(cause error) error {
 	return session.Errorf(session.Invalid, "the body broke off, or is not what its Content-Encoding says; send the request again").Because(cause)
 }
 
-// maxRefused is the size of a body up to which the endpoint reads it only to name the
-// request that it refuses, in bytes.
-const maxRefused = 16 << 10
-
-// nameRefused finds out which request is refused before its body is read, so that the
-// error response has its id (JSON-RPC 2.0, §5): some clients hide an error without one. A
-// body that is long or packed, or whose length the client does not say, is not worth reading
-// for a stranger.
-func nameRefused(x *exchange) {
-	if x.read || x.r.Method != http.MethodPost || x.r.ContentLength <= 0 || x.r.ContentLength > maxRefused || x.r.Header.Get("Content-Encoding") != "" {
-		return
-	}
-	if body, err := x.body(); err == nil {
-		msgs, _, _ := wire.ParseBody(body)
-		x.method, x.id = subject(msgs)
-	}
-}
-
 // subject returns the method and id that answers and log lines are about: those of the
 // first request, or else of the first message. It returns no id for a response, whose
 // id is that of another message.
@@ -189,3 +174,64 @@ func (x *exchange) named(id string) (err error) {
 // isResponse reports whether a message of the server is a response, not a request or
 // notification.
 func isResponse(raw json.RawMessage) bool { return wire.Lookup(raw, "method") == nil }
+
+// checkMessages does those checks of the ladder in validate.go that need the messages.
+func checkMessages(x *exchange, msgs []wire.Message, batch bool) (initialize bool, err error) {
+	initialize = slices.ContainsFunc(msgs, isInitialize)
+	version := x.r.Header.Get(wire.HeaderProtocolVersion)
+	switch {
+	case initialize && batch:
+		return false, initializeInBatch()
+	case initialize:
+		return true, checkNoSession(x)
+	}
+	if err := checkVersion(x); err != nil {
+		return false, err
+	}
+	if batch && version != "" && version != wire.V20250326 {
+		return false, session.Errorf(session.Invalid, "version %s has no batches; send each message in a request of its own", version)
+	}
+	return false, nil
+}
+
+// checkNoSession refuses an initialize with the id of a session of the caller. Some clients
+// keep the id of a session that is gone, so such an id does not count.
+func checkNoSession(x *exchange) error {
+	id := x.r.Header.Get(wire.HeaderSessionID)
+	if id == "" {
+		return nil
+	}
+	err := x.named(id)
+	if err == nil {
+		_, _, err = x.opts.Host.Load(x.ctx(), x.caller, x.session)
+	}
+	switch x.session = ""; {
+	case errors.Is(err, session.NotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	return session.Errorf(session.Invalid, "initialize opens a session and must not name one; send it without %s", wire.HeaderSessionID)
+}
+
+// checkVersion checks the version header. A request without it counts as 2025-03-26.
+func checkVersion(x *exchange) error {
+	version := x.r.Header.Get(wire.HeaderProtocolVersion)
+	switch {
+	case version == "" || wire.Legacy(version):
+		return nil
+	case isNewer(version):
+		return unsupported(version, bridge.Versions())
+	}
+	return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
+		fmt.Sprintf("%s %q is not supported; send one of %s", wire.HeaderProtocolVersion, wire.Clip(version), strings.Join(wire.LegacyVersions(), ", ")))
+}
+
+// sessionID reads the session header.
+func (x *exchange) sessionID() error {
+	id := x.r.Header.Get(wire.HeaderSessionID)
+	if id == "" {
+		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer, "the request names no session; send initialize, then "+wire.HeaderSessionID+" on every request")
+	}
+	return x.named(id)
+}
