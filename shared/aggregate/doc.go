@@ -6,7 +6,8 @@
 // A Group answers itself what concerns all members: initialize, server/discover, lists, and
 // search. It keeps nothing between two messages, and knows no HTTP.
 //
-//	group.go      where messages go; sessions
+//	group.go      the members, their sessions and their events
+//	route.go      where messages go
 //	answer.go     what a Group answers itself
 //	lists.go      what it knows of its members' lists
 //	resolve.go    names that only the lists explain

@@ -343,7 +343,15 @@ func (g *Group) unlisted(ctx context.Context, of session.Session) (n int, err er
 }
 
 // Start returns the place before the first events.
-func (l *listening) Start() string { return l.start }
+func (l *listening) Start() string {
+	if l.begun {
+		return l.start
+	}
+	for _, e := range l.ears { // one of them could not take its stream
+		e.place = e.stream.Start()
+	}
+	return placeText(l.ears)
+}
 
 // Cursor returns the place in all streams.
 func (l *listening) Cursor() string { return placeText(l.ears) }

@@ -96,8 +96,8 @@ func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 const pageSpare = 16 << 10
 
 // page returns the entries of one page of a list, and the cursor of the next one, "" for none.
-// Lists have pages over WebSocket only, where messages are bounded.
-// A cursor is the number of the entries before its page.
+// Lists have pages over WebSocket only, where messages are bounded. A cursor is the number of
+// the entries before its page.
 func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []group.Entry, next string, err error) {
 	if g.Config.Caller.Transport != session.WebSocket {
 		return entries, "", nil

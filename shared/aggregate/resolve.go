@@ -83,10 +83,6 @@ func (g *Group) unprefixed(ctx context.Context, id session.ID, t group.Target, s
 	return t.To(all[0].Member, all[0].Own), nil
 }
 
-func noMethod(method string) error {
-	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + wire.Clip(method) + " at the address of several servers"}
-}
-
 // subscribed returns the params of a subscriptions/listen in which each resource names its server.
 // Those of no server are left as they are.
 func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {

@@ -69,7 +69,8 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	// This check comes before that of _meta, because clients send methods of the legacy
 	// era without _meta: go-sdk's ping and logging/setLevel. An extension may know a method
 	// that MCP does not have; if none does, the server says so.
-	if !ours && !bridge.Offered(msg.Method) && !wire.OfExtension(msg.Method) && !(x.servesTasks(x.caller) && bridge.IsTaskMethod(msg.Method)) {
+	served := ours || bridge.Offered(msg.Method) || wire.OfExtension(msg.Method) || x.servesTasks(x.caller) && bridge.IsTaskMethod(msg.Method)
+	if !served {
 		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
 	}
 	req, err := bridge.ReadRequest(msg)

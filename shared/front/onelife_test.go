@@ -2,6 +2,7 @@ package front_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,27 @@ func TestASessionOfAGroupThatAnOperatorEndedCallsNothing(t *testing.T) {
 			if a := c.post(callOf(tool)); a.status != http.StatusNotFound {
 				t.Errorf("%s: %d %s", tool, a.status, a.body)
 			}
+		}
+	})
+}
+
+func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		last := c.get("").lastID(t)
+		for _, methods := range [][]string{{"Load"}, {"Save"}, {"Wait"}} {
+			w.store.down(methods...)
+			a := c.get(last)
+			events := a.events(t)
+			if end := events[len(events)-1]; end.Retry == 0 || !strings.HasPrefix(end.ID, "s0~") {
+				t.Errorf("%s is down: the client gets %+v", methods, end)
+			}
+			last = a.lastID(t)
+			w.store.failing(nil)
+		}
+		if got := c.get(last).events(t); !strings.HasPrefix(got[0].ID, "s0~") {
+			t.Errorf("afterwards it gets %+v", got)
 		}
 	})
 }
