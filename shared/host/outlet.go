@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -24,7 +23,8 @@ type Outlet struct {
 	Clients session.Clients // nil: this Outlet pushes nothing; owed events stay owed
 }
 
-// Posting is a batch that is in the log, and the address that it is for.
+// Posting is a batch that is in the log, as [Outlet.Write] returned it, and the address that it
+// is for.
 type Posting struct {
 	To    session.Address
 	Batch session.Batch
@@ -37,7 +37,7 @@ type Posting struct {
 //
 // Errors: Conflict (nothing was written, see [session.Log]), Unavailable.
 func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) error {
-	again, err := o.Write(ctx, a, b)
+	b, again, err := o.Write(ctx, a, b)
 	if err != nil {
 		return err
 	}
@@ -46,45 +46,27 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 		return err
 	}
 	// Only this caller writes the batch, so no other function is posting it.
-	ps := []Posting{{a, Shown(a, b), true}}
+	ps := []Posting{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return err
 	}
 	return o.byRecord(ctx, ps, []session.Index{b.First - 1})
 }
 
-// Write is the first half of Append: it writes to the log.
-//
-// The end of an initialize also changes the session. Before it appends a result, Write
-// copies the result into the session's record, so that the client's next message finds it
-// there. After an error response it ends the session, but only once that response is in
-// the log.
-//
-// Write keeps the answer to a request for a list in the handshake record. When the server
-// announces that its lists have changed, Write makes the kept ones invalid. again reports,
-// for a batch with a connection, that the batch was in the log before.
-func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
-	if b.Stream == session.Standalone {
-		if err := forgetLists(ctx, o.Store, a, b); err != nil {
-			return false, err
-		}
+// Write is the first half of Append: it writes to the log what the client may see of a batch
+// ([Shown]), and returns that. What the batch says about its server and its session goes into
+// their records; see note. again reports, for a batch with a connection, that the batch was in
+// the log before.
+func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (written session.Batch, again bool, err error) {
+	written = Shown(a, b)
+	after, err := note(ctx, o.Store, a, b)
+	if err == nil {
+		again, err = o.write(ctx, a, written)
 	}
-	if ends := b.Final && b.Stream == a.Stream; !ends || !a.Init {
-		if again, err = o.write(ctx, a, Shown(a, b)); err != nil || !ends || a.List == "" {
-			return again, err
-		}
-		return again, noteList(ctx, o.Store, a, b)
+	if err == nil && after != nil {
+		err = after(ctx)
 	}
-	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
-	if result != nil {
-		if err := keepHandshake(ctx, o.Store, a.Session, result); err != nil {
-			return false, err
-		}
-	}
-	if again, err = o.write(ctx, a, b); err != nil || result != nil {
-		return again, err
-	}
-	return again, o.failed(ctx, a.Session, quitOf(b.Events[len(b.Events)-1]))
+	return written, again, err
 }
 
 func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
@@ -96,41 +78,6 @@ func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (
 	return false, err
 }
 
-// keepHandshake copies a server's answer to initialize into the session's record. If the
-// session is gone, it does nothing.
-func keepHandshake(ctx context.Context, store session.Store, id session.ID, result []byte) error {
-	s, _, err := store.Load(ctx, id, "")
-	if err == nil {
-		_, err = update(ctx, store, s, func(s *session.Session) bool {
-			if s.State != session.Created && s.State != session.Ready {
-				return false
-			}
-			version, pushes := s.Version, s.Pushes
-			adopt(s, result)
-			return s.Version != version || s.Pushes != pushes
-		})
-	}
-	return unlessGone(err)
-}
-
-// failed ends a session whose initialize was answered with an error.
-func (o Outlet) failed(ctx context.Context, id session.ID, why session.Quit) error {
-	s, _, err := o.Store.Load(ctx, id, "")
-	if err == nil {
-		_, err = quit(ctx, o.Store, s, why)
-	}
-	return unlessGone(err)
-}
-
-// quitOf returns the reason for the end of a session, from the error response to its
-// initialize.
-func quitOf(response []byte) session.Quit {
-	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
-		return session.QuitCanceled
-	}
-	return session.QuitNoInit
-}
-
 // Send is the second half of Append, for batches of one session that were written
 // together. It copies them to the legacy SSE stream in one batch if the session has that
 // stream. It posts each event to its connection if it has one.
@@ -138,14 +85,10 @@ func quitOf(response []byte) session.Quit {
 // sent is false if another function may be posting the batches now. To be sure of the
 // delivery, the caller writes and sends them again some seconds later.
 func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
-	ps = slices.Clone(ps)
-	for i, p := range ps {
-		ps[i].Batch = Shown(p.To, p.Batch)
-	}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
 	}
-	ps = slices.DeleteFunc(ps, func(p Posting) bool { return p.To.Conn == "" })
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
 	reached := make([]session.Index, len(ps))
 	for i, p := range ps {
 		reached[i] = p.Batch.First - 1
@@ -343,7 +286,7 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) error {
-	if _, err := o.Write(ctx, a, b); err != nil {
+	if _, _, err := o.Write(ctx, a, b); err != nil {
 		return err
 	}
 	if err := o.copyOut(ctx, []Posting{{a, b, false}}); err != nil || a.Conn == "" {

@@ -275,7 +275,7 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	out := host.Outlet{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
-	if _, err := out.Write(t.Context(), a, b); err != nil {
+	if _, _, err := out.Write(t.Context(), a, b); err != nil {
 		t.Fatal(err)
 	}
 	tail, err := store.Tail(t.Context(), "s", a.Stream)

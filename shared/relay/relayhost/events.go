@@ -201,7 +201,7 @@ func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed boo
 	if p.Batch.First < 1 {
 		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
-	p.Again, err = h.out.Write(ctx, p.To, p.Batch)
+	p.Batch, p.Again, err = h.out.Write(ctx, p.To, p.Batch)
 	if errors.Is(err, session.Conflict) {
 		return true, nil
 	}
@@ -216,7 +216,7 @@ func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed boo
 func (h *Handler) appendStandalone(ctx context.Context, p *host.Posting) (v verdict, err error) {
 	b := &p.Batch
 	if b.First > 0 {
-		p.Again, err = h.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = h.out.Write(ctx, p.To, *b)
 		if errors.Is(err, session.Conflict) {
 			return refuse, nil
 		}
@@ -238,7 +238,7 @@ func (h *Handler) appendStandalone(ctx context.Context, p *host.Posting) (v verd
 			return refuse, nil
 		}
 		b.First = tail.Last + 1
-		p.Again, err = h.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = h.out.Write(ctx, p.To, *b)
 		if !errors.Is(err, session.Conflict) {
 			return write, err
 		}
