@@ -14,7 +14,7 @@ import (
 
 // Initialize implements [host.Endpoint]. It wakes no member.
 func (g *Group) Initialize(ctx context.Context, id session.ID, m wire.Message) (session.ID, host.Response, error) {
-	s, call, err := g.Host.Greet(ctx, g.Config.Caller, id, m, func(version string) (json.RawMessage, error) {
+	s, call, err := g.Host.Greet(ctx, g.As, id, m, func(version string) (json.RawMessage, error) {
 		greeting, _, err := g.greeting(ctx, version)
 		if err != nil {
 			return nil, err
@@ -24,7 +24,7 @@ func (g *Group) Initialize(ctx context.Context, id session.ID, m wire.Message) (
 	if err != nil {
 		return "", nil, err
 	}
-	return s.ID, call.ForClient(g.Config.Caller, s.ID), nil
+	return s.ID, call.ForClient(g.As, s.ID), nil
 }
 
 // greeting joins what is known of the members' answers to initialize. whole reports whether all
@@ -50,7 +50,7 @@ func (g *Group) lists(known []host.Known) []group.List {
 
 // own returns the answer to a message that concerns all members, nil for another message.
 func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Context) (host.Response, error), err error) {
-	caller := g.Config.Caller
+	caller := g.As
 	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (host.Response, error), error) {
 		return func(ctx context.Context) (host.Response, error) {
 			result, err := of(ctx)
@@ -104,7 +104,7 @@ func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Cont
 
 // tasks returns the tasks at all members that the session has used.
 func (g *Group) tasks(ctx context.Context, id session.ID) (json.RawMessage, error) {
-	s, err := g.Host.Session(ctx, g.Config.Caller, id)
+	s, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {
 		return nil, err
 	}

@@ -30,19 +30,19 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 		id, err = host.ReadSessionID(named)
 	} else {
 		var s session.Session
-		s, err = g.Host.Open(ctx, g.Config.Caller)
+		s, err = g.Host.Open(ctx, g.As)
 		id = s.ID
 	}
 	if err != nil {
 		return "", nil, err
 	}
-	of, _, err := g.Host.Load(ctx, g.Config.Caller, id)
+	of, _, err := g.Host.Load(ctx, g.As, id)
 	if err != nil {
 		return id, nil, err
 	}
 	f := &following{g: g, id: id, places: places, end: until, joining: map[string]int{}, heard: make(chan followed)}
 	f.ctx, f.stop = context.WithCancel(ctx)
-	err = f.open(g.Config.Caller, "", id)
+	err = f.open(g.As, "", id)
 	for _, c := range g.joined(of) {
 		if err == nil {
 			err = unlessGone(f.member(c))
@@ -272,7 +272,7 @@ func (f *following) Stop(ctx context.Context, sent string) {
 }
 
 // Of returns the session of the group.
-func (f *following) Of() (host.Caller, session.ID) { return f.g.Config.Caller, f.id }
+func (f *following) Of() (host.Caller, session.ID) { return f.g.As, f.id }
 
 // Done reports whether the session of the group has ended, or another stream has taken the
 // place of this one.

@@ -13,12 +13,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Config says what a Group has. Host, Caller and Members are required.
+// Config says what a Group has. Host, As and Members are required.
 type Config struct {
 	Host *host.Host
-	// Caller is whose server is the group. Members are the same caller at each server of the
-	// group that it may use. All have one transport.
-	Caller  host.Caller
+	// As is the caller at the group, which stands in the place of a server. Members are the
+	// same caller at each server of the group that it may use. All have one transport.
+	As      host.Caller
 	Members []host.Caller
 
 	Separator string // between the names of a member and of its tool; "": group.DefaultSeparator
@@ -51,7 +51,7 @@ func New(c Config) *Group {
 }
 
 // Caller implements [host.Endpoint].
-func (g *Group) Caller() host.Caller { return g.Config.Caller }
+func (g *Group) Caller() host.Caller { return g.As }
 
 // member returns the caller at a member.
 func (g *Group) member(name string) (host.Caller, bool) {
@@ -63,7 +63,7 @@ func (g *Group) member(name string) (host.Caller, bool) {
 }
 
 // aside reports whether clients get answers in another way than in the response to a message.
-func (g *Group) aside() bool { return g.Config.Caller.Transport != session.HTTP }
+func (g *Group) aside() bool { return g.As.Transport != session.HTTP }
 
 // join opens the session with a member. Over HTTP and HTTP+SSE, a mark in the stream of the
 // group then tells the function that holds the client's stream to read the member's stream,
@@ -71,17 +71,17 @@ func (g *Group) aside() bool { return g.Config.Caller.Transport != session.HTTP 
 func (g *Group) join(ctx context.Context, id session.ID, c host.Caller) error {
 	switch c.Transport {
 	case session.SSE:
-		if err := g.Host.At(g.Config.Caller).Say(ctx, id, joinedMark(c.Server.Name)); err != nil {
+		if err := g.Host.At(g.As).Say(ctx, id, joinedMark(c.Server.Name)); err != nil {
 			return err
 		}
-		return g.Host.Join(ctx, g.Config.Caller, id, c)
+		return g.Host.Join(ctx, g.As, id, c)
 	case session.HTTP:
-		if err := g.Host.Join(ctx, g.Config.Caller, id, c); err != nil {
+		if err := g.Host.Join(ctx, g.As, id, c); err != nil {
 			return err
 		}
 		return g.Host.Say(ctx, id, joinedMark(c.Server.Name))
 	default:
-		return g.Host.Join(ctx, g.Config.Caller, id, c)
+		return g.Host.Join(ctx, g.As, id, c)
 	}
 }
 

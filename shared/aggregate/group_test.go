@@ -61,7 +61,7 @@ func grouped(t *testing.T, over session.Transport, change func(*aggregate.Config
 			return host.Caller{Server: host.Server{Name: server, Digest: server}, Tenant: "t", Principal: "p", Transport: over}
 		}
 		c := aggregate.Config{
-			Host: host.New(store, echoes{store}, host.Limits{}), Caller: at("/mcp"), Members: []host.Caller{at("a"), at("b")},
+			Host: host.New(store, echoes{store}, host.Limits{}), As: at("/mcp"), Members: []host.Caller{at("a"), at("b")},
 			Explain: error.Error, Look: 15 * time.Second,
 		}
 		if change != nil {

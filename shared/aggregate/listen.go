@@ -31,7 +31,7 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 	if err != nil {
 		return nil, err
 	}
-	of, err := g.Host.Session(ctx, g.Config.Caller, id)
+	of, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 		}
 	}
 	if len(l.ears) == 0 { // the group's own session has such a stream too, without events
-		s, err := g.Host.At(g.Config.Caller).Listen(ctx, id, places[""], until)
+		s, err := g.Host.At(g.As).Listen(ctx, id, places[""], until)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +59,7 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 // Again implements [host.Endpoint].
 func (g *Group) Again(last string) string {
 	if member, own, ok := requestEvent(last); ok {
-		return member + placeMark + g.Host.At(g.Config.Caller).Again(own)
+		return member + placeMark + g.Host.At(g.As).Again(own)
 	}
 	places, err := placesOf(last)
 	if err != nil {
@@ -69,7 +69,7 @@ func (g *Group) Again(last string) string {
 	for place := range strings.SplitSeq(last, placeNext) {
 		member, _, _ := strings.Cut(place, placeMark)
 		if own, ok := places[member]; ok {
-			all = append(all, &ear{member: member, place: g.Host.At(g.Config.Caller).Again(own)})
+			all = append(all, &ear{member: member, place: g.Host.At(g.As).Again(own)})
 		}
 	}
 	return placeText(all)
@@ -186,7 +186,7 @@ func (l *listening) read(ctx context.Context) {
 		}
 	}
 	if l.waiting = l.open == 0; l.open < len(l.g.Members) {
-		marks := l.g.Host.Joins(l.of.ID).ForClient(l.g.Config.Caller, l.of.ID)
+		marks := l.g.Host.Joins(l.of.ID).ForClient(l.g.As, l.of.ID)
 		l.reading.Go(func() { l.follow(nil, marks) })
 	}
 }
@@ -362,7 +362,7 @@ func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 }
 
 // Of returns the session of the group.
-func (l *listening) Of() (host.Caller, session.ID) { return l.g.Config.Caller, l.of.ID }
+func (l *listening) Of() (host.Caller, session.ID) { return l.g.As, l.of.ID }
 
 // Client returns "", because the log line of the stream names no client.
 func (l *listening) Client() string { return "" }

@@ -99,7 +99,7 @@ const pageSpare = 16 << 10
 // Lists have pages over WebSocket only, where messages are bounded. A cursor is the number of
 // the entries before its page.
 func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []group.Entry, next string, err error) {
-	if g.Config.Caller.Transport != session.WebSocket {
+	if g.As.Transport != session.WebSocket {
 		return entries, "", nil
 	}
 	from := 0
@@ -122,7 +122,7 @@ func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []grou
 // session.
 func (g *Group) model(ctx context.Context, id session.ID) (session.Session, error) {
 	if id != "" {
-		return g.Host.Session(ctx, g.Config.Caller, id)
+		return g.Host.Session(ctx, g.As, id)
 	}
 	return modelOf(bridge.Superset(nil)), nil
 }

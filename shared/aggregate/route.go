@@ -17,7 +17,7 @@ func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, b
 	}
 	m := msgs[0]
 	if answer, err := g.own(id, m); answer != nil || err != nil {
-		return host.Routed{Caller: g.Config.Caller, Session: id, Messages: msgs, Accept: answer}, err
+		return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, err
 	}
 	m, err := g.searched(m)
 	if err != nil {
@@ -40,7 +40,7 @@ func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, b
 	case m.Kind == wire.Request:
 		return host.Routed{}, noMethod(m.Method)
 	}
-	return host.Routed{Caller: g.Config.Caller, Session: id, Messages: msgs, Accept: func(ctx context.Context) (host.Response, error) {
+	return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (host.Response, error) {
 		if m.Kind != wire.Notification {
 			return nil, nil // an answer to a question of nobody
 		}
@@ -100,7 +100,7 @@ func (g *Group) to(id session.ID, member string, msgs []wire.Message, batch bool
 // tell passes a notification that names no member to each member with which the session has
 // opened a session. It cannot concern the others.
 func (g *Group) tell(ctx context.Context, id session.ID, m wire.Message) error {
-	of, err := g.Host.Session(ctx, g.Config.Caller, id)
+	of, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (g *Group) tell(ctx context.Context, id session.ID, m wire.Message) error {
 
 // End implements [host.Endpoint]. It ends the sessions with members, too.
 func (g *Group) End(ctx context.Context, id session.ID) error {
-	of, _, err := g.Host.Load(ctx, g.Config.Caller, id)
+	of, _, err := g.Host.Load(ctx, g.As, id)
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func (g *Group) End(ctx context.Context, id session.ID) error {
 			return err
 		}
 	}
-	return g.Host.End(ctx, g.Config.Caller, id)
+	return g.Host.End(ctx, g.As, id)
 }
 
 // Say implements [host.Endpoint].
 func (g *Group) Say(ctx context.Context, id session.ID, answers ...[]byte) error {
-	return g.Host.At(g.Config.Caller).Say(ctx, id, answers...)
+	return g.Host.At(g.As).Say(ctx, id, answers...)
 }

@@ -15,7 +15,7 @@ import (
 // kinded returns the group for a caller without a session, whose client is of a kind.
 func (g *Group) kinded(kind string) *Group {
 	k := *g
-	k.Config.Caller.Kind = kind
+	k.As.Kind = kind
 	k.Members = slices.Clone(g.Members)
 	for i := range k.Members {
 		k.Members[i].Kind = kind
@@ -35,7 +35,7 @@ func (g *Group) Greeting(ctx context.Context, _ string, _ host.Client) (json.Raw
 // Dispatch implements [host.Endpoint].
 func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]host.Dispatched, error) {
 	k := g.kinded(kind)
-	itself := host.Dispatched{Caller: stateless(k.Config.Caller), Message: m}
+	itself := host.Dispatched{Caller: stateless(k.As), Message: m}
 	switch {
 	case m.Kind == wire.Notification: // nothing says which member it is for
 		var all []host.Dispatched
