@@ -51,6 +51,13 @@ func (x *exchange) detached() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
 }
 
+// stop stops a stream, even after the client has gone.
+func (x *exchange) stop(call host.Stream, sent string) {
+	ctx, cancel := x.detached()
+	defer cancel()
+	call.Stop(ctx, sent)
+}
+
 // at returns what the caller speaks to over a transport.
 func (x *exchange) at(over session.Transport) host.Endpoint { return x.opts.endpoint(x.party, over) }
 

@@ -42,9 +42,7 @@ func getStreamable(x *exchange) error {
 	if err != nil {
 		return again(endpoint.Again(last), err)
 	}
-	ctx, cancel := x.detached()
-	defer cancel()
-	defer call.Stop(ctx, "")
+	defer x.stop(call, "")
 	x.caller, x.session = call.Of()
 	if last != "" {
 		x.called.begins(call)

@@ -36,11 +36,7 @@ func getSSE(x *exchange) error {
 		return err
 	}
 	out, sent := x.commit(), call.Cursor()
-	defer func() {
-		ctx, cancel := x.detached()
-		defer cancel()
-		call.Stop(ctx, sent)
-	}()
+	defer func() { x.stop(call, sent) }()
 	out.endpoint(sent, endpointURI(x))
 	// Events are sent until the session has ended, another stream has taken this one's place,
 	// the time is over or the client has gone.

@@ -310,7 +310,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := x.confirm(ctx, k)
+	p, err := x.holder(ctx, k)
 	if err != nil {
 		return nil, err
 	}
@@ -427,8 +427,8 @@ func (x *turn) record(ctx context.Context) (session.Connection, error) {
 	return c, nil
 }
 
-// confirm returns who has a connection, if the client may still use what it is connected to.
-func (x *turn) confirm(ctx context.Context, k session.Connection) (p party, err error) {
+// holder returns who has a connection, if the client may still use what it is connected to.
+func (x *turn) holder(ctx context.Context, k session.Connection) (p party, err error) {
 	who := session.Identity{
 		Tenant: k.Tenant, Principal: k.Principal, Credential: k.Credential, Scopes: k.Scopes, Scoped: k.Scoped, ToolRules: k.ToolRules,
 	}

@@ -94,8 +94,8 @@ type Stream interface {
 	Done() bool
 	// Of returns the session whose stream it is, and its caller.
 	Of() (Caller, session.ID)
-	// Stop frees what the Stream holds. sent is the last Cursor whose events were sent to a
-	// client of HTTP+SSE ([Call.Report]).
+	// Stop frees what a Stream of Listen or Follow holds. sent is the last Cursor whose events
+	// were sent to a client of HTTP+SSE ([Call.Report]).
 	Stop(ctx context.Context, sent string)
 }
 
