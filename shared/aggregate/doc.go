@@ -12,6 +12,7 @@
 //	lists.go      what it knows of its members' lists
 //	resolve.go    names that only the lists explain
 //	search.go     find_tools and call_tool
+//	merge.go      several streams read side by side
 //	listen.go     the standalone streams of the members as one
 //	follow.go     their streams of HTTP+SSE as one
 //	stateless.go  clients without a session (2026-07-28)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -40,17 +39,16 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 	if err != nil {
 		return id, nil, err
 	}
-	f := &following{g: g, id: id, places: places, end: until, joining: map[string]int{}, heard: make(chan followed)}
-	f.ctx, f.stop = context.WithCancel(ctx)
-	err = f.open(g.As, "", id)
+	f := &following{merged: g.merge(ctx, id), places: places, joining: map[string]int{}}
+	f.end, f.look = until, g.Look
+	err = f.add(g.As, "", id)
 	for _, c := range g.joined(of) {
 		if err == nil {
 			err = unlessGone(f.member(c))
 		}
 	}
 	if err != nil {
-		f.stop()
-		f.reading.Wait()
+		f.halt()
 		return id, nil, err
 	}
 	return id, f, nil
@@ -85,37 +83,13 @@ func resumed(last string) (id string, places map[string]session.Index, err error
 	return id, places, nil
 }
 
-// part is the stream of one session: that of the group, whose member is "", or of a member.
-type part struct {
-	member string
-	call   *host.Call
-	place  session.Index // of the last event that Next has returned
-}
-
-// followed is what was read from a part. done reports that nothing more will come.
-type followed struct {
-	of     *part
-	events []session.Event
-	gap    bool
-	err    error
-	done   bool
-}
-
 // following is the stream of a client of HTTP+SSE.
 type following struct {
-	g      *Group
-	id     session.ID
-	end    time.Time
+	*merged
 	places map[string]session.Index // that the client has named
-	parts  []*part
 	// joining has the members whose session is not open yet, and how often it was looked for.
 	joining map[string]int
 	done    bool
-
-	ctx     context.Context // of what reads
-	stop    context.CancelFunc
-	reading sync.WaitGroup
-	heard   chan followed
 }
 
 // A stream looks this often, and this many times, for a session that a mark has announced. If
@@ -125,50 +99,32 @@ const (
 	mostJoins = 50
 )
 
-// open adds the stream of a session, and begins to read it.
-func (f *following) open(c host.Caller, member string, id session.ID) error {
-	var from *session.Index
+// add adds the stream of a session, and begins to read it.
+func (f *following) add(c host.Caller, member string, id session.ID) error {
+	last := ""
 	if at, ok := f.places[member]; ok {
-		from = &at
+		last = session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(id)}.String()
 	}
-	call, err := f.g.Host.Follow(f.ctx, c, id, from, f.end)
+	_, s, err := f.g.Host.At(c).Follow(f.ctx, last, string(id), f.end)
 	if err != nil {
 		return err
 	}
-	p := &part{member: member, call: call, place: call.Cursor().Index}
+	p := &part{member: member, stream: s, index: indexOf(s.Cursor())}
 	f.parts = append(f.parts, p)
-	f.reading.Go(func() { f.read(p) })
+	f.read(p)
 	return nil
+}
+
+func indexOf(cursor string) session.Index {
+	at, _ := session.ParseEventID(cursor) // a stream has made it
+	return at.Index
 }
 
 func (f *following) member(c host.Caller) error {
 	if slices.ContainsFunc(f.parts, func(p *part) bool { return p.member == c.Server.Name }) {
 		return nil
 	}
-	return f.open(c, c.Server.Name, host.MemberID(f.id, c.Server.Name))
-}
-
-// read passes on what a stream has until the client has gone or the time is over.
-func (f *following) read(p *part) {
-	for {
-		until := time.Now().Add(f.g.Look)
-		if f.end.Before(until) {
-			until = f.end
-		}
-		events, err := p.call.Next(f.ctx, until)
-		e := followed{p, events, len(events) > 0 && p.call.Gap(), err, err != nil || p.call.Done() || !time.Now().Before(f.end)}
-		if len(events) == 0 && !e.done {
-			continue
-		}
-		select {
-		case f.heard <- e:
-		case <-f.ctx.Done():
-			return
-		}
-		if e.done {
-			return
-		}
-	}
+	return f.add(c, c.Server.Name, host.MemberID(f.id, c.Server.Name))
 }
 
 // Next returns what the sessions of the group send.
@@ -178,24 +134,23 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]host.Event, er
 		if soon := time.Now().Add(joinEvery); len(f.joining) > 0 && soon.Before(until) {
 			wake = soon
 		}
-		timer := time.NewTimer(time.Until(wake))
+		h, some, err := f.wait(ctx, wake)
+		if err != nil {
+			return nil, err
+		}
 		var events []host.Event
-		select {
-		case e := <-f.heard:
-			timer.Stop()
-			if e.err != nil {
-				return nil, e.err
+		if some {
+			events = f.pass(h, f.Cursor)
+			for _, e := range h.events {
+				if name := joinedOf(e.Raw); name != "" && h.of.member == "" {
+					f.joining[name] = 0
+				}
 			}
-			events = f.pass(e)
-			f.done = e.done && e.of.member == ""
-			if e.done && !f.done && time.Now().Before(f.end) { // the session with this member has ended; it may be opened anew
-				f.places[e.of.member] = e.of.place
-				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == e.of })
+			if f.done = h.done && h.of.member == ""; h.done && !f.done && time.Now().Before(f.end) {
+				// The session with this member has ended; it may be opened anew.
+				f.places[h.of.member] = h.of.index
+				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == h.of })
 			}
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		case <-timer.C:
 		}
 		if err := f.join(); err != nil {
 			return events, err
@@ -226,53 +181,29 @@ func (f *following) join() error {
 	return nil
 }
 
-// pass returns events as the client gets them.
-func (f *following) pass(e followed) (events []host.Event) {
-	gap := e.gap
-	for _, ev := range e.events {
-		e.of.place = ev.Index
-		raw := ev.Raw
-		if len(raw) == 0 {
-			continue
-		}
-		if e.of.member != "" {
-			raw = f.g.view(e.of.member).Message(raw)
-		} else if name := joinedOf(raw); name != "" {
-			f.joining[name] = 0
-			continue
-		}
-		events = append(events, host.Event{Event: session.Event{Raw: raw}, ID: f.Cursor(), Gap: gap})
-		gap = false
-	}
-	return events
-}
-
 // Cursor returns the id of the place that the client has reached.
 func (f *following) Cursor() string {
 	text := string(f.id)
 	for _, p := range f.parts {
-		text += placeNext + p.member + placeMark + strconv.FormatInt(int64(p.place), 10)
+		text += placeNext + p.member + placeMark + strconv.FormatInt(int64(p.index), 10)
 	}
 	return text
 }
 
 // Stop ends the reads, and records in the sessions which events were sent.
 func (f *following) Stop(ctx context.Context, sent string) {
-	f.stop()
-	f.reading.Wait()
+	f.halt()
 	_, places, err := resumed(sent)
 	if err != nil {
 		return
 	}
 	for _, p := range f.parts {
 		if at, ok := places[p.member]; ok {
-			_ = p.call.Report(ctx, at) // if this fails, the next stream repeats the events of this one
+			_, own := p.stream.Of()
+			p.stream.Stop(ctx, session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(own)}.String())
 		}
 	}
 }
-
-// Of returns the session of the group.
-func (f *following) Of() (host.Caller, session.ID) { return f.g.As, f.id }
 
 // Done reports whether the session of the group has ended, or another stream has taken the
 // place of this one.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -35,24 +34,21 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 	if err != nil {
 		return nil, err
 	}
-	l := &listening{g: g, of: of, until: until, heard: make(chan sound)}
+	l := &listening{merged: g.merge(ctx, id), of: of, until: until}
 	for _, c := range g.joined(of) {
-		e, err := l.ear(ctx, c, places[c.Server.Name])
-		if err != nil {
-			return nil, err
-		}
-		if e != nil {
-			l.ears = append(l.ears, e)
+		if err == nil {
+			err = l.add(ctx, c, places[c.Server.Name])
 		}
 	}
-	if len(l.ears) == 0 { // the group's own session has such a stream too, without events
-		s, err := g.Host.At(g.As).Listen(ctx, id, places[""], until)
-		if err != nil {
-			return nil, err
-		}
-		l.ears = []*ear{{stream: s}}
+	if err == nil && len(l.parts) == 0 { // the group's own session has such a stream too, without events
+		var own host.Resumable
+		own, err = g.Host.At(g.As).Listen(ctx, id, places[""], until)
+		l.parts = []*part{{stream: own}}
 	}
-	l.ctx, l.stop = context.WithCancel(ctx)
+	if err != nil {
+		l.stop()
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -65,52 +61,28 @@ func (g *Group) Again(last string) string {
 	if err != nil {
 		return ""
 	}
-	var all []*ear
+	var all []*part
 	for place := range strings.SplitSeq(last, placeNext) {
 		member, _, _ := strings.Cut(place, placeMark)
 		if own, ok := places[member]; ok {
-			all = append(all, &ear{member: member, place: g.Host.At(g.As).Again(own)})
+			all = append(all, &part{member: member, place: g.Host.At(g.As).Again(own)})
 		}
 	}
 	return placeText(all)
 }
 
-// ear is the standalone stream of one member. The ear whose member is "" hears no server: it
-// is that of the group's own session.
-type ear struct {
-	member string
-	stream host.Resumable
-	place  string
-	retry  time.Duration
-}
-
-// sound is what an ear has heard, or a mark of a member that the session has joined. The last
-// one of an ear has no events.
-type sound struct {
-	ear    *ear // nil: of the marks
-	events []host.Event
-	place  string
-	err    error
-}
-
 // listening is the standalone stream of a group.
 type listening struct {
-	g     *Group
+	*merged
 	of    session.Session
 	until func(hold time.Duration) time.Time
-	ears  []*ear
 
-	ctx     context.Context // of what reads
-	stop    context.CancelFunc
-	reading sync.WaitGroup
-	heard   chan sound
-
-	begun   bool   // each ear has taken its stream
-	start   string // the place before the first event
-	end     time.Time
-	look    time.Time // when to look for members that are listed by now; zero: reading has not begun
+	begun   bool      // each part has taken its stream
+	start   string    // the place before the first event
+	next    time.Time // when to look for members that are listed by now; zero: reading has not begun
 	late    int       // members that are not listed yet
 	open    int       // streams of members that are read
+	marks   *part     // of the members that the session joins
 	waiting bool      // no member's stream was read, and one may be joined
 	done    bool
 }
@@ -120,34 +92,27 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, er
 	switch {
 	case !l.begun:
 		return l.begin(ctx)
-	case l.look.IsZero():
-		l.read(ctx)
+	case l.next.IsZero():
+		l.readAll(ctx)
 	}
 	for l.open > 0 || l.waiting {
-		wake := l.look
+		wake := l.next
 		if until.Before(l.end) && until.Before(wake) {
 			wake = until // at the end it waits until all streams have ended
 		}
-		timer := time.NewTimer(time.Until(wake))
-		select {
-		case s := <-l.heard:
-			timer.Stop()
-			if events, err := l.take(ctx, s); len(events) > 0 || err != nil {
-				return events, err
-			}
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		case <-timer.C:
-			if !time.Now().Before(l.look) {
-				l.look = l.look.Add(l.g.Look)
-				if events := l.listed(ctx); len(events) > 0 {
-					return events, nil
-				}
-			}
-			if until.Before(l.end) && !time.Now().Before(until) {
-				return nil, nil
-			}
+		h, some, err := l.wait(ctx, wake)
+		var events []host.Event
+		switch {
+		case err != nil:
+			return nil, err
+		case some:
+			events, err = l.take(ctx, h)
+		case !time.Now().Before(l.next):
+			l.next = l.next.Add(l.g.Look)
+			events = l.listed(ctx)
+		}
+		if len(events) > 0 || err != nil || !some && until.Before(l.end) && !time.Now().Before(until) {
+			return events, err
 		}
 	}
 	if l.done {
@@ -158,157 +123,95 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, er
 }
 
 // begin takes the streams of the members, and returns what they have already.
-func (l *listening) begin(ctx context.Context) ([]host.Event, error) {
+func (l *listening) begin(ctx context.Context) (events []host.Event, err error) {
 	l.end = l.until(l.Hold())
-	var early []sound
-	for _, e := range l.ears {
-		s, err := e.begin(ctx)
-		if err != nil {
+	early := make([]heard, len(l.parts))
+	for i, p := range l.parts {
+		if early[i], err = begin(ctx, p); err != nil {
 			return nil, err
 		}
-		early = append(early, s)
 	}
-	l.begun, l.start = true, placeText(l.ears)
-	var events []host.Event
-	for _, s := range early {
-		events = append(events, l.pass(s)...)
+	l.begun, l.start = true, l.Cursor()
+	for _, h := range early {
+		events = append(events, l.pass(h, l.Cursor)...)
 	}
 	return events, nil
 }
 
-// read begins to read all streams.
-func (l *listening) read(ctx context.Context) {
-	l.look = time.Now().Add(l.g.Look)
+// begin takes the stream of a part, and returns what it has already.
+func begin(ctx context.Context, p *part) (heard, error) {
+	s := p.stream.(host.Resumable)
+	events, err := s.Next(ctx, time.Now())
+	if err != nil {
+		return heard{}, err
+	}
+	p.place, p.retry = s.Start(), s.Retry()
+	return heard{of: p, events: events, cursor: s.Cursor()}, nil
+}
+
+// readAll begins to read all streams.
+func (l *listening) readAll(ctx context.Context) {
+	l.next = time.Now().Add(l.g.Look)
 	l.late, _ = l.g.unlisted(ctx, l.of) // after an error the client is told of no change
-	for _, e := range l.ears {
-		if e.member != "" {
-			l.hear(e)
+	for _, p := range l.parts {
+		if p.member != "" {
+			l.open++
+			l.read(p)
 		}
 	}
 	if l.waiting = l.open == 0; l.open < len(l.g.Members) {
-		marks := l.g.Host.Joins(l.of.ID).ForClient(l.g.As, l.of.ID)
-		l.reading.Go(func() { l.follow(nil, marks) })
+		l.marks = &part{stream: l.g.Host.Joins(l.id).ForClient(l.g.As, l.id)}
+		l.read(l.marks)
 	}
 }
 
-// hear begins to read the stream of a member.
-func (l *listening) hear(e *ear) {
-	l.waiting = false
-	l.open++
-	l.reading.Go(func() { l.follow(e, e.stream) })
-}
-
-// follow passes on events until the stream has ended or the response must.
-func (l *listening) follow(e *ear, stream host.Resumable) {
-	for last := false; !last; {
-		events, err := stream.Next(l.ctx, l.end)
-		s := sound{e, events, stream.Cursor(), err}
-		last = err != nil || len(events) == 0
-		if !l.pour(s) {
-			return
-		}
-		if _, _, closed := stream.Close(); !last && (closed || stream.Done()) {
-			l.pour(sound{ear: e, place: s.place})
-			return
-		}
-	}
-}
-
-func (l *listening) pour(s sound) bool {
-	select {
-	case l.heard <- s:
-		return true
-	case <-l.ctx.Done():
-		return false
-	}
-}
-
-// take returns the events of a sound for the client.
-func (l *listening) take(ctx context.Context, s sound) ([]host.Event, error) {
-	switch {
-	case s.err != nil:
-		return nil, s.err
-	case s.ear != nil:
-		if len(s.events) == 0 {
+// take returns what was read as the client gets it.
+func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err error) {
+	if h.of != l.marks {
+		if h.done {
 			l.open--
 		}
-		return l.pass(s), nil
-	case len(s.events) == 0:
+		return l.pass(h, l.Cursor), nil
+	}
+	if h.done {
 		l.waiting = false
 	}
-	var all []host.Event
-	for _, e := range s.events {
-		events, err := l.joined(ctx, joinedOf(e.Raw))
-		if err != nil {
-			return all, err
+	for _, e := range h.events {
+		c, ok := l.g.member(joinedOf(e.Raw))
+		if !ok || slices.ContainsFunc(l.parts, func(p *part) bool { return p.member == c.Server.Name }) {
+			continue
 		}
-		all = append(all, events...)
+		before := len(l.parts)
+		if err := l.add(ctx, c, ""); err != nil || len(l.parts) == before {
+			return events, err
+		}
+		p := l.parts[before]
+		early, err := begin(l.ctx, p)
+		if err != nil {
+			return events, err
+		}
+		l.parts = slices.DeleteFunc(l.parts, func(p *part) bool { return p.member == "" })
+		events = append(append(events, host.Event{ID: l.Cursor()}), l.pass(early, l.Cursor)...)
+		l.waiting = false
+		l.open++
+		l.read(p)
 	}
-	return all, nil
-}
-
-// joined begins to read the stream of a member that the session has begun to use.
-func (l *listening) joined(ctx context.Context, member string) ([]host.Event, error) {
-	c, ok := l.g.member(member)
-	if !ok || slices.ContainsFunc(l.ears, func(e *ear) bool { return e.member == member }) {
-		return nil, nil
-	}
-	e, err := l.ear(ctx, c, "")
-	if err != nil || e == nil {
-		return nil, err
-	}
-	s, err := e.begin(l.ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.ears = append(slices.DeleteFunc(l.ears, func(e *ear) bool { return e.member == "" }), e)
-	events := append([]host.Event{{ID: placeText(l.ears)}}, l.pass(s)...)
-	l.hear(e)
 	return events, nil
 }
 
-// ear opens the standalone stream of a member. It returns nil if the session with the member
+// add opens the standalone stream of a member. It does nothing if the session with the member
 // has ended.
-func (l *listening) ear(ctx context.Context, c host.Caller, place string) (*ear, error) {
-	s, err := l.g.Host.At(c).Listen(ctx, host.MemberID(l.of.ID, c.Server.Name), place, l.until)
+func (l *listening) add(ctx context.Context, c host.Caller, place string) error {
+	s, err := l.g.Host.At(c).Listen(ctx, host.MemberID(l.id, c.Server.Name), place, l.until)
 	switch code := session.CodeOf(err); {
 	case err == nil:
-		return &ear{member: c.Server.Name, stream: s}, nil
+		l.parts = append(l.parts, &part{member: c.Server.Name, stream: s})
+		return nil
 	case code == session.NotFound, code == session.Closed:
-		return nil, nil
+		return nil
 	default:
-		return nil, err
+		return err
 	}
-}
-
-// begin takes the stream, and returns what it has already.
-func (e *ear) begin(ctx context.Context) (sound, error) {
-	events, err := e.stream.Next(ctx, time.Now())
-	if err != nil {
-		return sound{}, err
-	}
-	e.place, e.retry = e.stream.Start(), e.stream.Retry()
-	return sound{e, events, e.stream.Cursor(), nil}, nil
-}
-
-// pass returns what a member has sent as the client gets it. Each event has the place in all
-// streams.
-func (l *listening) pass(s sound) (events []host.Event) {
-	gap := false
-	for i, e := range s.events {
-		gap = gap || e.Gap
-		if len(e.Raw) == 0 {
-			continue
-		}
-		s.ear.place = session.EventID{Index: e.Index}.String()
-		if i == len(s.events)-1 {
-			s.ear.place = s.place
-		}
-		events = append(events, host.Event{Event: session.Event{Raw: l.g.view(s.ear.member).Message(e.Raw)}, ID: placeText(l.ears), Gap: gap})
-		gap = false
-	}
-	s.ear.place = s.place
-	return events
 }
 
 // listed tells the client that the lists of the group have changed if fewer members are
@@ -323,7 +226,7 @@ func (l *listening) listed(ctx context.Context) (events []host.Event) {
 	}
 	if now < l.late {
 		for _, method := range []string{wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged} {
-			events = append(events, host.Event{Event: session.Event{Raw: wire.NewNotification(method, nil)}, ID: placeText(l.ears)})
+			events = append(events, host.Event{Event: session.Event{Raw: wire.NewNotification(method, nil)}, ID: l.Cursor()})
 		}
 	}
 	l.late = now
@@ -347,22 +250,19 @@ func (l *listening) Start() string {
 	if l.begun {
 		return l.start
 	}
-	for _, e := range l.ears { // one of them could not take its stream
-		e.place = e.stream.Start()
+	for _, p := range l.parts { // one of them could not take its stream
+		p.place = p.stream.(host.Resumable).Start()
 	}
-	return placeText(l.ears)
+	return l.Cursor()
 }
 
 // Cursor returns the place in all streams.
-func (l *listening) Cursor() string { return placeText(l.ears) }
+func (l *listening) Cursor() string { return placeText(l.parts) }
 
 // Close reports whether all streams have ended. The client has the id of its place.
 func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 	return "", l.Retry(), l.done
 }
-
-// Of returns the session of the group.
-func (l *listening) Of() (host.Caller, session.ID) { return l.g.As, l.of.ID }
 
 // Client returns "", because the log line of the stream names no client.
 func (l *listening) Client() string { return "" }
@@ -381,8 +281,8 @@ func (l *listening) Held() bool { return false }
 
 // Hold is the longest of the members'.
 func (l *listening) Hold() (hold time.Duration) {
-	for _, e := range l.ears {
-		hold = max(hold, e.stream.Hold())
+	for _, p := range l.parts {
+		hold = max(hold, p.stream.(host.Resumable).Hold())
 	}
 	return hold
 }
@@ -390,23 +290,22 @@ func (l *listening) Hold() (hold time.Duration) {
 // Retry is the longest of the members': the client polls them together.
 func (l *listening) Retry() time.Duration {
 	retry := l.g.Host.Limits().Pace
-	for _, e := range l.ears {
-		retry = max(retry, e.retry)
+	for _, p := range l.parts {
+		retry = max(retry, p.retry)
 	}
 	return retry
 }
 
 // Stop ends the reads.
 func (l *listening) Stop(context.Context, string) {
-	l.stop()
-	l.reading.Wait()
+	l.halt()
 }
 
 // placeText returns the id of a place in all streams.
-func placeText(ears []*ear) string {
-	texts := make([]string, len(ears))
-	for i, e := range ears {
-		texts[i] = e.member + placeMark + e.place
+func placeText(parts []*part) string {
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		texts[i] = p.member + placeMark + p.place
 	}
 	return strings.Join(texts, placeNext)
 }
