@@ -49,6 +49,7 @@ func (accepted) Check(context.Context) (host.Status, error) {
 type world struct {
 	t     *testing.T
 	store session.Store
+	host  *host.Host
 	group *aggregate.Group
 }
 
@@ -67,7 +68,7 @@ func grouped(t *testing.T, over session.Transport, change func(*aggregate.Config
 		if change != nil {
 			change(&c)
 		}
-		test(t, &world{t, store, aggregate.New(c)})
+		test(t, &world{t, store, c.Host, aggregate.New(c)})
 	})
 }
 
@@ -322,6 +323,29 @@ func TestOnlyMembersOfTheCallerAreReached(t *testing.T) {
 		}
 		if err := w.group.Say(t.Context(), id); session.CodeOf(err) != session.NotFound {
 			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+func TestAMemberWhoseSessionHasEndedHidesNoOther(t *testing.T) {
+	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+		id := w.open()
+		listening, err := w.group.Listen(t.Context(), id, "", time.Now().Add)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listening.Stop(t.Context(), "")
+		if _, err := listening.Next(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		w.send(id, call("a__echo"))
+		if err := w.host.Terminate(t.Context(), host.MemberID(id, "a")); err != nil {
+			t.Fatal(err)
+		}
+		w.send(id, call("b__echo"))
+		events, err := listening.Next(t.Context(), time.Now().Add(time.Second))
+		if err != nil || len(events) == 0 || plain(events[0].ID) != "b~0" {
+			t.Errorf("%+v, %v", events, err)
 		}
 	})
 }

@@ -36,8 +36,12 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 	}
 	l := &listening{merged: g.merge(ctx, id), of: of, until: until}
 	for _, c := range g.joined(of) {
-		if err == nil {
-			err = l.add(ctx, c, places[c.Server.Name])
+		if err != nil {
+			break
+		}
+		var p *part
+		if p, err = l.part(ctx, c, places[c.Server.Name]); p != nil {
+			l.parts = append(l.parts, p)
 		}
 	}
 	if err == nil && len(l.parts) == 0 { // the group's own session has such a stream too, without events
@@ -181,16 +185,18 @@ func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err
 		if !ok || slices.ContainsFunc(l.parts, func(p *part) bool { return p.member == c.Server.Name }) {
 			continue
 		}
-		before := len(l.parts)
-		if err := l.add(ctx, c, ""); err != nil || len(l.parts) == before {
+		p, err := l.part(ctx, c, "")
+		if err != nil {
 			return events, err
 		}
-		p := l.parts[before]
+		if p == nil {
+			continue
+		}
 		early, err := begin(l.ctx, p)
 		if err != nil {
 			return events, err
 		}
-		l.parts = slices.DeleteFunc(l.parts, func(p *part) bool { return p.member == "" })
+		l.parts = append(slices.DeleteFunc(l.parts, func(p *part) bool { return p.member == "" }), p)
 		events = append(append(events, host.Event{ID: l.Cursor()}), l.pass(early, l.Cursor)...)
 		l.waiting = false
 		l.open++
@@ -199,18 +205,17 @@ func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err
 	return events, nil
 }
 
-// add opens the standalone stream of a member. It does nothing if the session with the member
+// part opens the standalone stream of a member. It returns nil if the session with the member
 // has ended.
-func (l *listening) add(ctx context.Context, c host.Caller, place string) error {
+func (l *listening) part(ctx context.Context, c host.Caller, place string) (*part, error) {
 	s, err := l.g.Host.At(c).Listen(ctx, host.MemberID(l.id, c.Server.Name), place, l.until)
 	switch code := session.CodeOf(err); {
 	case err == nil:
-		l.parts = append(l.parts, &part{member: c.Server.Name, stream: s})
-		return nil
+		return &part{member: c.Server.Name, stream: s}, nil
 	case code == session.NotFound, code == session.Closed:
-		return nil
+		return nil, nil
 	default:
-		return err
+		return nil, err
 	}
 }
 
