@@ -1,13 +1,14 @@
 // Package host serves sessions. [Host] has a method for each thing that a client can do.
 // It joins a [session.Store], which keeps everything that must last, and a [Backend],
 // which executes the client's messages. The package does no I/O of its own and knows no
-// HTTP, no AWS and no process.
+// HTTP, no AWS and no process. A transport speaks to an [Endpoint]: one server, or several at
+// one address (package aggregate).
 //
 // Each message takes the same way through the package:
 //
-//	front ─▶ Host.Accept ─▶ Store.Load            1 read: the session and its box
-//	                     ─▶ Backend.Deliver       1 post, or an inbox item and a wake
-//	front ◀─ Call.Next   ◀─ Store.Wait            the log is the only meeting place
+//	front ─▶ Endpoint.Route ─▶ Host.Accept ─▶ Store.Load        1 read: the session and its box
+//	                                       ─▶ Backend.Deliver   1 post, or an inbox item and a wake
+//	front ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
 // The relay function that gets the answer from the box writes it to the log. A client that
 // comes back later waits on the same log with Store.Wait. If events are pushed to the
