@@ -83,7 +83,7 @@ func arrows() []arrow {
 		{"shared/commontest", nil},
 		{"shared/box/proc", []string{"shared/box/redact"}},
 		{"shared/box/redact", nil},
-		{"shared/box/provision", []string{"shared/nearest", "shared/box/snapshot"}},
+		{"shared/box/provision", []string{"shared/box/snapshot"}},
 		{"shared/box/sandbox", nil},
 		{"shared/box/snapshot", nil},
 		{"shared/fleet", nil},

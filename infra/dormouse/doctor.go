@@ -182,7 +182,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 			return
 		case "npx", "npm":
 			programs = append(programs, "node")
-		case "uvx", "uv": // Dormouse installs such a server with Python alone
+		case "uvx", "uv": // Dormouse fetches uv for such a server
 			programs = []string{"python3"}
 		}
 		for _, p := range programs {

@@ -5,11 +5,13 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +20,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -213,6 +216,42 @@ type installs struct {
 	at   setup
 }
 
+// fetchedUv returns the uv of this machine, or the one that a start fetches from the package
+// index of this machine.
+var fetchedUv = sync.OnceValues(func() ([]byte, error) {
+	if uv, err := exec.LookPath("uv"); err == nil {
+		return os.ReadFile(uv)
+	}
+	environ := map[string]string{}
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		environ[name] = value
+	}
+	own, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	cache := filepath.Join(own, "dormouse-test")
+	host, err := os.MkdirTemp("", "host-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(host) }()
+	if err := os.WriteFile(filepath.Join(host, "requirements.txt"), nil, 0o600); err != nil {
+		return nil, err
+	}
+	s := provision.New(provision.Config{Base: filepath.Join(host, "base"), Cache: cache, Environ: environ}, provision.Server{Command: "python3", HostPath: host})
+	defer s.Close()
+	if _, err := s.Provision(context.Background(), "p", nil, nil); err != nil {
+		return nil, err
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "uv", "*", "made-*", "bin", "uv"))
+	if err != nil || len(found) == 0 {
+		return nil, errors.Join(errors.New("no uv was fetched"), err)
+	}
+	return os.ReadFile(found[len(found)-1])
+})
+
 func newInstalls(t *testing.T, from *registry) *installs {
 	t.Helper()
 	root := t.TempDir()
@@ -223,10 +262,18 @@ func newInstalls(t *testing.T, from *registry) *installs {
 	}
 	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
 	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
-	for _, dir := range []string{i.at.work, i.at.cache, filepath.Join(root, "home")} {
+	uv, err := fetchedUv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{i.at.work, i.at.cache, filepath.Join(root, "home"), filepath.Join(root, "bin")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Confined programs have another user, which reads nothing in the home folder.
+	if err := os.WriteFile(filepath.Join(root, "bin", "uv"), uv, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
@@ -236,8 +283,8 @@ func newInstalls(t *testing.T, from *registry) *installs {
 		}
 	}
 	for name, value := range map[string]string{
-		"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
-		"npm_config_registry": from.http.URL, "npm_config_fetch_retries": "0", "PIP_INDEX_URL": from.http.URL + "/simple", "PIP_TRUSTED_HOST": "127.0.0.1",
+		"PATH": filepath.Join(root, "bin") + ":/usr/bin:/bin:/usr/local/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
+		"npm_config_registry": from.http.URL, "npm_config_fetch_retries": "0", "UV_DEFAULT_INDEX": from.http.URL + "/simple",
 	} {
 		t.Setenv(name, value)
 	}

@@ -34,7 +34,7 @@ const (
 
 // precompile fills the compile cache of an install by starting a program. Without a cache
 // the install only starts more slowly, so precompile only logs a failure.
-func (s nodeInstaller) precompile(ctx context.Context, b build, node, program string) {
+func (s *provisioning) precompile(ctx context.Context, b build, node, program string) {
 	if !s.cfg.Compile {
 		return
 	}
@@ -43,7 +43,7 @@ func (s nodeInstaller) precompile(ctx context.Context, b build, node, program st
 	}
 }
 
-func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program string) error {
+func (s *provisioning) fillCompiled(ctx context.Context, b build, node, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, compileTime)
 	defer cancel()
 	has, err := s.version(ctx, node, "-p", "typeof require('node:module').enableCompileCache")
@@ -57,7 +57,7 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return err
 	}
-	started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
+	_, started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
 		argv: []string{program}, dir: work, log: b.log, env: s.environ(),
 	}, compileCache+"="+work, compilePortable+"=1", "NODE_OPTIONS="+exitSoon)
 	// The program may fail because it gets no argument or has no network. Node has
@@ -98,7 +98,7 @@ func takeCompiled(ctx context.Context, made, dir string) error {
 // compileModules compiles the modules of a virtual environment. It executes no code of a
 // package. Python does not check the times of these files, because images and kept
 // installs do not preserve times. It does not write the files again, because a process
-// may not write in its install. Files that pip has compiled depend on times, so
+// may not write in its install. Files that an installer has compiled depend on times, so
 // compileModules makes them anew.
 func (s *provisioning) compileModules(ctx context.Context, b build, interpreter string) {
 	if !s.cfg.Compile {
@@ -132,7 +132,7 @@ func adoptCompiled(install string) error {
 
 // useCompiled lets the process read the compile cache of its install, unless the server
 // configures a cache of its own.
-func (s nodeInstaller) useCompiled(dir string) {
+func (s *provisioning) useCompiled(dir string) {
 	dir = filepath.Join(dir, compiledFolder)
 	if _, err := os.Stat(dir); err == nil && s.server.Env[compileCache] == "" {
 		s.launch.Env[compileCache], s.launch.Env[compilePortable] = dir, "1"

@@ -45,10 +45,10 @@
 // Installs run in a process group of their own, which is killed when the start is given
 // up. Their environment has proxies, certificates and the settings of pip, uv and npm, and
 // nothing else of the runner or the server. They have the network even if the server has
-// none. npm and pip execute no code of the packages they install, with these exceptions:
+// none. npm and uv execute no code of the packages they install, with these exceptions:
 //
 //   - Server.Scripts lets packages run their code.
-//   - A Python project of the host path is always built.
+//   - A Python project of the host path is always built, with what it needs for that.
 //   - With Config.Compile the program of an npm package is started once, to fill Node's
 //     compile cache.
 //

@@ -106,7 +106,11 @@ func (d detail) Unwrap() error { return d.err }
 // hint adds advice to a failed command whose output has one of these words.
 func hint(err error, advice string, words ...string) error {
 	var failed *commandError
-	if errors.As(err, &failed) && failed.hint == "" && slices.ContainsFunc(words, func(w string) bool { return strings.Contains(failed.more, w) }) {
+	if !errors.As(err, &failed) || failed.hint != "" {
+		return err
+	}
+	said := strings.Join(strings.Fields(failed.more), " ") // uv wraps its lines
+	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(said, w) }) {
 		failed.hint = advice
 	}
 	return err

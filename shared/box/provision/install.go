@@ -85,7 +85,7 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 		return "", err
 	}
 	defer func() { _ = output.Close() }() // a short log is no failure
-	if kept, ok := (keptInstaller{s}).unpacked(ctx, home, r); ok {
+	if kept, ok := s.unpacked(ctx, home, r); ok {
 		_ = removeInstall(dir) // it is empty; the next start removes it
 		return kept, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(kept)))
 	}
@@ -99,7 +99,7 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
 	s.say(DepInstall, "installed %s in %.1f s", r.what, time.Since(begun).Seconds())
 	s.measure(home, dir)
-	keptInstaller{s}.keep(ctx, dir, r)
+	s.keep(ctx, dir, r)
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 

@@ -17,42 +17,39 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/commontest"
 )
 
-// fakePython puts a Python into the PATH. It knows its version, makes virtual
-// environments, notes the arguments of pip, and then runs the script in the file "pip".
+// fakePython puts a Python and a uv into the PATH. The Python knows its version. uv makes
+// virtual environments and wheels, notes its arguments and what it is to resolve, and runs
+// the script in the file "pip" before it resolves or installs.
 func (r *rig) fakePython() {
 	r.program("python3", `
-[ "$1" = -I ] && shift
-if [ "$1" = -c ] && [ $# -gt 2 ]; then # guarded
-	shift 2
-	set -- -m pip "$@"
-fi
-case "$1$2" in
+case "$*" in
 *executable*) echo "$0" ;;
--c*) cat "$(dirname "$PIP_LOG_OF_TEST")/version"; echo version >>"$PIP_LOG_OF_TEST" ;;
--mvenv)
-	echo "venv" >>"$PIP_LOG_OF_TEST"
-	for venv; do :; done
-	mkdir -p "$venv/bin" "$venv/lib/python3.11/site-packages"
-	cp "$0" "$venv/bin/python" ;;
--mpip)
-	[ "$3" = --version ] && { cat "$(dirname "$PIP_LOG_OF_TEST")/pip-version"; exit; }
-	shift 2
-	echo "pip $*" >>"$PIP_LOG_OF_TEST"
-	export VENV="$(dirname "$0")/.."
-	[ "$1" = --python ] && VENV="$(dirname "$2")/.."
-	for last; do
-		[ "$before" = --dest ] && DEST=$last
-		[ "$before" = --wheel-dir ] && DEST=$last
-		before=$last
-	done
-	if [ -n "$DEST" ] && mkdir -p "$DEST"; then
-		[ "$1" = wheel ] && : >"$DEST/project-1-py3-none-any.whl" || : >"$DEST/a-1-py3-none-any.whl"
-	fi
-	. "$(dirname "$PIP_LOG_OF_TEST")/pip" ;;
-*) exit 64 ;;
+*) cat "$(dirname "$PIP_LOG_OF_TEST")/version"; echo version >>"$PIP_LOG_OF_TEST" ;;
 esac
 `)
-	r.write(map[string]string{"version": "cpython-311 3.11.7 test\n", "pip-version": "pip 24.0 from x\n", "pip": "echo noise; echo more noise >&2\n"})
+	r.program("uv", `
+root="$(dirname "$PIP_LOG_OF_TEST")"
+for last; do
+	[ "$before" = --out-dir ] && : >"$last/project-1-py3-none-any.whl"
+	[ "$before" = --python ] && export VENV="$(dirname "$last")/.."
+	before=$last
+done
+[ "$1" = pip ] && echo "$*" >>"$PIP_LOG_OF_TEST" || echo "$1" >>"$PIP_LOG_OF_TEST"
+case "$1 $2" in
+venv*)
+	mkdir -p "$last/bin" "$last/lib/python3.11/site-packages"
+	cp "$root/bin/python3" "$last/bin/python" ;;
+"pip compile")
+	echo "wanted" $(cat "$last") >>"$PIP_LOG_OF_TEST"
+	export VENV="$root/nowhere"
+	mkdir -p "$VENV/bin"
+	{ . "$root/pip"; } >&2
+	echo "${LOCK:-a==1} --hash=sha256:1" ;;
+"pip install") . "$root/pip" ;;
+esac
+exit 0
+`)
+	r.write(map[string]string{"version": "cpython-311 3.11.7 test\n", "pip": "echo noise; echo more noise >&2\n"})
 }
 
 func (r *rig) python(files map[string]string) Server {
@@ -74,19 +71,8 @@ func TestRequirementsAreInstalledIntoAVirtualEnvironment(t *testing.T) {
 	if l.Command != "python" || len(l.Reads) != 1 || !strings.HasPrefix(venv, l.Reads[0]) {
 		t.Errorf("got %+v", l)
 	}
-	if n := r.count("pip --python " + venv + "/bin/python install"); n != 1 || !strings.HasSuffix(r.log()[1], "-r requirements.txt") {
+	if r.count("wanted mcp==1.26.0") != 1 || r.count("pip install --quiet --no-deps --python "+venv+"/bin/python --only-binary :all: --require-hashes -r ") != 1 {
 		t.Error(r.log())
-	}
-}
-
-func TestPipThatIsTooOldInstallsFromWithin(t *testing.T) {
-	for _, version := range []string{"pip 22.2.2 from x", "pip 9.0", "no such module", ""} {
-		r := newRig(t)
-		s := r.python(map[string]string{"host/requirements.txt": "a"})
-		r.write(map[string]string{"pip-version": version})
-		if r.stage(s); r.count("pip install ") != 1 {
-			t.Error(version, r.log())
-		}
 	}
 }
 
@@ -114,17 +100,17 @@ func TestManifestsOfEveryKindAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files map[string]string
-		want  string // what pip is asked for, "" for nothing
+		want  string // what uv is asked for, "" for nothing
 	}{
 		{"none", map[string]string{"host/server.py": ""}, ""},
-		{"requirements", map[string]string{"host/requirements.txt": "a"}, "-r requirements.txt"},
+		{"requirements", map[string]string{"host/requirements.txt": "a"}, "a"},
 		{"project", map[string]string{"host/pyproject.toml": "[project]\nname='a'"}, "wheel"},
 		{"build system", map[string]string{"host/pyproject.toml": "[build-system]\n"}, "wheel"},
 		{"settings of tools alone", map[string]string{"host/pyproject.toml": "[tool.ruff]\n"}, ""},
 		{"setup.py", map[string]string{"host/setup.py": ""}, "wheel"},
 		{"setup.cfg", map[string]string{"host/setup.cfg": "[metadata]\nname=a"}, "wheel"},
 		{"setup.cfg of tools alone", map[string]string{"host/setup.cfg": "[flake8]\n"}, ""},
-		{"both", map[string]string{"host/pyproject.toml": "[project]", "host/requirements.txt": "a"}, "wheel -r requirements.txt"},
+		{"both", map[string]string{"host/pyproject.toml": "[project]", "host/requirements.txt": "a"}, "wheel a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
@@ -132,10 +118,10 @@ func TestManifestsOfEveryKindAreFound(t *testing.T) {
 			asked := ""
 			for _, line := range r.log() {
 				switch {
-				case strings.HasPrefix(line, "pip wheel ") && strings.HasSuffix(line, " ."):
-					asked += "wheel "
-				case strings.HasPrefix(line, "pip download ") && strings.Contains(line, " -r requirements.txt"):
-					asked += "-r requirements.txt"
+				case line == "build" && asked == "":
+					asked = "wheel "
+				case strings.HasPrefix(line, "wanted a"):
+					asked += "a"
 				}
 			}
 			if strings.TrimSpace(asked) != c.want || (l.Env["VIRTUAL_ENV"] == "") != (c.want == "") {
@@ -321,7 +307,7 @@ func TestStartsAtOnceInstallOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if r.count("venv") != 1 || r.count("pip download") != 1 || r.count("pip --python") != 1 {
+	if r.count("venv") != 1 || r.count("pip compile") != 1 || r.count("pip install") != 1 {
 		t.Error(r.log())
 	}
 	for _, text := range []string{"resolving the Python dependencies", "installing the Python dependencies", "waiting for another start that installs the Python dependencies"} {
@@ -397,13 +383,33 @@ func TestPythonOfAVirtualEnvironmentThatCannotBeMadeAnewIsThatOfTheSystem(t *tes
 	}
 }
 
-func TestUvInstallsWhereThereIsOne(t *testing.T) {
+// Requirements may name folders, archives and indexes. Folders are built, and the others
+// go to uv with paths that do not depend on its working folder.
+func TestRequirementsMayNameFoldersAndIndexes(t *testing.T) {
 	r := newRig(t)
-	s := r.python(map[string]string{"host/requirements.txt": "a"})
-	r.program("uv", `echo "uv $*" >>"$PIP_LOG_OF_TEST"; [ "$2" = compile ] && echo "a==1 --hash=sha256:1"; [ "$1" = venv ] && for last; do :; done && mkdir -p "$last/bin" && cp /bin/true "$last/bin/python"; exit 0`)
+	s := r.python(map[string]string{
+		"host/requirements.txt": "--index-url https://index/simple\n-f ./wheels\na\n-e ./lib[cli] # ours\n./b-1-py3-none-any.whl\n-r more/r.txt\n",
+		"host/more/r.txt":       "c @ file:sub\n", "host/lib/x": "", "host/more/sub/x": "", "host/b-1-py3-none-any.whl": "",
+	})
+	r.write(map[string]string{"pip": `case "$last" in *lock.txt) cat "$last" >>"$PIP_LOG_OF_TEST" ;; esac` + "\n"})
 	r.stage(s)
-	if r.count("uv venv --quiet --python ") != 1 || r.count("uv pip compile ") != 1 || r.count("uv pip install ") != 1 || r.count("pip") != 0 {
-		t.Error(r.log())
+	log := strings.Join(r.log(), "\n")
+	for _, want := range []string{
+		"wanted --index-url https://index/simple -f " + r.host() + "/wheels a " + r.host() + "/b-1-py3-none-any.whl /",
+		"/project-1-py3-none-any.whl[cli] /", "\n--index-url https://index/simple\n-f " + r.host() + "/wheels\n",
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log lacks %q:\n%s", want, log)
+		}
+	}
+	if r.count("build") != 4 { // once for the lock, once for the install
+		t.Error(log)
+	}
+	for _, text := range []string{"../outside\n", "x @ file:///etc\n", "-c ../outside.txt\n"} {
+		r.write(map[string]string{"host/requirements.txt": text})
+		if e := r.failure(s); e.Phase != DepInstall {
+			t.Error(text, e)
+		}
 	}
 }
 

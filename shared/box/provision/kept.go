@@ -29,13 +29,9 @@ type Kept interface {
 // and compile caches hold absolute paths. So its archive has one folder, whose name is
 // that of the folder in which it was made.
 
-// keptInstaller installs for one start in a box with Config.Kept. Without Config.Kept it
-// keeps nothing.
-type keptInstaller struct{ *provisioning }
-
 // fetchKept is fetch for a cache that begins empty. It names the install by the request
 // instead of its lock, so a start resolves packages only if nothing is kept.
-func (s keptInstaller) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
+func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
 	if err != nil {
 		return "", "", err
@@ -47,7 +43,6 @@ func (s keptInstaller) fetchKept(ctx context.Context, r request, h handler) (dir
 			if err != nil {
 				return err
 			}
-			defer l.done()
 			return s.fill(ctx, b, r, h, l)
 		},
 	})
@@ -56,7 +51,7 @@ func (s keptInstaller) fetchKept(ctx context.Context, r request, h handler) (dir
 // keptName names the install of a request. Everything that decides whether the install
 // fits this box goes into the name. That is the packages asked for, the interpreter, the
 // platform, the folder of the cache, and the lock if the image has one.
-func (s keptInstaller) keptName(ctx context.Context, r request, h handler) (string, error) {
+func (s *provisioning) keptName(ctx context.Context, r request, h handler) (string, error) {
 	parts := []string{"kept-2", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
 	if all, err := os.ReadDir(s.cfg.Locks); s.cfg.Locks == "" || err != nil || len(all) == 0 {
 		return digest(parts...), nil
@@ -73,7 +68,7 @@ func (s keptInstaller) keptName(ctx context.Context, r request, h handler) (stri
 }
 
 // unpacked unpacks a kept install. If it returns false, the start makes the install.
-func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
+func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
 	if r.kept == "" {
 		return "", false
 	}
@@ -91,7 +86,7 @@ func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir
 
 // unpack unpacks an install into a temporary folder, and renames that folder once the
 // install is complete. It returns "" if there is no such install, or after an error.
-func (s keptInstaller) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
+func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
 	temp := filepath.Join(home, "made-unpacking")
 	defer func() { err = errors.Join(err, removeInstall(temp)) }()
 	if err := os.Mkdir(temp, 0o755); err != nil {
@@ -119,7 +114,7 @@ func (s keptInstaller) unpack(ctx context.Context, home string, r recipe) (dir s
 
 // keep has a new install packed. The program of the install has not run with arguments or
 // secrets by then. An install that cannot be packed works all the same.
-func (s keptInstaller) keep(ctx context.Context, dir string, r recipe) {
+func (s *provisioning) keep(ctx context.Context, dir string, r recipe) {
 	if r.kept == "" {
 		return
 	}
@@ -134,7 +129,7 @@ func (s keptInstaller) keep(ctx context.Context, dir string, r recipe) {
 
 // pack packs an install inside a folder of its own, so that the archive contains the
 // install's folder name.
-func (s keptInstaller) pack(ctx context.Context, dir string, r recipe) error {
+func (s *provisioning) pack(ctx context.Context, dir string, r recipe) error {
 	home := dir + "-packing"
 	if err := os.Mkdir(home, 0o755); err != nil {
 		return err

@@ -15,10 +15,6 @@ import (
 type locked struct {
 	text []byte
 	name string
-	// made is a folder with the files fetched to make the lock, "" for a lock that
-	// existed. done removes it.
-	made string
-	done func()
 }
 
 // lockName names the lock of a request. The name begins with words that people can read.
@@ -35,59 +31,44 @@ func lockName(kind, what string, parts ...string) string {
 }
 
 // locked reads the lock of a request. If there is none, resolve makes it in an empty
-// folder. The caller calls done of the result.
+// folder.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
-	l := locked{name: name, done: func() {}}
 	if text, err := s.readLock(own); err != nil || text != nil {
-		l.text = text
-		return l, err
+		return locked{text, name}, err
 	}
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
-		return l, err
+		return locked{}, err
 	}
 	unlock, err := lock(ctx, own+".lock", func() {
 		s.say(DepInstall, "waiting for another start that installs %s", what)
 	})
 	if err != nil {
-		return l, err
+		return locked{}, err
 	}
-	if text, err := s.readLock(own); err != nil || text != nil { // the other start has made it
-		unlock()
-		l.text = text
-		return l, err
+	defer unlock()
+	if text, err := s.readLock(own); err != nil || text != nil {
+		return locked{text, name}, err // the other start has made it
 	}
-	l.made = own + ".making"
-	l.done = func() {
-		_ = os.RemoveAll(l.made) // if this fails, the next try removes it
-		unlock()
-	}
-	if l.text, err = s.resolved(ctx, own, l.made, what, resolve); err != nil {
-		l.done()
-		l.done = func() {}
-	}
-	return l, err
-}
-
-// resolved makes a lock and stores it.
-func (s *provisioning) resolved(ctx context.Context, own, dir, what string, resolve func(ctx context.Context, b build) ([]byte, error)) ([]byte, error) {
-	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
-		return nil, err
+	making := own + ".making"
+	defer func() { _ = removeInstall(making) }() // if this fails, the next try removes it
+	if err := errors.Join(removeInstall(making), os.Mkdir(making, 0o755)); err != nil {
+		return locked{}, err
 	}
 	output, err := record(own + ".output")
 	if err != nil {
-		return nil, err
+		return locked{}, err
 	}
 	defer func() { _ = output.Close() }() // a short log is no failure
 	s.say(DepInstall, "resolving %s", what)
-	text, err := resolve(ctx, build{dir: dir, log: output})
+	text, err := resolve(ctx, build{dir: making, log: output})
 	if err != nil {
 		s.log.Warn("resolve failed", "what", what, "output", own+".output")
-		return nil, err
+		return locked{}, err
 	}
 	s.log.Info("resolved", "what", what, "lock", own)
 	_ = os.Remove(own + ".output") // only needed after a failure
-	return text, writeFile(own, text)
+	return locked{text, name}, writeFile(own, text)
 }
 
 // readLock reads a lock. It returns nil if there is none.
@@ -115,16 +96,5 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 // have the hashes in the lock.
 func (l locked) mismatch(err error) error {
 	return hint(err, fmt.Sprintf("the registry gives other bytes than the lock %s names, so nothing is installed: find out why; if the new ones are wanted, remove the lock from the folder locks of the cache", l.name),
-		"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch")
-}
-
-// fileHash returns the hash of a file in the form of requirements files.
-func fileHash(file string) (string, error) {
-	root, err := os.OpenRoot(filepath.Dir(file))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = root.Close() }() // only read
-	sum, err := fileDigest(root, filepath.Base(file))
-	return "sha256:" + sum, err
+		"EINTEGRITY", "Hash mismatch")
 }

@@ -14,13 +14,10 @@ import (
 // nodeVersion is a script that prints the facts that decide whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
-// nodeInstaller installs Node.js packages for one start, with npm.
-type nodeInstaller struct{ *provisioning }
-
 // node installs the packages in the package-lock.json of the host path, and links
 // node_modules of the workspace to them. If node_modules is a folder, the process has made
 // it, and node leaves it.
-func (s nodeInstaller) node(ctx context.Context) error {
+func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
 	}
@@ -65,7 +62,7 @@ type nodeWants struct {
 	parts []string          // of the key
 }
 
-func (s nodeInstaller) readNode(ctx context.Context) (nodeWants, error) {
+func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	want := nodeWants{files: map[string][]byte{}}
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
@@ -112,7 +109,7 @@ func hasLocal(lock []byte) bool {
 	return false
 }
 
-func (s nodeInstaller) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
+func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
 	if want.local {
 		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {
 			return err
@@ -172,7 +169,7 @@ func withoutScripts(data []byte) []byte {
 
 // link links node_modules of the workspace to an install. Node finds modules by their
 // real path, so the packages of the install find each other.
-func (s nodeInstaller) link(modules string) error {
+func (s *provisioning) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {
 		return err

@@ -234,7 +234,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		// packages. So the process can use only the interpreter.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
-	return nodeInstaller{s}.node(ctx)
+	return s.node(ctx)
 }
 
 // workspace makes the folder of the process, if it needs one.

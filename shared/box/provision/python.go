@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -41,7 +42,7 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	if err != nil {
 		return "", installError(err)
 	}
-	if !want.requirements && !want.project {
+	if !want.requirements && len(want.folders) == 0 {
 		return "", nil
 	}
 	interpreter, err := s.interpreter(hint)
@@ -53,32 +54,26 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 		return "", installError(err)
 	}
 	parts := append([]string{"python-2", version, fmt.Sprint(s.server.Scripts)}, want.parts...)
-	if want.project || want.folders {
+	if len(want.folders) > 0 {
 		code, err := source(ctx, s.host)
 		if err != nil {
 			return "", err
 		}
 		parts = append(parts, code)
 	}
-	in := pythonInstall{interpreter: interpreter, from: s.host, project: want.project, folders: want.folders}
+	in := pythonInstall{interpreter: interpreter, wanted: want.text, options: want.options, from: s.host, folders: want.folders}
 	if want.requirements {
-		in.what = []string{"-r", "requirements.txt"}
+		in.what = "-r requirements.txt"
 	}
 	const what = "the Python dependencies"
-	l := locked{done: func() {}}
-	if !want.folders { // folders have no hashes
-		l, err = s.locked(ctx, lockName("python", "project", append([]string{platform(version)}, want.parts...)...), what,
-			func(ctx context.Context, b build) ([]byte, error) {
-				return pythonInstaller{s}.resolvePython(ctx, b, in)
-			})
-		if err != nil {
-			return "", installError(err)
-		}
+	l, err := s.locked(ctx, lockName("python", "project", append([]string{platform(version)}, want.parts...)...), what,
+		func(ctx context.Context, b build) ([]byte, error) { return s.resolvePython(ctx, b, in) })
+	if err != nil {
+		return "", installError(err)
 	}
-	defer l.done()
 	dir, err := s.install(ctx, recipe{
 		kind: "python", key: digest(append(parts, string(l.text))...), what: what, whole: wholeVenv,
-		build: func(ctx context.Context, b build) error { return pythonInstaller{s}.buildPython(ctx, b, in, l) },
+		build: func(ctx context.Context, b build) error { return s.buildPython(ctx, b, in, l) },
 	})
 	if err != nil {
 		return "", err
@@ -97,13 +92,15 @@ func (s *provisioning) enter(venv, reads string) {
 // pythonWants is the content of the manifests.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
-	project      bool     // the folder itself can be installed
-	folders      bool     // the requirements name folders
+	text         string   // of it, with the files that it names, without folders
+	options      string   // the lines of text that name indexes
+	folders      []folder // those that the requirements name; "." if the project can be installed
 	parts        []string // names and contents of the manifests
 }
 
 func readPython(root *os.Root) (pythonWants, error) {
 	var w pythonWants
+	project := false
 	for _, name := range pythonManifests() {
 		data, err := manifest(root, name)
 		if err != nil {
@@ -121,12 +118,15 @@ func readPython(root *os.Root) (pythonWants, error) {
 				return w, err
 			}
 		case "pyproject.toml": // without these sections it only holds settings of tools
-			w.project = w.project || hasSection(text, "project") || hasSection(text, "build-system")
+			project = project || hasSection(text, "project") || hasSection(text, "build-system")
 		case "setup.cfg":
-			w.project = w.project || hasSection(text, "metadata") || hasSection(text, "options")
+			project = project || hasSection(text, "metadata") || hasSection(text, "options")
 		case "setup.py":
-			w.project = true
+			project = true
 		}
+	}
+	if project && !slices.ContainsFunc(w.folders, func(f folder) bool { return f.path == "." }) {
+		w.folders = append(w.folders, folder{path: "."})
 	}
 	return w, nil
 }
@@ -140,31 +140,83 @@ func hasSection(text, name string) bool {
 	return false
 }
 
-// follow reads the files that a requirements file names, and records whether it names
-// folders.
+// follow adds a requirements file, and the files that it names. A folder in it becomes one
+// of w.folders.
 func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
 	if depth > 8 {
 		return errors.New("requirements files name each other without end")
 	}
 	for line := range strings.Lines(text) {
+		var err error
 		line = strings.TrimSpace(line)
 		option, value, _ := strings.Cut(strings.Replace(line, "=", " ", 1), " ")
-		switch {
-		case option == "-r" || option == "--requirement" || option == "-c" || option == "--constraint":
-			other := path.Join(path.Dir(name), strings.TrimSpace(value))
-			data, err := manifest(root, other)
+		value, _, _ = strings.Cut(strings.TrimSpace(value), " #")
+		below := path.Join(path.Dir(name), value)
+		switch option {
+		case "-r", "--requirement", "-c", "--constraint":
+			data, err := manifest(root, below)
 			if err != nil {
 				return err
 			}
-			w.parts = append(w.parts, other, string(data))
-			if err := w.follow(root, other, string(data), depth+1); err != nil {
+			w.parts = append(w.parts, below, string(data))
+			if option == "-r" || option == "--requirement" {
+				err = w.follow(root, below, string(data), depth+1)
+			} else {
+				w.text += "-c " + filepath.Join(root.Name(), below) + "\n"
+				more := pythonWants{}
+				err = more.follow(root, below, string(data), depth+1)
+				w.parts = append(w.parts, more.parts...)
+			}
+			if err != nil {
 				return err
 			}
-		case option == "-e" || option == "--editable" || strings.HasPrefix(line, ".") || strings.Contains(line, "file:"):
-			w.folders = true
+			continue
+		case "-f", "--find-links":
+			if strings.HasPrefix(value, ".") {
+				line = option + " " + filepath.Join(root.Name(), below)
+			}
+			w.options += line + "\n"
+		case "-i", "--index-url", "--extra-index-url", "--no-index":
+			w.options += line + "\n"
+		case "-e", "--editable":
+			line = value
 		}
+		if f, ok := folderIn(line); ok {
+			if !filepath.IsAbs(f.path) {
+				f.path = filepath.Join(root.Name(), path.Dir(name), f.path)
+			}
+			if f.path, err = filepath.Rel(root.Name(), f.path); err != nil || !filepath.IsLocal(f.path) {
+				return fmt.Errorf("%s names %s, which is not in the project", name, line)
+			}
+			if info, err := root.Stat(f.path); err == nil && info.Mode().IsRegular() {
+				line = filepath.Join(root.Name(), f.path) + f.extras // a wheel, or an archive
+			} else {
+				w.folders = append(w.folders, f)
+				continue
+			}
+		}
+		w.text += line + "\n"
 	}
 	return nil
+}
+
+// folderIn reads a requirement that names a folder or file beside its own, such as "./lib[cli]",
+// "." and "lib @ file:./lib".
+func folderIn(line string) (f folder, ok bool) {
+	line, _, _ = strings.Cut(line, " #")
+	line, _, _ = strings.Cut(line, ";")
+	_, file, is := strings.Cut(line, "file:")
+	switch {
+	case is && !strings.HasPrefix(line, "-"):
+		line = strings.TrimPrefix(file, "//")
+	case !strings.HasPrefix(line, "."):
+		return f, false
+	}
+	f.path = strings.TrimSpace(line)
+	if at := strings.IndexByte(f.path, '['); at >= 0 {
+		f.path, f.extras = f.path[:at], f.path[at:]
+	}
+	return f, true
 }
 
 // interpreter finds the Python for a virtual environment.

@@ -3,10 +3,13 @@ package provision
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,12 +19,40 @@ import (
 // The tests here use npm, node and python3 of this machine and small packages of
 // the public registries.
 
-// real is a config with the programs and settings of this machine.
-func real(root string) Config {
+// fetchedUv returns the folder of a uv that is fetched once for all tests, "" if this
+// machine has one or there is none to be had.
+var fetchedUv = sync.OnceValue(func() string {
+	if _, err := exec.LookPath("uv"); err == nil {
+		return ""
+	}
+	own, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	s := &provisioning{Provisioner: New(Config{Cache: filepath.Join(own, "dormouse-test"), Environ: ofThisMachine()}, Server{}), tell: func(Progress) {}}
+	defer s.Close()
+	python, err := s.interpreter("")
+	if err != nil {
+		return ""
+	}
+	uv, _, _ := s.uv(context.Background(), python) // the test says what it lacks
+	return filepath.Dir(uv)
+})
+
+func ofThisMachine() map[string]string {
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
 		name, value, _ := strings.Cut(pair, "=")
 		environ[name] = value
+	}
+	return environ
+}
+
+// real is a config with the programs and settings of this machine.
+func real(root string) Config {
+	environ := ofThisMachine()
+	if folder := fetchedUv(); folder != "" {
+		environ["PATH"] += ":" + folder
 	}
 	return Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache"), Environ: environ, Confine: inSandbox}
 }
@@ -98,7 +129,7 @@ func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
 		t.Errorf("said %q", got)
 	}
-	cfg.Environ["PIP_INDEX_URL"] = "http://127.0.0.1:1"
+	cfg.Environ["PIP_INDEX_URL"], cfg.Environ["UV_DEFAULT_INDEX"] = "http://127.0.0.1:1", "http://127.0.0.1:1"
 	if got := execute(t, stageReal(t, New(cfg, s))); !strings.Contains(got, "hello") {
 		t.Errorf("said %q", got)
 	}
@@ -107,10 +138,73 @@ func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 func TestRealUvxPackageThatDoesNotExist(t *testing.T) {
 	s := New(real(t.TempDir()), Server{Command: "uvx", Args: []string{"mcp-no-such-server-at-all"}})
 	_, err := s.Provision(t.Context(), "p", nil, nil)
-	// The second text is uv's, on a machine that has it.
-	because := err != nil && (strings.Contains(err.Error(), "No matching distribution") || strings.Contains(err.Error(), "was not found in the package registry"))
-	if !because || !strings.HasPrefix(err.Error(), "PyPI knows no mcp-no-such-server-at-all, or has no built package") {
+	if err == nil || !strings.HasPrefix(err.Error(), "PyPI knows no mcp-no-such-server-at-all: ") || !strings.Contains(err.Error(), "was not found in the package registry") {
 		t.Error(err)
+	}
+}
+
+// Where there is no uv, pip fetches the one whose hashes are here.
+func TestRealUvIsFetchedOnce(t *testing.T) {
+	cfg := real(t.TempDir())
+	cfg.Environ["PATH"] = "/usr/bin:/bin"
+	s := &provisioning{Provisioner: New(cfg, Server{}), tell: func(Progress) {}}
+	python, err := s.interpreter("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		uv, _, err := s.uv(t.Context(), python)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said, err := exec.CommandContext(t.Context(), uv, "--version").Output(); err != nil || string(said) != "uv "+uvVersion+"\n" || !strings.HasPrefix(uv, cfg.Cache) {
+			t.Errorf("%s says %q, %v", uv, said, err)
+		}
+		cfg.Environ["PIP_INDEX_URL"], cfg.Environ["PIP_EXTRA_INDEX_URL"] = "http://127.0.0.1:1", "http://127.0.0.1:2 http://127.0.0.1:3"
+		cfg.Environ["PIP_FIND_LINKS"], cfg.Environ["UV_INSECURE_HOST"], cfg.Environ["PIP_TRUSTED_HOST"] = "/a /b", "of uv", "of pip"
+	}
+	got := s.pipSettings(t.Context(), python)
+	for _, want := range []string{"UV_DEFAULT_INDEX=http://127.0.0.1:1", "UV_INDEX=http://127.0.0.1:2 http://127.0.0.1:3", "UV_FIND_LINKS=/a,/b"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("the settings %q lack %s", got, want)
+		}
+	}
+	if strings.Contains(strings.Join(got, " "), "of pip") {
+		t.Errorf("a setting of pip takes the place of uv's: %q", got)
+	}
+}
+
+// The image of boxes has the same uv as machines that fetch one.
+func TestUvIsThatOfTheImages(t *testing.T) {
+	for _, name := range []string{"Dockerfile", "machine.py", "push.sh"} {
+		text, err := os.ReadFile(filepath.Join("../../../infra/image", name))
+		if err != nil || !strings.Contains(string(text), "/uv:"+uvVersion) {
+			t.Errorf("%s has another uv than %s: %v", name, uvVersion, err)
+		}
+	}
+}
+
+// Until 0.1.0-alpha.2 pip made locks, with the hash of one file for each package. They
+// still decide what is installed, and other bytes are refused.
+func TestRealLocksOfEarlierReleasesHold(t *testing.T) {
+	const hash = "5c03d8a9c7666ec102aaed4bbd6c7d35228489ce236f95f6e5d079529c6a5050"
+	for text, want := range map[string]string{
+		"# pycowsay\npycowsay==0.0.0.2 --hash=sha256:" + hash + "\n":                    "",
+		"# pycowsay\npycowsay==0.0.0.2 --hash=sha256:" + strings.Repeat("0", 64) + "\n": "the registry gives other bytes than the lock",
+	} {
+		cfg := real(t.TempDir())
+		s := &provisioning{Provisioner: New(cfg, Server{Command: "uvx", Args: []string{"pycowsay"}})}
+		r, _ := parseTool("uvx", []string{"pycowsay"})
+		h, _ := s.pypi(r)
+		name, err := h.lock(t.Context())
+		locks := filepath.Join(cfg.Cache, "locks")
+		if err = errors.Join(err, os.MkdirAll(locks, 0o755), os.WriteFile(filepath.Join(locks, name), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		l, err := s.Provision(t.Context(), "p", nil, nil)
+		if want == "" && (err != nil || l.Command == "uvx") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v, %v", text, l, err)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // npm handles packages of the npm registry; ok is false where there is no npm.
-func (s nodeInstaller) npm(r request) (h handler, ok bool) {
+func (s *provisioning) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
 		return h, false
@@ -64,7 +64,7 @@ func npmCommand(npm string, args ...string) []string {
 }
 
 // npmCI installs what the package-lock.json in b.dir says.
-func (s nodeInstaller) npmCI(ctx context.Context, b build, npm, node string) error {
+func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
 	// The lock has the hashes, so npm need not ask the registry again for known packages.
 	// After wrong bytes npm fetches the file again; the short timeouts keep that from
 	// taking minutes.
@@ -190,7 +190,8 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	}
 	h.runtime, _ = identity(interpreter)
 	h.enter = true
-	in := pythonInstall{interpreter: interpreter, what: append([]string{r.spec}, r.with...)}
+	wanted := append([]string{r.spec}, r.with...)
+	in := pythonInstall{interpreter: interpreter, what: strings.Join(wanted, " "), wanted: strings.Join(wanted, "\n") + "\n"}
 	h.lock = func(ctx context.Context) (string, error) {
 		// Keep the answer even of an interpreter that is a script: the start of an
 		// installed program must execute no other program.
@@ -198,10 +199,10 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}
 	h.resolve = func(ctx context.Context, b build) ([]byte, error) {
-		return pythonInstaller{s}.resolvePython(ctx, b, in)
+		return s.resolvePython(ctx, b, in)
 	}
 	h.build = func(ctx context.Context, b build, l locked) error {
-		return pythonInstaller{s}.buildPython(ctx, b, in, l)
+		return s.buildPython(ctx, b, in, l)
 	}
 	h.precompile = func(ctx context.Context, b build, _ string) { s.compileModules(ctx, b, interpreter) }
 	h.open = func(dir string) (string, error) {

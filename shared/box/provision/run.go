@@ -61,7 +61,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 		log := &shared{to: c.log}
 		cmd.Stdout, cmd.Stderr = io.MultiWriter(out, log), io.MultiWriter(said, log)
 	}
-	// Kill the group, not only its leader: npm and pip do their work in children.
+	// Kill the group, not only its leader: npm and uv do their work in children.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 	start := cmd.Start

@@ -27,20 +27,21 @@ var errNoSandbox = errors.New("there is no sandbox to run the code of packages i
 
 // confined runs a command in a workshop. The command sees those variables of the runner's
 // environment that hold no secrets, and the variables in more.
-func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) error {
+func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) ([]byte, error) {
 	if s.cfg.Confine == nil {
-		return errNoSandbox
+		return nil, errNoSandbox
 	}
+	w.Read = slices.DeleteFunc(w.Read, func(path string) bool { return path == "" })
 	inside, err := s.cfg.Confine(w)
 	if err != nil {
-		return fmt.Errorf("packages run their code in a sandbox only: %w", err)
+		return nil, fmt.Errorf("packages run their code in a sandbox only: %w", err)
 	}
 	c.env, c.start = append(slices.DeleteFunc(c.env, secret), more...), inside.Start
 	for name, value := range inside.Environment() {
 		c.env = append(c.env, name+"="+value)
 	}
-	_, err = c.run(ctx)
-	return errors.Join(err, inside.End())
+	out, err := c.run(ctx)
+	return out, errors.Join(err, inside.End())
 }
 
 // secret reports whether a variable may hold a secret, or names a folder that does not
@@ -108,7 +109,7 @@ func withScripts(dir string) []string {
 // runScripts runs the install scripts of all packages in b.dir, in a sandbox. The runner
 // then copies the result. So the files belong to the runner, and have no links that lead
 // out. A process that a script has left running cannot reach them.
-func (s nodeInstaller) runScripts(ctx context.Context, b build, npm, node string) error {
+func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (s nodeInstaller) runScripts(ctx context.Context, b build, npm, node string
 	// all of them.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
 	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
-	if err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {
+	if _, err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {
 		return fmt.Errorf("npm rebuild: %w", err)
 	}
 	if err := copyOut(ctx, work, b.dir); err != nil {

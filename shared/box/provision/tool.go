@@ -30,7 +30,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	handle := nodeInstaller{s}.npm
+	handle := s.npm
 	if r.kind == "pypi" {
 		handle = s.pypi
 	}
@@ -51,7 +51,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	} else {
 		s.launch.Path = append([]string{filepath.Join(dir, "node_modules", ".bin")}, s.launch.Path...)
 		s.launch.Reads, s.launch.Unrun = append(s.launch.Reads, dir), unrun(dir)
-		nodeInstaller{s}.useCompiled(dir)
+		s.useCompiled(dir)
 	}
 	return nil
 }
@@ -92,13 +92,12 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 		return dir, program, nil
 	}
 	if s.cfg.Kept != nil {
-		return keptInstaller{s}.fetchKept(ctx, r, h)
+		return s.fetchKept(ctx, r, h)
 	}
 	l, err := s.lockOf(ctx, r, h)
 	if err != nil {
 		return "", "", r.unknown(err)
 	}
-	defer l.done()
 	key := digest("tool-3", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
 	return s.open(ctx, h, recipe{
 		kind: r.kind, key: key, what: r.name,
@@ -106,7 +105,7 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 	})
 }
 
-// lockOf returns the lock of a request. The caller calls done of it.
+// lockOf returns the lock of a request.
 func (s *provisioning) lockOf(ctx context.Context, r request, h handler) (locked, error) {
 	name, err := h.lock(ctx)
 	if err != nil {

@@ -16,10 +16,6 @@ npm error A complete log of this run can be found in: /home/me/.npm/_logs/debug-
 	npmHasNoVersion = `npm error code ETARGET
 npm error notarget No matching version found for @modelcontextprotocol/server-everything@99.0.0.
 npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.`
-	pipKnowsNone = `ERROR: Could not find a version that satisfies the requirement NAME (from versions: none)
-ERROR: No matching distribution found for NAME`
-	pipHasNoVersion = `ERROR: Could not find a version that satisfies the requirement mcp-server-time==99 (from versions: 2026.10.10, 2026.10.19)
-ERROR: No matching distribution found for mcp-server-time==99`
 	uvKnowsNone = `  × No solution found when resolving dependencies:
   ╰─▶ Because NAME was not found in the package registry and you require NAME, we can
       conclude that your requirements are unsatisfiable.`
@@ -30,16 +26,11 @@ ERROR: No matching distribution found for mcp-server-time==99`
 
 func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 	for _, c := range []struct{ line, name, said, want string }{
-		{"npx @modelcontextprotocol/server-filesistem", "server-filesistem", npmKnowsNone, "npm knows no @modelcontextprotocol/server-filesistem (did you mean @modelcontextprotocol/server-filesystem?)"},
 		{"npx @modelcontextprotocol/no-such-thing", "no-such-thing", npmKnowsNone, "npm knows no @modelcontextprotocol/no-such-thing"},
 		{"npx srv", "part", npmKnowsNone, "npm knows no @modelcontextprotocol/part, which srv needs"},
-		{"npx mcp-server-time", "", strings.ReplaceAll(npmKnowsNone, "@modelcontextprotocol/NAME", "mcp-server-time"), "npm knows no mcp-server-time (PyPI has it: use uvx)"},
-		{"npx @modelcontextprotocol/server-everything@99.0.0", "", npmHasNoVersion, "npm has no version 99.0.0 of @modelcontextprotocol/server-everything"},
-		{"uvx mcp-server-timee", "mcp-server-timee", pipKnowsNone, "PyPI knows no mcp-server-timee (did you mean mcp-server-time?)"},
-		{"uvx mcp-server-timee", "mcp-server-timee", uvKnowsNone, "PyPI knows no mcp-server-timee (did you mean mcp-server-time?)"},
-		{"uvx other", "other", pipKnowsNone, "PyPI knows no other, or has no built package (wheel) of it for this Python; if it has only the source, x-dormouse.box.install_scripts: true has it built in a sandbox"},
-		{"uvx mcp-server-time==99", "", pipHasNoVersion, "PyPI has no mcp-server-time==99 for this Python; the newest version is 2026.10.19"},
-		{"uvx mcp-server-time==99", "", uvHasNoVersion, "PyPI has no mcp-server-time==99 for this Python"},
+		{"npx @modelcontextprotocol/server-everything@99.0.0", "", npmHasNoVersion, "npm has no @modelcontextprotocol/server-everything@99.0.0"},
+		{"uvx other", "other", uvKnowsNone, "PyPI knows no other"},
+		{"uvx mcp-server-time==99", "", uvHasNoVersion, "PyPI has no mcp-server-time==99"},
 	} {
 		words := strings.Fields(c.line)
 		r, ok := parseTool(words[0], words[1:])
@@ -47,7 +38,7 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 			t.Fatalf("%s is no command line of a package runner", c.line)
 		}
 		said := strings.ReplaceAll(c.said, "NAME", c.name)
-		err := installError(r.unknown(needsScripts(&commandError{code: 1, said: said, more: said})))
+		err := installError(r.unknown(&commandError{code: 1, said: said, more: said}))
 		if got, want := err.Error(), c.want+": "+said; got != want {
 			t.Errorf("%s: %s\nwant %s", c.line, got, want)
 		}
@@ -64,7 +55,7 @@ func TestFailedFetchNamesThePackageThatIsUnknown(t *testing.T) {
 	r.write(map[string]string{"npm-does": "echo \"npm error code E404\nnpm error 404 Not Found\nnpm error 404  '@modelcontextprotocol/server-memori@*' is not in this registry.\" >&2; exit 1"})
 	s.Args = []string{"-y", "@modelcontextprotocol/server-memori"}
 	e := r.failure(s)
-	if !strings.HasPrefix(e.Error(), "npm knows no @modelcontextprotocol/server-memori (did you mean @modelcontextprotocol/server-memory?): npm error code E404") {
+	if !strings.HasPrefix(e.Error(), "npm knows no @modelcontextprotocol/server-memori: npm error code E404") {
 		t.Error(e)
 	}
 	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 1 {
