@@ -13,7 +13,7 @@ const maxMembers = 1024
 
 // audience is the sessions that share a process. The box's lock guards it.
 type audience struct {
-	box     *boxCore
+	box     *Box
 	id      string            // names their processes
 	members []*session        // the one heard last comes last
 	speaker *session          // the member that was active last; reports of the process name it

@@ -9,9 +9,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -20,7 +23,29 @@ import (
 // as [Server].Scope says. It is safe for concurrent use. Its methods do not block on
 // processes or the [Sink], apart from Close.
 type Box struct {
-	boxCore
+	server  Server
+	sink    Sink
+	log     *slog.Logger
+	hide    *redact.Redactor
+	grace   proc.Grace
+	draw    func() int64 // see conversation
+	spawn   func(proc.Command, proc.Grace) (child, error)
+	lacks   sync.Once          // the box logs once which guards the sandboxes lack
+	marks   atomic.Int64       // how many processes got one
+	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
+	abandon context.CancelFunc // ends saves
+
+	// mu guards everything below, and all sessions, groups and processes. A goroutine
+	// that holds it works on tables and copies messages. It must not make a system call
+	// that may wait, call the sink or parse a message.
+	mu     sync.Mutex
+	era    bridge.Era // of the server, "" if it is not known
+	used   time.Time  // when a client or one of its calls was last active
+	counts Counts
+	starts backOff       // after starts that failed
+	active int           // processes and calls of the sink under way
+	over   chan struct{} // not nil when Close waits: closed when active is zero
+
 	sessions map[string]*session
 	groups   map[string]*group // those with a process
 	closed   bool
@@ -33,13 +58,11 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
-		boxCore: boxCore{
-			saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: s.redacted(),
-			grace: proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second},
-			draw:  numbers(s.Scope),
-			spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
-			used:  time.Now(), era: s.Era,
-		},
+		saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: s.redacted(),
+		grace: proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second},
+		draw:  numbers(s.Scope),
+		spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
+		used:  time.Now(), era: s.Era,
 		sessions: map[string]*session{}, groups: map[string]*group{},
 	}
 }
@@ -91,9 +114,9 @@ func (b *Box) Deliver(d Delivery) {
 func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 	p := g.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
-		free, ok := makeRoom(&b.boxCore, b.groups)
+		free, ok := makeRoom(b, b.groups)
 		if !ok {
-			st.refuseAll(requestsOf(msgs), full(&b.boxCore))
+			st.refuseAll(requestsOf(msgs), full(b))
 			return
 		}
 		p = g.start(free)
@@ -334,7 +357,7 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 // was not a member before.
 func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
-		s = &session{box: &b.boxCore, id: id, principal: principal}
+		s = &session{box: b, id: id, principal: principal}
 		s.room.L = &b.mu
 		s.forget = func() {
 			if b.sessions[id] == s {
@@ -345,7 +368,7 @@ func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	}
 	if g = b.groupOf(s); g == nil {
 		name := b.server.Scope.Name(id, s.principal)
-		g = newGroup(&b.boxCore, name, func() { delete(b.groups, name) })
+		g = newGroup(b, name, func() { delete(b.groups, name) })
 		b.groups[name] = g
 	}
 	fresh = !slices.Contains(g.members, s)

@@ -12,7 +12,7 @@ const tryAgain = 10 * time.Second
 // Else it returns the process whose end makes room: one that is already ending, or the
 // one that has been idle longest, which it stops. It returns false if all processes are
 // at work.
-func makeRoom(c *boxCore, groups map[string]*group) (free *process, ok bool) {
+func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 	if c.server.MaxProcesses == 0 {
 		return nil, true
 	}
@@ -47,7 +47,7 @@ func makeRoom(c *boxCore, groups map[string]*group) (free *process, ok bool) {
 }
 
 // full returns the fault of a request that finds no room for a process.
-func full(c *boxCore) *fault {
+func full(c *Box) *fault {
 	f := c.unavailable(fmt.Sprintf("all %d processes that may run are busy: try again in %s", c.server.MaxProcesses, tryAgain))
 	f.data.Limit, f.data.RetryAfter = float64(c.server.MaxProcesses), tryAgain.Seconds()
 	return f

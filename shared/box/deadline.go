@@ -5,7 +5,7 @@ import "time"
 // deadlines limit how long a process may take for a request, and a client for an answer.
 // They also limit how long an idle process is kept.
 type deadlines struct {
-	box  *boxCore
+	box  *Box
 	p    *process
 	idle *time.Timer
 	used time.Time // when the process last had something to do

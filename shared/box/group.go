@@ -18,7 +18,7 @@ type group struct {
 	forget  func()     // deletes the group from the box
 }
 
-func newGroup(c *boxCore, id string, forget func()) *group {
+func newGroup(c *Box, id string, forget func()) *group {
 	return &group{audience: audience{box: c, id: id}, forget: forget}
 }
 

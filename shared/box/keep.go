@@ -9,7 +9,7 @@ import (
 
 // keeping restores the workspace of a process and saves it.
 type keeping struct {
-	box       *boxCore
+	box       *Box
 	audience  *audience
 	workspace string // the folder to save when the process has ended, "" for none
 	staged    string // see [provision.Launch]

@@ -239,28 +239,28 @@ func (a *preparation) mark(s *Server) (clear func()) {
 }
 
 // startFault returns the fault of a process that cannot be started.
-func (c *boxCore) startFault(err error) *fault {
+func (b *Box) startFault(err error) *fault {
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
-		return c.server.fault(PhaseSessionCreate, "cannot be started: %s", c.hide.Text(err.Error()))
+		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))
 	}
 	var e *provision.Error
 	if !errors.As(err, &e) {
 		message := err.Error()
-		if c.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
+		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
 			message += " in its sandbox: the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
 		}
-		return c.server.fault(PhaseProcessStart, "cannot be started: %s", c.hide.Text(message))
+		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.Text(message))
 	}
 	// The output of an install may have been cut in the middle of a secret.
-	said := c.hide.End(c.hide.Begin(c.hide.Text(e.Stderr)))
+	said := b.hide.End(b.hide.Begin(b.hide.Text(e.Stderr)))
 	message := e.Error()
 	if e.Stderr != "" {
 		message = strings.TrimSuffix(strings.Replace(message, e.Stderr, "", 1), ": ")
 	}
-	f := c.server.fault(Phase(e.Phase), "cannot be started: %s", c.hide.Text(message))
+	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.Text(message))
 	f.words, f.data.ExitCode, f.data.Stderr = said, e.ExitCode, said
 	if errors.Is(err, errStartup) {
-		f.data.Limit, f.data.Setting = c.server.StartupTimeout.Seconds(), "startup_timeout_sec"
+		f.data.Limit, f.data.Setting = b.server.StartupTimeout.Seconds(), "startup_timeout_sec"
 	}
 	return f
 }

@@ -19,7 +19,7 @@ const (
 // of its [processRun]: one that runs it, one writer, one reader of stdout and one reader
 // of stderr. All have ended when over is closed.
 type process struct {
-	box      *boxCore
+	box      *Box
 	audience *audience // the sessions whose process it is
 	group    *group
 	conv     *conversation

@@ -17,7 +17,7 @@ const maxUntold = 4 << 20
 // session is the state of one client session. The box's lock guards it. The box forgets
 // it when none of its processes and events is left.
 type session struct {
-	box       *boxCore
+	box       *Box
 	id        string
 	principal string
 	departed  bool   // it has no group, or has left it
