@@ -45,9 +45,9 @@ func speakers() map[string][]string {
 		"shared/aggregate":            nil,
 		"shared/api":                  nil,
 		"shared/auth":                 nil,
-		"shared/box":                  {"keep.go"},                           // of workspaces, whose errors go to the log
-		"shared/box/provision":        {"bake.go", "compiled.go", "kept.go"}, // dormouse image, whose line goes on without
-		"shared/box/sandbox":          {"Errorf", "New"},                     // of the program that confines itself
+		"shared/box":                  {"keep.go"},            // of workspaces, whose errors go to the log
+		"shared/box/provision":        {"bake.go", "kept.go"}, // dormouse image, whose line goes on without
+		"shared/box/sandbox":          {"Errorf", "New"},      // of the program that confines itself
 		"shared/bridge":               nil,
 		"shared/broker":               nil,
 		"shared/catalog":              {"accepted.go", "server.go"}, // of copies that our own programs wrote

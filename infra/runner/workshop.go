@@ -38,9 +38,6 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 	var made atomic.Int64
 	return func(w provision.Workshop) (provision.Sandbox, error) {
 		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp")}
-		if w.Offline {
-			p.Sockets, p.Demand = sandbox.NoSockets, []sandbox.Guard{sandbox.GuardNetwork}
-		}
 		p.Read = append(append(append(p.Read, w.Read...), c.toolchains(provision.Launch{})...), c.certificates()...)
 		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)

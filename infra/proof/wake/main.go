@@ -91,7 +91,7 @@ func (s *suite) run(ctx context.Context, sizes []string) (err error) {
 	if err := bake.Run(); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(s.out, "\n| box | install | welcome: median, p95 | wake: median, p95 | plain start: median, p95 | the same without compile cache | wake ÷ plain | wake − plain |\n|---|---|---|---|---|---|---|---|\n")
+	_, _ = fmt.Fprintf(s.out, "\n| box | install | welcome: median, p95 | wake: median, p95 | plain start: median, p95 | wake ÷ plain | wake − plain |\n|---|---|---|---|---|---|---|\n")
 	for _, size := range sizes {
 		mb, err := strconv.Atoi(size)
 		if err != nil {
@@ -150,8 +150,8 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 		return err
 	}
 	w, p := at(m.wakes, 0.5), at(m.plain, 0.5)
-	_, err = fmt.Fprintf(s.out, "| %d MB | %s | %d, %d ms | %d, %d ms | %d, %d ms | %d ms | %.2f | %d ms |\n", mb, kind, at(m.welcomes, 0.5).Milliseconds(), at(m.welcomes, 0.95).Milliseconds(), w.Milliseconds(), at(m.wakes, 0.95).Milliseconds(),
-		p.Milliseconds(), at(m.plain, 0.95).Milliseconds(), at(m.bare, 0.5).Milliseconds(), float64(w)/float64(p), (w - p).Milliseconds())
+	_, err = fmt.Fprintf(s.out, "| %d MB | %s | %d, %d ms | %d, %d ms | %d, %d ms | %.2f | %d ms |\n", mb, kind, at(m.welcomes, 0.5).Milliseconds(), at(m.welcomes, 0.95).Milliseconds(), w.Milliseconds(), at(m.wakes, 0.95).Milliseconds(),
+		p.Milliseconds(), at(m.plain, 0.95).Milliseconds(), float64(w)/float64(p), (w - p).Milliseconds())
 	return err
 }
 
@@ -160,7 +160,6 @@ type measured struct {
 	welcomes []time.Duration
 	wakes    []time.Duration
 	plain    []time.Duration // starts of the server alone
-	bare     []time.Duration // the same without a compile cache
 }
 
 // measure alternates wakes and plain starts. The first round, in which the box may install,
@@ -180,17 +179,13 @@ func (s *suite) measure(ctx context.Context, c *client, group cgroup) (m measure
 		if err := s.asleep(ctx); err != nil {
 			return m, err
 		}
-		plain, err := s.start(ctx, group, true)
-		if err != nil {
-			return m, err
-		}
-		bare, err := s.start(ctx, group, false)
+		plain, err := s.start(ctx, group)
 		if err != nil {
 			return m, err
 		}
 		if i > 0 {
 			m.welcomes = append(m.welcomes, welcome)
-			m.wakes, m.plain, m.bare = append(m.wakes, wake), append(m.plain, plain), append(m.bare, bare)
+			m.wakes, m.plain = append(m.wakes, wake), append(m.plain, plain)
 		}
 	}
 	return m, nil
@@ -262,16 +257,12 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // start starts the server alone in the cgroup, and returns the time to the result of a
 // tool.
-func (s *suite) start(ctx context.Context, group cgroup, compiled bool) (time.Duration, error) {
+func (s *suite) start(ctx context.Context, group cgroup) (time.Duration, error) {
 	programs, err := filepath.Glob(s.path("baked/*/node_modules/.bin/mcp-server-*"))
 	if err != nil || len(programs) != 1 {
 		return 0, fmt.Errorf("programs %v, %w", programs, err)
 	}
-	env := "NODE_COMPILE_CACHE_PORTABLE=1"
-	if folder := filepath.Join(filepath.Dir(programs[0]), "../../compiled"); compiled {
-		env += " NODE_COMPILE_CACHE=" + folder
-	}
-	cmd := exec.CommandContext(ctx, "bash", "-c", group.enter()+"; date +%s%N >&2; exec env "+env+" "+programs[0])
+	cmd := exec.CommandContext(ctx, "bash", "-c", group.enter()+"; date +%s%N >&2; exec "+programs[0])
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	said, err3 := cmd.StderrPipe()

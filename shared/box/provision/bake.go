@@ -60,7 +60,7 @@ func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (Bake, error) {
 		return b, fmt.Errorf("copy the install: %w", err)
 	}
 	if r.kind == "npm" {
-		return b, shareCompiled(to)
+		return b, nil
 	}
 	return b, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, b.Name, "venv"), c.Python)
 }
@@ -89,23 +89,6 @@ func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool
 	dir = filepath.Join(s.cfg.Baked, s.bakedName(r))
 	program, err := h.open(dir)
 	return dir, program, err == nil && executable(program)
-}
-
-// shareCompiled links the compile cache of an install under two more names: for root, and
-// for the user of Lambda. Servers without a sandbox run as these users.
-func shareCompiled(install string) error {
-	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
-	for _, folder := range all {
-		own := filepath.Base(folder)
-		for _, user := range []string{"0", "993"} {
-			name := own[:strings.LastIndexByte(own, '-')+1] + user
-			if name == own {
-				continue
-			}
-			err = errors.Join(err, os.Symlink(own, filepath.Join(filepath.Dir(folder), name)))
-		}
-	}
-	return err
 }
 
 // moveVenv adapts a copy of a virtual environment to its path in the image.

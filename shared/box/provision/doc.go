@@ -49,8 +49,6 @@
 //
 //   - Server.Scripts lets packages run their code.
 //   - A Python project of the host path is always built, with what it needs for that.
-//   - With Config.Compile the program of an npm package is started once, to fill Node's
-//     compile cache.
 //
 // All of these run in the sandbox that Config.Confine makes.
 package provision

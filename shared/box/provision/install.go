@@ -116,6 +116,21 @@ func (r recipe) ready(home string) (string, bool) {
 	return dir, r.whole == nil || r.whole(dir)
 }
 
+// removeInstall removes the folder of an install, even if parts of it are read-only.
+func removeInstall(dir string) error {
+	if err := os.RemoveAll(dir); err == nil {
+		return nil
+	}
+	// If a folder cannot be changed here, the second attempt fails too.
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, _ error) error {
+		if e != nil && e.IsDir() {
+			_ = os.Chmod(path, 0o755)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
+
 // maxManifest is the largest manifest that is read, in bytes.
 const maxManifest = 10 << 20
 

@@ -284,8 +284,8 @@ func TestInstallHasACleanEnvironment(t *testing.T) {
 	cfg.Environ["HTTP_PROXY"], cfg.Environ["http_proxy"] = "p", "p"
 	cfg.Environ["HTTPS_PROXY"], cfg.Environ["no_proxy"], cfg.Environ["DORMOUSE_TOKEN"], cfg.Environ["LD_PRELOAD"] = "p", "q", "t", ""
 	r.stageWith(New(cfg, s))
-	got := r.log()[len(r.log())-8:]
-	want := []string{"HOME", "HTTPS_PROXY", "PATH", "PIP_INDEX_URL", "PIP_LOG_OF_TEST", "TMPDIR", "no_proxy", "npm_config_registry"}
+	got := r.log()[len(r.log())-9:]
+	want := []string{"HOME", "HTTPS_PROXY", "PATH", "PIP_INDEX_URL", "PIP_LOG_OF_TEST", "PYC_INVALIDATION_MODE", "TMPDIR", "no_proxy", "npm_config_registry"}
 	if diff := cmp.Diff(want, got); diff != "" || strings.Contains(strings.Join(r.log(), " "), "API_KEY") {
 		t.Error(diff, r.log())
 	}

@@ -26,7 +26,7 @@ type Kept interface {
 }
 
 // A kept install is unpacked at the path where it was made, because virtual environments
-// and compile caches hold absolute paths. So its archive has one folder, whose name is
+// hold absolute paths. So its archive has one folder, whose name is
 // that of the folder in which it was made.
 
 // fetchKept is fetch for a cache that begins empty. It names the install by the request
@@ -109,7 +109,7 @@ func (s *provisioning) unpack(ctx context.Context, home string, r recipe) (dir s
 	if !r.whole(to) {
 		return "", errors.Join(errors.New("its program cannot be executed"), removeInstall(to))
 	}
-	return to, adoptCompiled(to)
+	return to, nil
 }
 
 // keep has a new install packed. The program of the install has not run with arguments or

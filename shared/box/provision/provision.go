@@ -35,10 +35,8 @@ type Config struct {
 	// Confine makes the sandbox in which code of packages runs while they are installed.
 	// Nil runs no such code.
 	Confine func(Workshop) (Sandbox, error)
-	// Compile has each install of npx and uvx hold compiled code, so that processes start
-	// faster. These are modules of Python, and the files of Node's compile cache. To fill
-	// that cache, an install starts the program once after the package is installed. So
-	// it pays off where installs outlast the box.
+	// Compile has Python modules compiled when they are installed, so that processes start
+	// faster. It pays off where installs outlast the box.
 	Compile bool
 	// Environ is the environment of the runner. Installs get only the permitted
 	// variables of it. Programs are looked up in its PATH.
@@ -52,7 +50,6 @@ type Workshop struct {
 	Folder   string   // the only folder it may write in
 	Read     []string // folders it may read besides the system
 	Programs []string // programs it may execute, with their own files
-	Offline  bool     // it has no network
 }
 
 // Sandbox is a sandbox for a program. A *sandbox.Sandbox implements it.

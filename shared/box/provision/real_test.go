@@ -3,7 +3,9 @@ package provision
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,9 +63,6 @@ func real(root string) Config {
 // home folder.
 func inSandbox(w Workshop) (Sandbox, error) {
 	p := sandbox.Policy{Sockets: sandbox.InternetSockets, KeepUser: true, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp"), Read: w.Read}
-	if w.Offline {
-		p.Sockets = sandbox.NoSockets
-	}
 	for _, program := range w.Programs {
 		p.Read = append(p.Read, filepath.Dir(filepath.Dir(program)))
 	}
@@ -250,6 +249,30 @@ func TestRealNodeFolderFindsItsModules(t *testing.T) {
 	l := stageReal(t, New(real(r.root), Server{Command: "node", Args: []string{"index.js"}, HostPath: r.host()}))
 	if got, want := execute(t, l), "true "+l.Workspace+"\n"; got != want {
 		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
+// Compiled modules work in an image and in a kept install, which do not preserve the
+// modification times that Python would compare.
+func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
+	cfg := real(t.TempDir())
+	cfg.Compile = true
+	l := stageReal(t, New(cfg, Server{Command: "uvx", Args: []string{"pycowsay", "hello"}}))
+	var all []string
+	err := filepath.WalkDir(l.Reads[0], func(path string, e fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".pyc") {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	for _, file := range all {
+		const unchecked = 1 // in the flags behind the magic number
+		if text, err := os.ReadFile(file); err != nil || len(text) < 8 || binary.LittleEndian.Uint32(text[4:]) != unchecked {
+			t.Errorf("%s begins %x, %v", filepath.Base(file), text[:min(8, len(text))], err)
+		}
 	}
 }
 

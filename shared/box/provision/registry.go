@@ -52,7 +52,6 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 		}
 		return l.mismatch(s.npmCI(ctx, b, npm, node))
 	}
-	h.precompile = func(ctx context.Context, b build, program string) { s.precompile(ctx, b, node, program) }
 	h.open = func(dir string) (string, error) { return openNpm(dir, r) }
 	return h, true
 }
@@ -204,7 +203,6 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	h.build = func(ctx context.Context, b build, l locked) error {
 		return s.buildPython(ctx, b, in, l)
 	}
-	h.precompile = func(ctx context.Context, b build, _ string) { s.compileModules(ctx, b, interpreter) }
 	h.open = func(dir string) (string, error) {
 		program := filepath.Join(dir, "venv", "bin", r.program)
 		if _, err := os.Stat(program); err != nil || !filepath.IsLocal(r.program) {

@@ -51,7 +51,6 @@ func (s *provisioning) tool(ctx context.Context) error {
 	} else {
 		s.launch.Path = append([]string{filepath.Join(dir, "node_modules", ".bin")}, s.launch.Path...)
 		s.launch.Reads, s.launch.Unrun = append(s.launch.Reads, dir), unrun(dir)
-		s.useCompiled(dir)
 	}
 	return nil
 }
@@ -77,9 +76,6 @@ type handler struct {
 	lock    func(ctx context.Context) (string, error)
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
 	build   func(ctx context.Context, b build, l locked) error
-	// precompile makes the program of an install start faster; nil if the kind has no
-	// such step.
-	precompile func(ctx context.Context, b build, program string)
 	// open finds the program in an install.
 	open func(dir string) (program string, err error)
 }
@@ -135,9 +131,6 @@ func (s *provisioning) fill(ctx context.Context, b build, r request, h handler, 
 	program, err := h.open(b.dir)
 	if err == nil && !executable(program) {
 		err = fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, filepath.Base(program))
-	}
-	if err == nil && h.precompile != nil {
-		h.precompile(ctx, b, program)
 	}
 	return err
 }

@@ -95,6 +95,9 @@ func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w W
 	if err != nil {
 		return nil, err
 	}
+	// Images and kept installs do not preserve times, and a process may not write compiled
+	// modules again. So Python is not to compare times.
+	settings = append(settings, "PYC_INVALIDATION_MODE=UNCHECKED_HASH")
 	c := command{argv: append([]string{uv}, args...), dir: b.dir, env: s.environ(settings...), log: b.log}
 	run := func() ([]byte, error) { return c.run(ctx) }
 	if w.Folder != "" {
@@ -251,6 +254,9 @@ func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstal
 		return err
 	}
 	install := append([]string{"pip", "install", "--quiet", "--no-deps", "--python", filepath.Join(into, "bin", "python")}, rest...)
+	if s.cfg.Compile {
+		install = append(install, "--compile-bytecode")
+	}
 	if strings.Contains(string(l.text), "--hash") {
 		if _, err := s.runUv(ctx, b, in, w, append(slices.Clone(install), "--require-hashes", "-r", lock)...); err != nil {
 			return l.mismatch(err)
