@@ -173,7 +173,7 @@ func owners() []owner {
 		{"modernc.org", []string{"shared/sqlitestore", "infra/local/history"}},
 		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/console"}},
 		{"github.com/tailscale/hujson", []string{"shared/catalog", "infra/internal/jsonedit"}},
-		{"github.com/pelletier/go-toml", []string{"shared/catalog", "infra/internal/clientfile"}},
+		{"github.com/pelletier/go-toml", []string{"infra/internal/serversfile", "infra/internal/clientfile"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},
 		{"gopkg.in/natefinch/lumberjack.v2", []string{"infra/local"}},
 		{"golang.org/x/crypto", []string{"infra/local/certs"}},

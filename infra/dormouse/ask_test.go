@@ -30,12 +30,16 @@ func answering(answers map[string]string) (asker, *[]string) {
 }
 
 func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
-	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
-	"asks": {"command": "npx", "args": ["${input:my-key}", "${input:city}"]},
+	const servers = `{"asks": {"command": "npx", "args": ["${input:my-key}", "${input:city}"]},
 	"also": {"command": "npx", "args": ["${input:my-key}", "${HOME_TOWN}"]},
 	"more": {"command": "npx", "args": ["${input:other}", []]}}}
 `
-	d := newDesk(t, "-- servers.json --\n"+file+"-- theirs.json --\n"+file+"-- folder --\n")
+	d := newDesk(t, `-- servers.json --
+{"mcpServers": `+servers+`-- theirs.json --
+{"inputs": [{"id": "new-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
+	"asks": {"command": "npx", "args": ["${input:new-key}", "${input:city}"]}}}
+-- folder --
+`)
 	var questions *[]string
 	for _, test := range []struct {
 		line, says string
@@ -45,26 +49,26 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 	}{
 		{
 			line: "run --data folder", says: "folder", // a file is no data folder
-			answers: map[string]string{"asks needs my-key (The key): ": "hunter2", "asks needs city: ": ""},
+			answers: map[string]string{"asks needs my-key: ": "hunter2", "asks needs city: ": ""},
 			// An empty answer is no value. dormouse run asks only for inputs, not for
 			// variables such as HOME_TOWN.
-			questions: []string{"asks needs my-key (The key): *", "asks needs city: "}, kept: "MY_KEY=hunter2\n",
+			questions: []string{"asks needs my-key: ", "asks needs city: "}, kept: "MY_KEY=hunter2\n",
 		},
 		{
-			line: "import theirs.json --only asks --replace", says: "CITY of asks: in .env",
-			answers:   map[string]string{"asks needs CITY: ": "Bern"},
-			questions: []string{"asks needs CITY: "}, kept: "MY_KEY=hunter2\nCITY=Bern\n",
+			line: "import theirs.json --only asks --replace", says: "NEW_KEY, CITY of asks: in .env",
+			answers:   map[string]string{"asks needs NEW_KEY (The key): ": "hunter2", "asks needs CITY: ": "Bern"},
+			questions: []string{"asks needs NEW_KEY (The key): *", "asks needs CITY: "}, kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\n",
 		},
 		{
 			line: "add new -- npx -y new@1.0.0 ${HOME_TOWN}", says: "added new 1.0: 4 tools",
 			answers:   map[string]string{"new needs HOME_TOWN: ": "Ulm"},
-			questions: []string{"new needs HOME_TOWN: *"}, kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
+			questions: []string{"new needs HOME_TOWN: *"}, kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
 		},
 		{
 			line: "add last -- npx -y last@1.0.0 ${NONE}", says: "last needs NONE: EOF",
-			questions: []string{"last needs NONE: *"}, kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
+			questions: []string{"last needs NONE: *"}, kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
 		},
-		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n"},
+		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n"},
 	} {
 		d.ask, questions = answering(test.answers)
 		printed, _ := d.run(test.line)
@@ -79,7 +83,7 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 
 func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
 	s := newShell(t)
-	s.file("servers.json", `{"servers":{"asks":{"command":"none","args":["${input:my-key}"]}}}`)
+	s.file("servers.json", `{"mcpServers":{"asks":{"command":"none","args":["${input:my-key}"]}}}`)
 	defer s.up()()
 	line := "call asks x --data $DATA --servers $DATA/servers.json"
 	const how = `asks is not served: args[0]: the input "my-key" has no value: set MY_KEY in the environment, in .env beside the file, or with --env-file`

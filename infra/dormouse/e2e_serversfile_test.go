@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -42,16 +43,16 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 }
 
 // The file has the form of VS Code's, with comments, values that VS Code asks for, a file
-// of variables and a remote server. One program of the project has a relative path.
-func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
+// of variables and a remote server. One program of the project has a relative path. run says
+// what to type, and what was typed hosts the servers of the file.
+func TestE2EFileOfVSCodeIsImportedAsRunSays(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
 	project := t.TempDir()
 	link(t, stdio(t), filepath.Join(project, "bin", "own"))
-	write(t, filepath.Join(project, ".env"), "SERVER_NAME=asked # for\n")
 	write(t, filepath.Join(project, "more.env"), "MORE='in the file'\n")
-	m.servers = filepath.Join(project, ".vscode", "mcp.json")
-	write(t, m.servers, `{
+	theirs := filepath.Join(project, ".vscode", "mcp.json")
+	write(t, theirs, `{
   // Values are in .env.
   "inputs": [{"type": "promptString", "id": "server-name", "description": "Name of the server"}],
   "servers": {
@@ -59,16 +60,19 @@ func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
     "remote": {"type": "http", "url": "example.com/mcp"},
   },
 }`)
-	strict := m.command("run", "--listen", "127.0.0.1:0", "--servers", m.servers, "--strict")
-	if out, err := strict.CombinedOutput(); err == nil || strict.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), `server "remote" is not served: `) {
-		t.Errorf("with --strict: %v, %s", err, out)
+	refused := m.command("run", "--listen", "127.0.0.1:0", "--servers", theirs)
+	out, err := refused.CombinedOutput()
+	typed := regexp.MustCompile(`dormouse import (\S+)`).FindSubmatch(out)
+	if err == nil || refused.ProcessState.ExitCode() != 1 || typed == nil {
+		t.Fatalf("%v, %s", err, out)
 	}
+	if said := m.does("import", string(typed[1])); !strings.Contains(said, "url must be a URL") || !strings.Contains(said, "put SERVER_NAME into .env") {
+		t.Error(said)
+	}
+	write(t, filepath.Join(filepath.Dir(m.servers), ".env"), "SERVER_NAME=asked # for\n")
 	write(t, filepath.Join(project, "named"), "SERVER_NAME=named\n")
 	m.start("--env-file", filepath.Join(project, "named"))
 	if got := m.session("own").whoami().Name; got != "named" {
 		t.Errorf("the server is called %s", got)
-	}
-	if status, body := m.refusal(strings.Replace(m.urls["own"], "/own/", "/remote/", 1)); status != 503 || !strings.Contains(body, "url must be a URL") {
-		t.Errorf("the remote one answers %d %s", status, body)
 	}
 }

@@ -72,7 +72,7 @@ func importAll(sources []serversfile.Source, f *edited, o serversfile.Options) (
 	for n, src := range sources {
 		if o.Only = only; only != nil && n < len(sources)-1 {
 			o.Only = slices.DeleteFunc(slices.Clone(only), func(name string) bool {
-				return !slices.ContainsFunc(src.Raw.Servers, func(s catalog.RawServer) bool { return s.Name == name })
+				return !slices.ContainsFunc(src.Servers, func(s serversfile.Theirs) bool { return s.Name == name })
 			})
 			only = slices.DeleteFunc(slices.Clone(only), func(name string) bool { return slices.Contains(o.Only, name) })
 		}
@@ -143,7 +143,7 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		src, err := source(text, "standard input")
+		src, err := serversfile.Read(text, "standard input", false)
 		return []serversfile.Source{src}, err
 	}
 	client, ok := clientfile.Find(c.From)
@@ -157,7 +157,7 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 			}
 			return nil, unknown("client or file", c.From, names)
 		}
-		src, err := sourceOf(c.From)
+		src, err := sourceOf(c.From, false)
 		return []serversfile.Source{src}, err
 	}
 	var all []serversfile.Source
@@ -168,11 +168,10 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 		if !exists(path) {
 			continue
 		}
-		src, err := sourceOf(path)
+		src, err := sourceOf(path, client.Name == "gemini")
 		if err != nil {
 			return nil, err
 		}
-		src.Dollar = client.Name == "gemini"
 		all = append(all, src)
 	}
 	if all == nil {
@@ -181,8 +180,8 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 	return all, nil
 }
 
-// sourceOf reads a client's file.
-func sourceOf(path string) (serversfile.Source, error) {
+// sourceOf reads a client's file. dollar says that $NAME is a variable in it.
+func sourceOf(path string, dollar bool) (serversfile.Source, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return serversfile.Source{}, err
@@ -200,40 +199,7 @@ func sourceOf(path string) (serversfile.Source, error) {
 			return serversfile.Source{}, err
 		}
 	}
-	return source(text, path)
-}
-
-// source reads the text of a client's file. A path that is not absolute is only a name
-// for messages.
-func source(text []byte, path string) (serversfile.Source, error) {
-	set := func(string) (string, bool) { return "http://set", true } // this value stands for every variable; it is valid where the file needs a URL, too
-	raw, err := catalog.ReadRaw(text, path, nil)
-	if err != nil {
-		return serversfile.Source{}, err
-	}
-	src := serversfile.Source{Raw: raw, Project: raw.Project, Rejected: map[string]string{}}
-	parse := func() (*catalog.Catalog, []catalog.Warning, error) { return catalog.Parse(text, path, set) }
-	if filepath.IsAbs(path) {
-		src.Folder = catalog.FolderOf(path)
-		src.Project = src.Project || src.Folder != filepath.Dir(path)
-		if filepath.Base(path) != ".claude.json" {
-			parse = func() (*catalog.Catalog, []catalog.Warning, error) { return catalog.LoadHere(path, set) }
-		}
-	}
-	c, _, err := parse()
-	if err != nil {
-		return src, err
-	}
-	for _, r := range c.Rejected() {
-		// Import gives a server with an invalid name another name, so that is no error.
-		r.Errors = slices.DeleteFunc(r.Errors, func(e *catalog.Error) bool {
-			return strings.HasPrefix(e.Reason, "invalid server name") || strings.HasPrefix(e.Reason, "server name ")
-		})
-		if len(r.Errors) > 0 {
-			src.Rejected[r.Name] = r.Reason()
-		}
-	}
-	return src, nil
+	return serversfile.Read(text, path, dollar)
 }
 
 // ofClaude takes the servers out of ~/.claude.json: those of the user, and those of the

@@ -37,14 +37,7 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 			return "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
 		}
 	}
-	raw, err := catalog.ReadRaw(text, "server.json", f.env.Lookup)
-	if err != nil {
-		return "", err
-	}
-	if len(raw.Servers) != 1 || raw.Editable {
-		return "", errors.New("the registry did not answer with a server.json")
-	}
-	entry, _, err := serversfile.ParseEntry(raw.Servers[0].JSON)
+	_, entry, err := serversfile.Published(text, f.env.Lookup)
 	if err != nil {
 		return "", err
 	}

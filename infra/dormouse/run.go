@@ -71,7 +71,7 @@ func (s served) config(p Program, servers string) local.Config {
 
 type runCommand struct {
 	served
-	Servers  string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
+	Servers  string        `default:"servers.json" type:"path" help:"The servers file."`
 	Strict   bool          `help:"Exit with an error if a server of the file cannot be hosted."`
 	Data     string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
 	Store    string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`

@@ -9,7 +9,6 @@
 package catalog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -205,6 +204,12 @@ func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error)
 	return parse(data, file, "", getenv, false)
 }
 
+// ParseHere is LoadHere for the content of a file that would be at path. It reads no files of
+// variables but each envFile.
+func ParseHere(data []byte, path string, getenv Getenv) (*Catalog, []Warning, error) {
+	return parse(data, path, FolderOf(path), getenv, false)
+}
+
 // parse is Parse with relative paths below folder; "" leaves them as they are.
 func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
 	if getenv == nil {
@@ -232,12 +237,5 @@ func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*Catal
 	for _, rejected := range c.rejected {
 		all = append(all, rejected.Errors...)
 	}
-	slices.SortStableFunc(all, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	var wrong []error
-	for _, e := range all {
-		wrong = append(wrong, e)
-	}
-	return nil, warnings, errors.Join(wrong...)
+	return nil, warnings, r.joined(all)
 }

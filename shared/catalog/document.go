@@ -45,7 +45,6 @@ const (
 	number  shape = "a number"
 	boolean shape = "true or false"
 	null    shape = "null"
-	date    shape = "a date"
 )
 
 // node is one value and its offset.
@@ -81,23 +80,13 @@ func (n node) float() float64 {
 	return v
 }
 
-// parse reads the whole source as one value. It tells TOML from JSON by the name of the
-// file, or else by its first line that is neither empty nor a comment.
+// parse reads the whole source as one value.
 func (s source) parse() (node, *remark) {
-	if len(s.data) > MaxFile {
-		return node{}, &remark{at: MaxFile, text: "the file is larger than 1 MiB: this is not a servers file"}
+	v, problem := s.json()
+	if problem != nil {
+		return node{}, problem
 	}
-	for i, rest := 0, s.data; len(rest) > 0; {
-		r, n := utf8.DecodeRune(rest)
-		if r == utf8.RuneError && n == 1 {
-			return node{}, &remark{at: i, text: "not UTF-8: save the file as UTF-8"}
-		}
-		i, rest = i+n, rest[n:]
-	}
-	if s.isTOML() {
-		return s.toml()
-	}
-	return s.json()
+	return fromJSON(v), nil
 }
 
 // offset returns the byte offset of a line and a column that counts bytes.

@@ -177,7 +177,7 @@ func (r *serverReader) envFile(m member) {
 	if !ok {
 		return
 	}
-	path := r.textWith(value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
+	path := r.textWith(value, "envFile", variables{getenv: r.getenv, project: r.folder})
 	switch {
 	case path == "":
 		return

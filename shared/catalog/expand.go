@@ -18,17 +18,9 @@ type expansion struct {
 // variables has the values for `${…}` in strings of the file.
 type variables struct {
 	getenv Getenv
-	inputs map[string]input
-	// project is the folder that `${workspaceFolder}` means in a file of VS Code, "" for
-	// the workspace of a process.
+	// project is the folder that `${workspaceFolder}` means, "" for the workspace of a
+	// process.
 	project string
-}
-
-// input is a value for which VS Code asks its user.
-type input struct {
-	description, fallback string
-	optional              bool // there is a fallback
-	secret                bool
 }
 
 // InputVariable returns the variable that gives the value of `${input:ID}`. Its name is
@@ -102,7 +94,9 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 	}
 	switch kind, rest, found := strings.Cut(inside, ":"); {
 	case found && kind == "input" && rest != "":
-		return v.input(rest, e), true
+		e.inputs = append(e.inputs, rest)
+		value, _ := v.getenv(InputVariable(rest))
+		return value, true
 	case found && (kind == principalKind || kind == principalFileKind) && validName(rest):
 		e.of = true
 		return "${" + inside + "}", true
@@ -124,15 +118,6 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 		e.missing = append(e.missing, name)
 	}
 	return value, true
-}
-
-func (v variables) input(id string, e *expansion) string {
-	value, set := v.getenv(InputVariable(id))
-	if in := v.inputs[id]; !set && in.optional {
-		return in.fallback
-	}
-	e.inputs = append(e.inputs, id)
-	return value
 }
 
 // isVariable reports whether s is a name that a shell would accept.

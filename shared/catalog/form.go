@@ -3,138 +3,123 @@ package catalog
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/nearest"
 )
 
-// form is the way in which a kind of file lists its servers. Its text is the key that
-// holds them.
-type form string
-
-const (
-	mcpServers     form = "mcpServers"      // Claude, Cursor, Windsurf, Gemini, and dormouse
-	vscodeServers  form = "servers"         // .vscode/mcp.json, and settings.json below "mcp"
-	contextServers form = "context_servers" // Zed
-	codexServers   form = "mcp_servers"     // Codex
-	registryServer form = "server.json"     // of the official registry: one server
-	bareServers    form = ""                // a map of servers by name, with nothing around it
-)
-
-// forms returns the forms that a top-level key identifies, in the order in which the
-// reader looks for them.
-func forms() []form { return []form{mcpServers, vscodeServers, contextServers, codexServers} }
-
-// catalog reads the whole file.
-func (r *reader) catalog(root node, c *Catalog) {
-	if !r.want(root, object, "the file") {
-		return
-	}
-	roots := r.additionsOfFile(root, c)
-	if servers, ok := r.entries(root); ok {
-		r.servers(servers, c, roots)
-		r.withoutRejected(c)
-	}
+// Entry is one server of a servers file as it is written, with nothing expanded.
+type Entry struct {
+	Name string
+	JSON []byte // without comments; it may hold secrets
 }
 
-// entries finds the servers of the file, and its form. A file without servers is wrong
-// as a whole.
+// JSON returns the content of a file that another client may have written, without comments
+// and without commas behind the last element. file is only used to name places. The error
+// has the place of a mistake and quotes nothing of the file.
+func JSON(data []byte, file string) ([]byte, error) {
+	s := newSource(file, data)
+	v, problem := s.json()
+	if problem != nil {
+		return nil, &Error{Position: s.position(problem.at), Reason: problem.text}
+	}
+	v.Standardize()
+	return v.Pack(), nil
+}
+
+// Entries reads the servers of a servers file, in the order of the file; file is only used
+// to name places. Programs that change the file use it. [Parse] says what the file means.
+// Its errors are those of Parse for the file as a whole, and for a repeated name.
+func Entries(data []byte, file string) (all []Entry, err error) {
+	r := &reader{source: newSource(file, data)}
+	root, problem := r.source.parse()
+	if problem != nil {
+		r.problems = append(r.problems, *problem)
+	} else if servers, ok := r.entries(root); ok {
+		r.each(node{members: servers}, func(m member) {
+			all = append(all, Entry{m.name, r.plain(nil, m.value)})
+		})
+	}
+	return all, r.joined(r.errors(r.problems))
+}
+
+// entries finds the servers of the file. A file without servers is wrong as a whole.
 func (r *reader) entries(root node) ([]member, bool) {
-	if m, ok := root.get("mcp"); ok { // settings.json of VS Code
-		if inside, ok := m.value.get(string(vscodeServers)); ok && inside.value.shape == object {
-			r.form = vscodeServers
-			r.readInputs(m.value)
-			return inside.value.members, true
-		}
+	if !r.want(root, object, "the file") {
+		return nil, false
 	}
-	for _, f := range forms() {
-		if m, ok := root.get(string(f)); ok {
-			r.form = f
-			r.top(root)
-			return m.value.members, r.want(m.value, object, string(f))
-		}
+	m, ok := root.get("mcpServers")
+	if !ok {
+		r.otherForm(root)
+		return nil, false
 	}
-	if found, ok := r.registry(root); ok {
-		r.form = registryServer
-		return found, true
-	}
-	if m, ok := root.get("command"); ok && m.value.shape == text { // as for code --add-mcp
-		name, ok := root.get("name")
-		if !ok || name.value.shape != text {
-			r.fail(root.at, `one server without a name: write {"mcpServers": {"name": {"command": "…"}}}`)
-			return nil, false
-		}
-		r.readInputs(root)
-		return []member{{name: name.value.text, at: name.value.at, value: root}}, true
-	}
-	return r.bare(root)
-}
-
-// top checks the keys beside the servers. It ignores the many other keys in the settings
-// file of an editor.
-func (r *reader) top(root node) {
-	known := []string{string(r.form), "$schema", "x-dormouse"}
-	if r.form == vscodeServers {
-		known = append(known, "inputs")
-		r.readInputs(root)
-	}
-	settings := r.form == contextServers || r.form == codexServers
 	r.each(root, func(m member) {
-		if !slices.Contains(known, m.name) && !settings {
+		if known := []string{"mcpServers", "$schema", "x-dormouse"}; !slices.Contains(known, m.name) {
 			r.unknown(m, "", root, known)
 		}
 	})
+	return m.value.members, r.want(m.value, object, "mcpServers")
 }
 
-// bare reads a file whose top-level keys are the names of servers.
-func (r *reader) bare(root node) ([]member, bool) {
-	var all []member
-	plain := false
-	for _, m := range root.members {
-		if m.name == "$schema" || m.name == "x-dormouse" {
-			continue
-		}
-		for _, key := range []string{"command", "url", "serverUrl", "httpUrl", "x-dormouse"} {
-			_, has := m.value.get(key)
-			plain = plain || has
-		}
-		all = append(all, m)
-	}
-	r.form = bareServers
-	if plain && !slices.ContainsFunc(all, func(m member) bool { return m.value.shape != object }) {
-		return all, true
-	}
-	const write = `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`
-	for _, m := range root.members {
-		for _, f := range forms() {
-			if nearest.Of(m.name, []string{string(f)}, 2) != "" {
-				r.fail(m.at, "no servers in the file: unknown key %q: did you mean %q?", m.name, f)
-				return nil, false
-			}
+// otherForm complains about a file that has no mcpServers. If it is that of another client,
+// the complaint names the command that copies its servers.
+func (r *reader) otherForm(root node) {
+	for _, key := range []string{"servers", "context_servers", "mcp", "packages", "remotes", "server"} {
+		if m, ok := root.get(key); ok && (m.value.shape == object || m.value.shape == array) {
+			r.fail(m.at, `the file has %q and no "mcpServers", so it is of another client: %s`, key, r.source.copies())
+			return
 		}
 	}
-	r.fail(root.at, write)
-	return nil, false
-}
-
-// readInputs reads the key inputs: the values for which VS Code asks its user.
-func (r *reader) readInputs(n node) {
-	m, ok := n.get("inputs")
-	if !ok || m.value.shape != array {
+	_, alone := root.get("command")
+	bare := slices.ContainsFunc(root.members, func(m member) bool {
+		return slices.ContainsFunc(append(urlKeys(), "command"), func(key string) bool {
+			_, ok := m.value.get(key)
+			return ok
+		})
+	})
+	if alone || bare {
+		r.fail(root.at, `the file has servers without "mcpServers" around them: %s`, r.source.copies())
 		return
 	}
-	r.inputs = map[string]input{}
-	for _, item := range m.value.items {
-		id, _ := item.get("id")
-		description, _ := item.get("description")
-		password, _ := item.get("password")
-		in := input{description: description.value.text, secret: password.value.on}
-		if d, ok := item.get("default"); ok && d.value.shape == text {
-			in.fallback, in.optional = d.value.text, true
+	for _, m := range root.members {
+		if nearest.Of(m.name, []string{"mcpServers"}, 2) != "" {
+			r.fail(m.at, `no servers in the file: unknown key %q: did you mean "mcpServers"?`, m.name)
+			return
 		}
-		r.inputs[id.value.text] = in
 	}
+	r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+}
+
+// copies says how to copy the servers of a file of another client into a servers file.
+func (s source) copies() string {
+	path, to := s.file, "servers.json"
+	if strings.ContainsFunc(path, func(c rune) bool { return strings.ContainsRune(" '\"\\$`&;()<>|*?#~", c) }) {
+		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	if filepath.Base(s.file) == to {
+		return fmt.Sprintf("copy its servers with dormouse import %s --servers mcp.json, and host mcp.json", path)
+	}
+	return fmt.Sprintf("copy its servers into %s with dormouse import %s", to, path)
+}
+
+// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides.
+// Without one, its first line decides that is neither empty nor a comment: a table header, or
+// a key followed by "=".
+func IsTOML(data []byte, file string) bool {
+	switch filepath.Ext(file) {
+	case ".toml":
+		return true
+	case ".json", ".jsonc":
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return regexp.MustCompile(`^(\[+[A-Za-z0-9_."' -]+\]+|[A-Za-z0-9_."'-]+\s*=.*)`).MatchString(line)
+		}
+	}
+	return false
 }
 
 // unknown handles an unknown key of n; what names n. If a similar known key is missing
@@ -161,7 +146,6 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 	}
 	return ""
 }
-
 func prefix(what string) string {
 	if what == "" {
 		return ""

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/tailscale/hujson"
 )
@@ -14,16 +15,29 @@ const deepest = 1000
 
 // json reads the source as JSON with the additions of editors: comments, and a comma
 // after the last element.
-func (s source) json() (node, *remark) {
+func (s source) json() (hujson.Value, *remark) {
+	if len(s.data) > MaxFile {
+		return hujson.Value{}, &remark{at: MaxFile, text: "the file is larger than 1 MiB: this is not a servers file"}
+	}
+	for i, rest := 0, s.data; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && n == 1 {
+			return hujson.Value{}, &remark{at: i, text: "not UTF-8: save the file as UTF-8"}
+		}
+		i, rest = i+n, rest[n:]
+	}
+	if IsTOML(s.data, s.file) {
+		return hujson.Value{}, &remark{text: "the file is TOML, so it is of another client: " + s.copies()}
+	}
 	if at := s.tooDeep(); at >= 0 {
-		return node{}, &remark{at: at, text: "not JSON that a servers file has: too many brackets lie in one another"}
+		return hujson.Value{}, &remark{at: at, text: "not JSON that a servers file has: too many brackets lie in one another"}
 	}
 	// hujson takes a comment for unfinished if the file ends right after it.
 	v, err := hujson.Parse(append(slices.Clone(s.data), '\n'))
 	if err != nil {
-		return node{}, s.explain(v, err)
+		return v, s.explain(v, err)
 	}
-	return fromJSON(v), nil
+	return v, nil
 }
 
 // tooDeep returns the offset at which brackets nest too deeply for a recursive parser,

@@ -12,12 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// The file of VS Code: a value of env is a string, a number or null.
 func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
 	for name, file := range map[string]string{
-		"VS Code": `{"servers": {"x": {"type": "stdio", "command": "a", "args": ["-p", 3000, true, 1e3], "env": %s}}}`,
-		"others":  `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": %s}}}`,
-		"box":     `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": {"PORT": "x", "GONE": "y"}, "x-dormouse": {"box": {"env": %s}}}}}`,
+		"server": `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": %s}}}`,
+		"box":    `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": {"PORT": "x", "GONE": "y"}, "x-dormouse": {"box": {"env": %s}}}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := one(t, fmt.Sprintf(file, `{"PORT": 3000, "BIG": 9007199254740993, "F": 1.50, "ON": false, "GONE": null, "HTTP_PROXY": null}`), nil)

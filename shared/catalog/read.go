@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,8 +15,6 @@ type reader struct {
 	source   source
 	folder   string // for relative paths, "" to leave them
 	getenv   Getenv
-	form     form
-	inputs   map[string]input // of VS Code, by id
 	problems []remark
 	warnings []remark
 	ignored  []remark        // keys that have no effect
@@ -39,6 +39,30 @@ func (r *reader) errors(problems []remark) (all []*Error) {
 		all = append(all, &Error{r.source.position(p.at), p.text, p.lacks})
 	}
 	return all
+}
+
+// joined returns errors as one, in the order of the file; nil for none.
+func (r *reader) joined(all []*Error) error {
+	slices.SortStableFunc(all, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	var wrong []error
+	for _, e := range all {
+		wrong = append(wrong, e)
+	}
+	return errors.Join(wrong...)
+}
+
+// catalog reads the whole file.
+func (r *reader) catalog(root node, c *Catalog) {
+	var roots []string
+	if root.shape == object {
+		roots = r.additionsOfFile(root, c)
+	}
+	if servers, ok := r.entries(root); ok {
+		r.servers(servers, c, roots)
+		r.withoutRejected(c)
+	}
 }
 
 // want complains unless n has the shape; what names n in the complaint.
@@ -159,7 +183,7 @@ func (r *reader) plain(to []byte, n node) []byte {
 // that is not set stays as it is, because the section may not be in use.
 func (r *reader) filled(n node) node {
 	if n.shape == text {
-		if e := (variables{getenv: r.getenv, inputs: r.inputs}).expand(n.text); len(e.missing)+len(e.inputs)+len(e.editor) == 0 {
+		if e := (variables{getenv: r.getenv}).expand(n.text); len(e.missing)+len(e.inputs)+len(e.editor) == 0 {
 			n.text = e.text
 		}
 	}
@@ -214,12 +238,6 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 	what := fmt.Sprintf("server %q", m.name)
 	if !r.want(m.value, object, what) {
 		return
-	}
-	if r.form == registryServer {
-		var ok bool
-		if m.value, ok = r.fromRegistry(m, what); !ok {
-			return
-		}
 	}
 	r.rule(m.name)
 	r.byName[m.name] = m.value

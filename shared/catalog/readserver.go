@@ -25,7 +25,6 @@ type serverReader struct {
 	program   node              // the command
 	said      []string          // missing keys whose absence was explained already
 	inEnv     bool              // the string that text reads is a variable of env
-	secret    bool              // the last string that text read holds a secret
 	elsewhere map[string]string // variables from other keys than env
 	times     map[string]bool   // the times that were set, in x-dormouse or in its section box
 	after     []func()          // reads that come after all other keys
@@ -161,12 +160,6 @@ func (r *serverReader) fields(n node, what string, keys map[string]field) {
 }
 
 func (r *serverReader) command(m member) {
-	if m.value.shape == object && r.form == contextServers { // as Zed had it before
-		r.fields(m.value, r.what+": command", map[string]field{
-			"path": (*serverReader).command, "args": (*serverReader).args, "env": (*serverReader).env,
-		})
-		return
-	}
 	r.program = m.value
 	r.server.Command = r.path(m.value, "command")
 	if strings.Contains(r.server.Command, WorkspaceVariable) {
@@ -205,12 +198,8 @@ func (r *serverReader) ours(m member) {
 }
 
 // misplaced handles a key of x-dormouse that stands outside of x-dormouse, beside the
-// keys of all clients. Codex itself has two such keys there, which count.
+// keys of all clients.
 func (r *serverReader) misplaced(m member) {
-	if r.form == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec") {
-		r.time(m)
-		return
-	}
 	r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
 }
 
@@ -265,14 +254,9 @@ func (r *serverReader) variable(m member) {
 	if r.server.Env == nil {
 		r.server.Env = map[string]string{}
 	}
-	secret := r.secret
-	r.secret, r.inEnv = false, true
-	defer func() { r.inEnv = false }()
+	r.inEnv = true
 	r.server.Env[m.name] = r.text(scalar(m.value), fmt.Sprintf("env %q", m.name))
-	if r.secret && !slices.Contains(r.server.Box.Secrets, m.name) {
-		r.server.Box.Secrets = append(r.server.Box.Secrets, m.name)
-	}
-	r.secret = secret
+	r.inEnv = false
 }
 
 // additions reads x-dormouse. It reads the section box last. Times may be in box or
@@ -392,15 +376,7 @@ func (r *serverReader) flag(m member, on bool) bool {
 // text reads a string and expands its variables. Complaints name the field and
 // the variable, never the string or the variable's value.
 func (r *serverReader) text(n node, field string) string {
-	return r.textWith(n, field, variables{getenv: r.getenv, inputs: r.inputs, project: r.project()})
-}
-
-// project returns the folder for `${workspaceFolder}` in a file of VS Code.
-func (r *serverReader) project() string {
-	if r.form == vscodeServers {
-		return r.folder
-	}
-	return ""
+	return r.textWith(n, field, variables{getenv: r.getenv})
 }
 
 func (r *serverReader) textWith(n node, field string, v variables) string {
@@ -420,25 +396,14 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	}
 	slices.Sort(e.missing)
 	for _, name := range slices.Compact(e.missing) {
-		todo := r.set("it")
-		v := &Variable{Name: name, Secret: true}
-		if r.form != registryServer {
-			todo += fmt.Sprintf(", or write ${%s:-default}", name)
-		}
-		r.lacks(n.at, field, name+" is not set", todo, v)
+		todo := fmt.Sprintf("%s, or write ${%s:-default}", r.set("it"), name)
+		r.lacks(n.at, field, name+" is not set", todo, &Variable{Name: name, Secret: true})
 	}
 	for _, id := range e.inputs {
-		in := r.inputs[id]
-		r.secret = r.secret || in.secret
 		name := InputVariable(id)
-		if _, set := r.getenv(name); set {
-			continue
+		if _, set := r.getenv(name); !set {
+			r.lacks(n.at, field, fmt.Sprintf("the input %q has no value", id), r.set(name), &Variable{Name: name, Input: id})
 		}
-		what := fmt.Sprintf("the input %q", id)
-		if in.description != "" {
-			what += fmt.Sprintf(" (%s)", in.description)
-		}
-		r.lacks(n.at, field, what+" has no value", r.set(name), &Variable{Name: name, Input: id, About: in.description, Secret: in.secret})
 	}
 	if !utf8.ValidString(e.text) || strings.Contains(e.text, "\x00") {
 		r.fail(n.at, "%s: a NUL character or bytes that are not UTF-8 cannot be passed to a process", field)

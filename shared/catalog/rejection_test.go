@@ -64,10 +64,10 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 }
 
 func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
-	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
+	const file = `{"mcpServers": {
 	"asks": {"command": "a", "args": ["${input:my-key}", "${input:city}", "${HOME_TOWN} ${input:my-key}"]},
 	"more": {"command": "a", "args": ["${input:my-key}", []]}}}`
-	c, _, err := catalog.Parse([]byte(file), "mcp.json", nil)
+	c, _, err := catalog.Parse([]byte(file), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
 		got[r.Name] = r.Lacks()
 	}
 	want := map[string][]catalog.Variable{
-		"asks": {{Name: "MY_KEY", Input: "my-key", About: "The key", Secret: true}, {Name: "CITY", Input: "city"}, {Name: "HOME_TOWN", Secret: true}},
+		"asks": {{Name: "MY_KEY", Input: "my-key"}, {Name: "CITY", Input: "city"}, {Name: "HOME_TOWN", Secret: true}},
 		"more": nil,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

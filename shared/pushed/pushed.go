@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -85,9 +84,6 @@ func (f File) Catalog() (*catalog.Catalog, error) {
 // Check returns nil for a file that functions can serve as a whole. Errors: Invalid with the
 // first mistake, or with the first secret that stands in the file in the clear.
 func (f File) Check() error {
-	if strings.HasSuffix(f.Name, ".toml") {
-		return session.Errorf(session.Invalid, "functions read JSON only: dormouse import makes a servers.json of %s", f.Name)
-	}
 	c, err := f.Catalog()
 	if err != nil {
 		return session.Errorf(session.Invalid, "%v", err)

@@ -3,5 +3,6 @@
 // the files of other clients. It keeps the comments and the order of the file.
 //
 // Values that may be secret go to the file of variables ([Env]); the servers file has only
-// the variable's name. The package reads and writes no files: it turns texts into texts.
+// the variable's name. The package turns texts into texts. It writes no files, and [Read]
+// reads only those that a client's file names in envFile.
 package serversfile

@@ -56,9 +56,8 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 // JSON returns the entry in the form in which it stands in a file.
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
-// ParseEntry reads an entry of any client. It knows mcpServers, the entries of VS Code,
-// Zed and Codex, and the form that `code --add-mcp` takes. name is "" if the entry has
-// none. Numbers, true and false become texts where only texts can stand. It leaves out a
+// ParseEntry reads an entry in the form of mcpServers, with the keys of all clients, or in
+// that of `code --add-mcp`. name is "" if the entry has none. Numbers, true and false become texts where only texts can stand. It leaves out a
 // header that is null. The error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -67,11 +66,11 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		case "name":
 			return as(key, value, "a string", &name)
 		case "command":
-			return e.command(value)
+			return as(key, value, "a string", &e.Command)
 		case "env":
 			return variables(&e.Env, "env", value)
 		case "args":
-			return words(&e.Args, value)
+			return texts(&e.Args, value)
 		case "url", "serverUrl", "httpUrl":
 			return as(key, value, "a string", &e.URL)
 		case "type":
@@ -90,9 +89,6 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 				e.Headers = append(e.Headers, Variable{Name: h.Name, Value: "${" + h.Value + "}"})
 			}
 			return err
-		case "startup_timeout_sec", "tool_timeout_sec":
-			e.set(key, value)
-			return nil
 		case "x-dormouse":
 			var ours map[string]json.RawMessage
 			err := as(key, value, "an object", &ours)
@@ -130,22 +126,17 @@ func (e *Entry) set(key string, value json.RawMessage) {
 	e.Ours[key] = value
 }
 
-// command reads the program. In older files of Zed it is an object with arguments.
-func (e *Entry) command(value json.RawMessage) error {
-	if value[0] != '{' {
-		return as("command", value, "a string", &e.Command)
+// hide makes the box hide the value of a variable.
+func (e *Entry) hide(name string) {
+	box := map[string]any{}
+	if before, ok := e.Ours["box"].(json.RawMessage); ok && json.Unmarshal(before, &box) != nil {
+		return // the check of the entry refuses it
 	}
-	return members(json.NewDecoder(bytes.NewReader(value)), func(key string, value json.RawMessage) error {
-		switch key {
-		case "path":
-			return as(key, value, "a string", &e.Command)
-		case "args":
-			return words(&e.Args, value)
-		case "env":
-			return variables(&e.Env, "env", value)
-		}
-		return nil
-	})
+	secrets, _ := box["secrets"].([]any)
+	if !slices.Contains(secrets, any(name)) {
+		box["secrets"] = append(secrets, name)
+	}
+	e.set("box", jsonedit.Encode(box))
 }
 
 // variables reads an object of strings. what names it in errors.
@@ -166,8 +157,8 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 	})
 }
 
-// words reads the arguments.
-func words(to *[]string, value json.RawMessage) error {
+// texts reads the arguments.
+func texts(to *[]string, value json.RawMessage) error {
 	var all []json.RawMessage
 	if err := as("args", value, "a list of strings", &all); err != nil {
 		return err

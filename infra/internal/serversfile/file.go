@@ -14,14 +14,13 @@ import (
 // File is the text of a servers file. If a method that changes it fails, the text stays
 // unchanged.
 type File struct {
-	name string // for messages
-	text []byte
-	raw  *catalog.Raw
+	name  string // for messages
+	text  []byte
+	names []string // of servers
 }
 
 // Parse reads a servers file; name is its path. An empty or missing text is a file without
-// servers. The error is that of [catalog.ReadRaw], or says why servers cannot be changed
-// in this file and what to do.
+// servers. The error is that of [catalog.Entries].
 func Parse(text []byte, name string) (*File, error) {
 	f := &File{name: name, text: text}
 	if len(text) == 0 {
@@ -30,15 +29,15 @@ func Parse(text []byte, name string) (*File, error) {
 	if err := f.read(); err != nil {
 		return nil, err
 	}
-	if !f.raw.Editable {
-		return nil, fmt.Errorf("%s is TOML, or has one server and nothing around it, so its servers cannot be changed here: `dormouse import %s --servers servers.json` copies them into a file where they can",
-			filepath.Base(name), name)
-	}
 	return f, nil
 }
 
-func (f *File) read() (err error) {
-	f.raw, err = catalog.ReadRaw(f.text, f.name, nil)
+func (f *File) read() error {
+	entries, err := catalog.Entries(f.text, f.name)
+	f.names = nil
+	for _, e := range entries {
+		f.names = append(f.names, e.Name)
+	}
 	return err
 }
 
@@ -46,10 +45,10 @@ func (f *File) read() (err error) {
 func (f *File) Text() []byte { return f.text }
 
 // Names returns the names of all servers, in the order of the file.
-func (f *File) Names() []string { return namesOf(f.raw) }
+func (f *File) Names() []string { return slices.Clone(f.names) }
 
 // Has reports whether the file has a server of that name, even one that is not served.
-func (f *File) Has(name string) bool { return slices.Contains(f.Names(), name) }
+func (f *File) Has(name string) bool { return slices.Contains(f.names, name) }
 
 // Set adds a server at the end, or replaces the server with that name.
 func (f *File) Set(name string, e Entry) error {
@@ -58,9 +57,8 @@ func (f *File) Set(name string, e Entry) error {
 
 // SetOurs sets a setting of the file, which is JSON, below x-dormouse.
 func (f *File) SetOurs(value []byte, path ...string) error {
-	beside := f.raw.Path[:max(len(f.raw.Path)-1, 0)]
 	return f.change(func() ([]byte, error) {
-		return jsonedit.Set(f.text, value, slices.Concat(beside, []string{"x-dormouse"}, path)...)
+		return jsonedit.Set(f.text, value, append([]string{"x-dormouse"}, path...)...)
 	})
 }
 
@@ -70,7 +68,7 @@ func (f *File) Remove(name string) error {
 }
 
 func (f *File) path(name string, below ...string) []string {
-	return slices.Concat(f.raw.Path, []string{name}, below)
+	return append([]string{"mcpServers", name}, below...)
 }
 
 func (f *File) change(edit func() ([]byte, error)) error {

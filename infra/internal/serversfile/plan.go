@@ -18,20 +18,6 @@ const (
 	LeaveOut = "leave out" // it cannot be hosted
 )
 
-// Source is another client's file.
-type Source struct {
-	Raw *catalog.Raw
-	// Folder is the folder for relative paths, "" if it is not known.
-	Folder string
-	// Project reports that `${workspaceFolder}` is Folder.
-	Project bool
-	// Dollar reports that $NAME is a variable in the source, as in files of Gemini.
-	Dollar bool
-	// Rejected has the servers that cannot be hosted even if all variables are set, with
-	// the reasons, by name.
-	Rejected map[string]string
-}
-
 // Options are choices of the user, and facts about the machine.
 type Options struct {
 	Only    []string // names in the source; none for all
@@ -66,12 +52,12 @@ type Unset struct {
 func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	var items []Item
 	for _, name := range o.Only {
-		if !slices.ContainsFunc(src.Raw.Servers, func(s catalog.RawServer) bool { return s.Name == name }) {
-			return nil, fmt.Errorf("there is no server %s to import: there are %s", name, strings.Join(namesOf(src.Raw), ", "))
+		if !slices.ContainsFunc(src.Servers, func(s Theirs) bool { return s.Name == name }) {
+			return nil, fmt.Errorf("there is no server %s to import: there are %s", name, strings.Join(namesOf(src), ", "))
 		}
 	}
 	taken := map[string]bool{}
-	for _, s := range src.Raw.Servers {
+	for _, s := range src.Servers {
 		if o.Only != nil && !slices.Contains(o.Only, s.Name) {
 			continue
 		}
@@ -84,8 +70,8 @@ func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	return items, nil
 }
 
-func namesOf(raw *catalog.Raw) (names []string) {
-	for _, s := range raw.Servers {
+func namesOf(src Source) (names []string) {
+	for _, s := range src.Servers {
 		names = append(names, s.Name)
 	}
 	return names
@@ -99,7 +85,7 @@ type importer struct {
 }
 
 // one imports one server. taken has the names that this import has used so far.
-func (im importer) one(s catalog.RawServer, taken map[string]bool) (Item, error) {
+func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	item := Item{Name: ValidName(s.Name), Does: Add}
 	for n := 2; taken[item.Name]; n++ {
 		item.Name = fmt.Sprintf("%s-%d", ValidName(s.Name), n)
@@ -109,7 +95,7 @@ func (im importer) one(s catalog.RawServer, taken map[string]bool) (Item, error)
 		item.Was = s.Name
 	}
 	e, _, err := ParseEntry(s.JSON)
-	why := im.src.Rejected[s.Name]
+	why := s.Why
 	if err != nil && why == "" {
 		why = err.Error()
 	}
@@ -123,7 +109,14 @@ func (im importer) one(s catalog.RawServer, taken map[string]bool) (Item, error)
 	case im.f.Has(item.Name):
 		item.Does = Replace
 	}
-	e.each(im.text)
+	for _, v := range e.Env {
+		if im.secret(v.Value) {
+			e.hide(v.Name)
+		}
+	}
+	if im.src.Folder != "" {
+		e.EnvFile = strings.ReplaceAll(e.EnvFile, "${workspaceFolder}", im.src.Folder)
+	}
 	e.Rebase(im.src.Folder, im.o.Folder, im.o.Exists)
 	before := len(im.env.Added())
 	if err := e.KeepSecrets(item.Name, im.env); err != nil {
@@ -142,7 +135,7 @@ func ValidName(name string) string {
 	switch name = name[:min(len(name), 64)]; name {
 	case "":
 		return "server"
-	case "ping", "sping": // reserved
+	case "ping", "sping", "console": // reserved
 		return name + "-server"
 	}
 	return name
@@ -162,24 +155,12 @@ func (e *Entry) each(use func(string) string) {
 	}
 }
 
-// text replaces variables that mean something else, or nothing, in our file: inputs of VS
-// Code, and the folder of the project.
-func (im importer) text(s string) string {
-	if im.src.Project && im.src.Folder != "" {
-		s = strings.ReplaceAll(s, "${workspaceFolder}", im.src.Folder)
-		s = strings.ReplaceAll(s, "${workspaceFolderBasename}", filepath.Base(im.src.Folder))
-	}
-	if im.src.Dollar {
-		s = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`).ReplaceAllString(s, "$${$1}")
-	}
-	for _, in := range im.src.Raw.Inputs {
-		variable := catalog.InputVariable(in.ID)
-		if in.HasDefault && !strings.Contains(in.Default, "}") {
-			variable += ":-" + in.Default
-		}
-		s = strings.ReplaceAll(s, "${input:"+in.ID+"}", "${"+variable+"}")
-	}
-	return s
+// secret reports whether a value has an input that VS Code does not show.
+func (im importer) secret(value string) bool {
+	return slices.ContainsFunc(im.src.Inputs, func(in Input) bool {
+		_, rest, ok := strings.Cut(value, "${"+catalog.InputVariable(in.ID))
+		return in.Secret && ok && (strings.HasPrefix(rest, "}") || strings.HasPrefix(rest, ":-"))
+	})
 }
 
 // Rebase makes relative paths absolute that refer to the folder from, unless the servers
@@ -224,7 +205,7 @@ func (im importer) unset(e Entry) (all []Unset) {
 				continue
 			}
 			u := Unset{Variable: name, Secret: true}
-			for _, in := range im.src.Raw.Inputs {
+			for _, in := range im.src.Inputs {
 				if catalog.InputVariable(in.ID) == name {
 					u.What, u.Secret = in.Description, in.Secret
 				}

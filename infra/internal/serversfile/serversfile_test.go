@@ -32,9 +32,9 @@ func parse(t *testing.T, text string) *serversfile.File {
 	return f
 }
 
-func TestServerIsAddedInEveryForm(t *testing.T) {
+func TestServerIsAdded(t *testing.T) {
 	e := serversfile.Entry{Command: "npx", Args: []string{"-y", "c"}, Env: serversfile.Variables{{Name: "K", Value: "${K}"}, {Name: "A", Value: "<&>"}}}
-	for _, text := range []string{"", commented, `{"servers": {}}`, `{"mcp": {"servers": {}}}`, `{"context_servers": {"z": {"command": "z"}}}`, `{"z": {"command": "z"}}`} {
+	for _, text := range []string{"", commented, `{"mcpServers": {"z": {"command": "z"}}}`} {
 		f := parse(t, text)
 		if err := f.Set("c", e); err != nil {
 			t.Fatal(err)
@@ -94,9 +94,8 @@ func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
 }
 
 func TestFilesThatCannotBeChangedSayWhatToDo(t *testing.T) {
-	for _, text := range []string{"[mcp_servers.a]\ncommand = 'x'\n", `{"name": "a", "command": "x"}`} {
-		_, err := serversfile.Parse([]byte(text), "codex")
-		if err == nil || !strings.Contains(err.Error(), "`dormouse import codex --servers servers.json`") {
+	for _, text := range []string{"[mcp_servers.a]\ncommand = 'x'\n", `{"name": "a", "command": "x"}`, `{"servers": {}}`} {
+		if _, err := serversfile.Parse([]byte(text), "codex"); err == nil || !strings.Contains(err.Error(), "dormouse import codex") {
 			t.Error(err)
 		}
 	}
@@ -246,11 +245,11 @@ func TestVersionIsPinnedWhereNoneIs(t *testing.T) {
 }
 
 func TestEntriesOfOtherClientsAreReadAndWrongOnesQuoteNothing(t *testing.T) {
-	e, name, err := serversfile.ParseEntry([]byte(`{"name":"now","type":"stdio","command":{"path":"npx","args":["-y","now",3000,true],"env":{"B":2,"A":"1","C":null,"D":1e3}},"gallery":true,"tool_timeout_sec":3,"enabled":false}`))
+	e, name, err := serversfile.ParseEntry([]byte(`{"name":"now","type":"stdio","command":"npx","args":["-y","now",3000,true],"env":{"B":2,"A":"1","C":null,"D":1e3},"gallery":true,"enabled":false}`))
 	if err != nil || name != "now" {
 		t.Fatal(name, err)
 	}
-	want := `{"command":"npx","args":["-y","now","3000","true"],"env":{"B":"2","A":"1","C":null,"D":"1e3"},"enabled":false,"x-dormouse":{"tool_timeout_sec":3}}`
+	want := `{"command":"npx","args":["-y","now","3000","true"],"env":{"B":"2","A":"1","C":null,"D":"1e3"},"enabled":false}`
 	if got := string(e.JSON()); got != want || fmt.Sprint(e.Ignored) != "[gallery]" {
 		t.Error(got, e.Ignored)
 	}
