@@ -10,17 +10,16 @@ import (
 // machine where the server runs. A server without a workspace works in that folder, unless
 // its cwd names another. It changes nothing for a server with a host path, which finds its
 // files there.
-func (r *serverReader) beside() {
-	s := &r.server
-	if r.folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
+func (s *Server) beside(folder string) {
+	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
 		return
 	}
 	workspace := s.Workspace()
 	if !workspace && !filepath.IsAbs(s.Cwd) {
-		s.Cwd = filepath.Join(r.folder, s.Cwd)
+		s.Cwd = filepath.Join(folder, s.Cwd)
 	}
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
-		at := filepath.Join(r.folder, s.Command)
+		at := filepath.Join(folder, s.Command)
 		switch {
 		case exists(at):
 			s.Command = at
@@ -32,10 +31,10 @@ func (r *serverReader) beside() {
 	for i, arg := range s.Args {
 		flag, value, ok := strings.Cut(arg, "=")
 		if ok && strings.HasPrefix(flag, "-") {
-			s.Args[i] = flag + "=" + r.pathOf(value)
+			s.Args[i] = flag + "=" + s.pathOf(folder, value)
 			continue
 		}
-		s.Args[i] = r.pathOf(arg)
+		s.Args[i] = s.pathOf(folder, arg)
 	}
 }
 
@@ -43,12 +42,12 @@ func (r *serverReader) beside() {
 // servers file. If the argument names none, pathOf returns the argument. A word without a
 // dot or a slash never names a file. If the file is in the folder that cwd names, the
 // server finds it itself.
-func (r *serverReader) pathOf(arg string) string {
+func (s *Server) pathOf(folder, arg string) string {
 	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
 		return arg
 	}
-	at := filepath.Join(r.folder, arg)
-	if !exists(at) || r.server.Cwd != "" && r.server.Cwd != r.folder && exists(filepath.Join(r.server.Cwd, arg)) {
+	at := filepath.Join(folder, arg)
+	if !exists(at) || s.Cwd != "" && s.Cwd != folder && exists(filepath.Join(s.Cwd, arg)) {
 		return arg
 	}
 	return at

@@ -13,8 +13,8 @@ import (
 )
 
 const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/srv/mcp/x", "host_path_mode": "rw", "env": {"L": "box", "M": "m"},
-	"startup_timeout_sec": 1, "tool_timeout_sec": 0, "answer_timeout_sec": 3, "idle_seconds": 4, "cpus": 1.5, "memory_mb": 700, "pids_limit": 99,
-	"read_only_rootfs": true, "install_scripts": true, "scope": "session", "prewarm": 0, "secrets": ["K", "M"]}`
+	"cpus": 1.5, "memory_mb": 700, "pids_limit": 99,
+	"read_only_rootfs": true, "install_scripts": true, "scope": "session", "secrets": ["K", "M"]}`
 
 // boxed reads a server with a box section. It returns the server and the warnings.
 func boxed(t *testing.T, box string) (catalog.Server, []catalog.Warning) {
@@ -37,10 +37,6 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, InstallScripts: true, Scope: catalog.ScopeSession, Secrets: []string{"K", "M"},
 	}
 	if diff := cmp.Diff(want, got.Box); diff != "" {
-		t.Error(diff)
-	}
-	times := []time.Duration{got.StartupTimeout, got.ToolTimeout, got.AnswerTimeout, got.Idle}
-	if diff := cmp.Diff([]time.Duration{time.Second, 0, 3 * time.Second, 4 * time.Second}, times); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]string{"K": "v", "L": "box", "M": "m"}, got.Env); diff != "" {
@@ -80,14 +76,10 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
 		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended", "offline_readonly" or "none"`},
 		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
-		{`{"prewarm": 2}`, `prewarm does not exist, because nothing runs between messages: remove it; raise idle_seconds to keep a box awake longer, or let sessions share a process with scope`},
-		{`{"prewarm": "2"}`, `prewarm must be a number, not a string`},
 		{`{"scope": "principal", "snapshot": "session"}`, `snapshot "session" does not fit scope "principal": leave it out, for what is kept is then of all who share the process, or make it "off"`},
 		{`{"snapshot": "principal", "scope": "shared"}`, `snapshot "principal" does not fit scope "shared": leave it out, for what is kept is then of all who share the process, or make it "off"`},
 		{`{"secrets": "K"}`, `secrets must be an array, not a string`},
 		{`{"secrets": [1]}`, `secrets[0] must be a string, not a number`},
-		{`{"answer_timeout_sec": 0}`, `answer_timeout_sec must be more than 0 and at most 86400 seconds`},
-		{`{"tool_timeout_sec": -1}`, `tool_timeout_sec must be 0, for no limit, and at most 86400 seconds`},
 	} {
 		t.Run(c.box, func(t *testing.T) {
 			err := wrong(server(`"command": "a", "x-dormouse": {"box": `+c.box+`}`), nil)
@@ -124,7 +116,7 @@ func TestProfiles(t *testing.T) {
 }
 
 func TestProfileGivesWayToWhatTheFileSays(t *testing.T) {
-	got, _ := boxed(t, `{"network": "on", "tool_timeout_sec": 7, "memory_mb": 2048, "profile": "default"}`)
+	got := one(t, server(`"command": "a", "x-dormouse": {"tool_timeout_sec": 7, "box": {"network": "on", "memory_mb": 2048, "profile": "default"}}`), nil)
 	want := catalog.Box{CPUs: 1, MemoryMB: 2048, Pids: 128, ReadOnlyRootFS: true, Profile: "default"}
 	if diff := cmp.Diff(want, got.Box); diff != "" || got.ToolTimeout != 7*time.Second {
 		t.Error(diff, got.ToolTimeout)
@@ -135,7 +127,7 @@ func TestProfileGivesWayToWhatTheFileSays(t *testing.T) {
 func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 	for name, value := range map[string]string{
 		"network": `"on"`, "host_path_mode": `"rw"`, "cpus": "4", "memory_mb": "257", "pids_limit": "65",
-		"read_only_rootfs": "false", "tool_timeout_sec": "0",
+		"read_only_rootfs": "false",
 	} {
 		t.Run(name, func(t *testing.T) {
 			box := fmt.Sprintf(`{%q: %s, "profile": "offline_readonly"}`, name, value)
@@ -164,14 +156,6 @@ func TestConfinedIsWhateverLimitsTheProcess(t *testing.T) {
 		if got, _ := boxed(t, box); got.Box.Confined() != want {
 			t.Errorf("%s: %v", box, !want)
 		}
-	}
-}
-
-func TestTimesMayStandInOnePlaceOnly(t *testing.T) {
-	file := server(`"command": "a", "x-dormouse": {"box": {"idle_seconds": 1}, "idle_seconds": 2}`)
-	err := wrong(file, nil)
-	if err == nil || !strings.Contains(err.Error(), "idle_seconds is set twice: leave it only under x-dormouse.box") {
-		t.Error(err)
 	}
 }
 
@@ -216,7 +200,7 @@ func TestSecretsNameVariables(t *testing.T) {
 
 func TestScopesAreTakenWithoutAWarning(t *testing.T) {
 	for _, scope := range []catalog.Scope{catalog.ScopeSession, catalog.ScopePrincipal, catalog.ScopeShared} {
-		got, warnings := boxed(t, `{"prewarm": 0, "scope": "`+string(scope)+`"}`)
+		got, warnings := boxed(t, `{"scope": "`+string(scope)+`"}`)
 		again, err := catalog.UnmarshalServer(got.Marshal())
 		if err != nil || len(warnings) != 0 || again.Box.Scope != scope {
 			t.Error(scope, warnings, again.Box, err)

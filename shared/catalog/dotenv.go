@@ -169,7 +169,7 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 
 // envFile reads the variables of a file into the server's environment. It does not replace
 // variables of env.
-func (r *serverReader) envFile(m member) {
+func (r *serverReader) envFile(m member, _ string) {
 	value, ok := m.value, true
 	if r.folder != "" {
 		value, ok = r.fromHome(m.value, "envFile")
@@ -203,6 +203,6 @@ func (r *serverReader) envFile(m member) {
 		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line", nil)
 	}
 	for name, value := range all {
-		r.setenv(name, value)
+		r.setElsewhere(name, value)
 	}
 }

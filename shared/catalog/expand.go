@@ -21,6 +21,8 @@ type variables struct {
 	// project is the folder that `${workspaceFolder}` means, "" for the workspace of a
 	// process.
 	project string
+	// principals permits `${principal:…}`.
+	principals bool
 }
 
 // InputVariable returns the variable that gives the value of `${input:ID}`. Its name is

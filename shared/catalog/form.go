@@ -146,6 +146,7 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 	}
 	return ""
 }
+
 func prefix(what string) string {
 	if what == "" {
 		return ""

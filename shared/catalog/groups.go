@@ -3,7 +3,6 @@ package catalog
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -53,59 +52,13 @@ func (r *reader) groups(m member) map[string]Group {
 			return
 		}
 		before := len(r.problems)
-		if g := r.group(m.value, what); len(r.problems) == before {
+		var g Group
+		r.object(section{name: "the file: " + what, label: what + ": ", nulls: true, settings: g.settings(r)}).read(m, what)
+		if len(r.problems) == before {
 			all[m.name] = g
 		}
 	})
 	return all
-}
-
-func (r *reader) group(n node, what string) (g Group) {
-	if !r.want(n, object, what) {
-		return g
-	}
-	r.each(n, func(m member) {
-		switch m.name {
-		case "servers":
-			g.Servers = r.names(m.value, what+": servers")
-		case "separator":
-			fits := strings.Trim(m.value.text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
-			if g.Separator = m.value.text; m.value.shape != text || g.Separator == "" || len(g.Separator) > maxSeparator || !fits {
-				r.fail(m.value.at, "%s: separator must be one to %d letters, digits, \"_\" or \"-\"", what, maxSeparator)
-			}
-		case "names":
-			g.Plain = r.either(m, what, "prefixed", "plain")
-		case "tools":
-			g.Search = r.either(m, what, "all", "search")
-		default:
-			r.unknown(m, "the file: "+what, n, []string{"servers", "separator", "names", "tools"})
-		}
-	})
-	return g
-}
-
-// either reads one of two words, and reports whether it is the second one.
-func (r *reader) either(m member, what, first, second string) bool {
-	if m.value.shape != text || m.value.text != first && m.value.text != second {
-		r.fail(m.value.at, "%s: %s must be %q or %q", what, m.name, first, second)
-	}
-	return m.value.text == second
-}
-
-// names reads a list of texts that are not empty.
-func (r *reader) names(n node, what string) []string {
-	if !r.want(n, array, what) {
-		return nil
-	}
-	names := []string{}
-	for _, item := range n.items {
-		if item.shape != text || item.text == "" {
-			r.fail(item.at, "%s must be a list of names", what)
-			continue
-		}
-		names = append(names, item.text)
-	}
-	return names
 }
 
 // ToolFilter says which tools of a server are offered at all, and how: x-dormouse.tools.
@@ -132,44 +85,4 @@ func (f ToolFilter) Filter() session.ToolFilter {
 		filter.Deny = append([]string{"*"}, f.Deny...)
 	}
 	return filter
-}
-
-func (r *serverReader) tools(m member) {
-	what := r.what + ": tools"
-	if !r.want(m.value, object, what) {
-		return
-	}
-	section := m.value
-	r.each(section, func(m member) {
-		switch m.name {
-		case "allow":
-			r.server.Tools.Allow = r.names(m.value, what+"."+m.name)
-		case "deny":
-			r.server.Tools.Deny = r.names(m.value, what+"."+m.name)
-		case "descriptions":
-			r.server.Tools.Descriptions = r.descriptions(m, what+".descriptions")
-		default:
-			r.unknown(m, r.what+": x-dormouse.tools", section, []string{"allow", "deny", "descriptions"})
-		}
-	})
-}
-
-// descriptions reads texts by the names of tools.
-func (r *serverReader) descriptions(m member, what string) map[string]string {
-	if !r.want(m.value, object, what) {
-		return nil
-	}
-	texts, size := map[string]string{}, 0
-	r.each(m.value, func(m member) {
-		if m.value.shape != text || m.name == "" || strings.HasSuffix(m.name, "*") {
-			r.fail(m.at, "%s: want the name of a tool and a text, as in {\"search\": \"Searches our wiki\"}", what)
-			return
-		}
-		texts[m.name] = m.value.text
-		size += len(m.name) + len(m.value.text)
-	})
-	if size > session.MaxSays {
-		r.fail(m.at, "%s: the names and texts have %d bytes, more than %d; shorten them", what, size, session.MaxSays)
-	}
-	return texts
 }

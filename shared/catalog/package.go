@@ -24,22 +24,22 @@ func runners() []runner {
 	}
 }
 
-// checkPackage refuses a command that starts a package and names none. Such a program waits
-// for a line to execute, so the start would end only with its time. Another argument than an
-// option may be the package or the value of an option; checkPackage does not tell them apart.
-func (r *serverReader) checkPackage(n node) {
-	command := r.server.Command
-	if strings.Contains(command, "/") && !filepath.IsAbs(command) {
-		return // a program of the folder
+// lacksPackage reports whether the command starts a package and names none, and how its
+// arguments begin. Such a program waits for a line to execute, so the start would end only
+// with its time. Another argument than an option may be the package or the value of an
+// option; lacksPackage does not tell them apart.
+func (s Server) lacksPackage() (command, args string, lacks bool) {
+	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
+		return "", "", false // a program of the folder
 	}
-	line := append([]string{filepath.Base(command)}, r.server.Args...)
+	line := append([]string{filepath.Base(s.Command)}, s.Args...)
 	for _, of := range runners() {
 		k := len(of.command)
-		if len(line) < k || !slices.Equal(line[:k], of.command) || slices.ContainsFunc(line[k:], names) {
-			continue
+		if len(line) >= k && slices.Equal(line[:k], of.command) && !slices.ContainsFunc(line[k:], names) {
+			return strings.Join(of.command, " "), of.args, true
 		}
-		r.fail(n.at, `%s: %s needs the name of a package: "args": [%s"PACKAGE"]`, r.what, strings.Join(of.command, " "), of.args)
 	}
+	return "", "", false
 }
 
 // names reports whether an argument may name a package or a command.

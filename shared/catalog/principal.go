@@ -34,18 +34,3 @@ func (s Server) Principal() []string {
 func (s Server) Anonymous() bool {
 	return !s.InPlace() && (s.Box.Scope == "" || s.Box.Scope == ScopeSession) && len(s.Principal()) == 0
 }
-
-// principal checks that no other principal can read the values of the templates.
-func (r *serverReader) principal() {
-	names := r.server.Principal()
-	if len(names) == 0 {
-		return
-	}
-	at := r.key.at
-	if env, ok := r.key.value.get("env"); ok {
-		at = env.at
-	}
-	if r.server.Box.Scope == ScopeShared {
-		r.fail(at, "%s: scope \"shared\" gives all users one process, and ${%s:%s} is of one user: take scope \"session\" or \"principal\"", r.what, principalKind, names[0])
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 )
 
@@ -23,6 +22,7 @@ type reader struct {
 	root     node            // the whole file
 	byName   map[string]node // servers by name
 	guests   bool            // servers without a profile are guests
+	roots    []string        // x-dormouse.allowed_mount_roots; nil for any
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -55,12 +55,11 @@ func (r *reader) joined(all []*Error) error {
 
 // catalog reads the whole file.
 func (r *reader) catalog(root node, c *Catalog) {
-	var roots []string
-	if root.shape == object {
-		roots = r.additionsOfFile(root, c)
+	if ours, ok := root.get("x-dormouse"); ok && r.want(ours.value, object, "x-dormouse") {
+		r.read(ours.value, section{name: "the file: x-dormouse", nulls: true, settings: r.settings(c)})
 	}
 	if servers, ok := r.entries(root); ok {
-		r.servers(servers, c, roots)
+		r.servers(servers, c)
 		r.withoutRejected(c)
 	}
 }
@@ -86,56 +85,6 @@ func (r *reader) each(n node, use func(member)) {
 		seen[m.name] = m.at
 		use(m)
 	}
-}
-
-// additionsOfFile reads x-dormouse of the file: the sections access, connect and limits, and the
-// mount roots, which it returns.
-func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
-	ours, ok := root.get("x-dormouse")
-	if !ok || !r.want(ours.value, object, "x-dormouse") {
-		return nil
-	}
-	r.each(ours.value, func(m member) {
-		switch m.name {
-		case "profile":
-			if r.guests = r.guests && m.value.text != noProfile; m.value.text != noProfile {
-				r.fail(m.value.at, `x-dormouse: profile must be "none": each server names its own under x-dormouse.box`)
-			}
-		case "allowed_mount_roots":
-			roots = r.mountRoots(m)
-		case "access":
-			r.whoMayCall(m, c)
-		case "connect":
-			if r.want(m.value, object, "x-dormouse.connect") {
-				c.connect = r.plain(nil, r.filled(m.value))
-			}
-		case "groups":
-			c.groups = r.groups(m)
-		case "limits":
-			if r.want(m.value, object, "x-dormouse.limits") {
-				c.limits = r.plain(nil, m.value)
-			}
-		default:
-			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "groups", "limits", "profile"})
-		}
-	})
-	return roots
-}
-
-// mountRoots reads a list of folders. If the list has a mistake, it allows no folder.
-func (r *reader) mountRoots(m member) []string {
-	if !r.want(m.value, array, m.name) {
-		return nil
-	}
-	roots := []string{}
-	for _, item := range m.value.items {
-		if item.shape != text || !filepath.IsAbs(item.text) {
-			r.fail(item.at, "%s must be a list of absolute paths", m.name)
-			continue
-		}
-		roots = append(roots, filepath.Clean(item.text))
-	}
-	return roots
 }
 
 // plain appends a value as JSON. It complains about repeated names in an object, because
@@ -199,7 +148,7 @@ func (r *reader) filled(n node) node {
 
 // servers reads all servers. It rejects servers with mistakes. It rejects all servers of a
 // repeated name, because it cannot tell which one the author meant.
-func (r *reader) servers(all []member, c *Catalog, roots []string) {
+func (r *reader) servers(all []member, c *Catalog) {
 	of := map[string]int{} // index in rejected, by name
 	first := map[string]int{}
 	for _, m := range all {
@@ -208,7 +157,7 @@ func (r *reader) servers(all []member, c *Catalog, roots []string) {
 			r.fail(m.at, "duplicate key %q: it is already on line %d", m.name, r.source.position(at).Line)
 		} else {
 			first[m.name] = m.at
-			r.one(m, c, roots)
+			r.one(m, c)
 		}
 		wrong := r.problems[before:]
 		r.problems = r.problems[:before]
@@ -228,7 +177,7 @@ func (r *reader) servers(all []member, c *Catalog, roots []string) {
 }
 
 // one reads one server.
-func (r *reader) one(m member, c *Catalog, roots []string) {
+func (r *reader) one(m member, c *Catalog) {
 	switch {
 	case m.name == "ping" || m.name == "sping" || m.name == "console": // paths of the gateway and of the console
 		r.fail(m.at, "server name %q is reserved: choose another", m.name)
@@ -241,9 +190,8 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 	}
 	r.rule(m.name)
 	r.byName[m.name] = m.value
-	s := serverReader{reader: r, what: what, key: m, roots: roots}
 	c.names = append(c.names, m.name)
-	c.servers[m.name] = s.read()
+	c.servers[m.name] = (&serverReader{reader: r, what: what, key: m}).readServer()
 }
 
 // validName accepts names that need no escaping in a URL path, a DynamoDB key and an

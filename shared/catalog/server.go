@@ -16,10 +16,8 @@ import (
 
 // The defaults of a server's times.
 const (
-	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
-	DefaultToolTimeout    = 300 * time.Second // for one tools/call
-	DefaultRemoteStartup  = 30 * time.Second  // startup_timeout_sec of a remote server: its handshake
-	DefaultAnswerTimeout  = 6 * time.Hour     // limits the time for a client's answer to a question of a call
+	DefaultRemoteStartup = 30 * time.Second // startup_timeout_sec of a remote server: its handshake
+	DefaultAnswerTimeout = 6 * time.Hour    // limits the time for a client's answer to a question of a call
 )
 
 // MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses a larger

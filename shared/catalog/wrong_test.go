@@ -85,7 +85,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"name of a header", server(`"url": "https://example.com/mcp", "headers": {"A B": "c"}`), place(53) + `headers: "A B" cannot be the name of a header`},
 		{"value of a header", server(`"url": "https://example.com/mcp", "headers": {"A": "c\nd"}`), place(58) + `header A: a line break cannot be in the value of a header`},
 		{"file in a header", server(`"url": "https://example.com/mcp", "headers": {"A": "${principal_file:b}"}`), place(58) + `header A: a remote server reads no file: write ${principal:…}`},
-		{"private", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"private": 1}}`), place(78) + `remote.private must be true or false`},
+		{"private", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"private": 1}}`), place(78) + `remote.private must be true or false, not a number`},
 		{"remote without url", server(`"command": "a", "x-dormouse": {"remote": {"private": true}}`), place(38) + `remote is for a server with a url`},
 		{"type http", server(`"command": "a", "type": "http"`), place(23) + `type "http" needs a url`},
 		{"type sse", server(`"type": "sse"`), place(7) + `type "sse" needs a url`},
@@ -269,8 +269,8 @@ func TestFileTooLargeIsRefused(t *testing.T) {
 // them without the restriction.
 func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
-		"of the file": {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are allowed_mount_roots, access, connect, groups, limits, profile`},
-		"of a group":  {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are servers, separator, names, tools`},
+		"of the file": {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are access, allowed_mount_roots, connect, groups, limits, profile`},
+		"of a group":  {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are names, separator, servers, tools`},
 		"of a box":    {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
 	} {
 		c, _, err := catalog.Parse([]byte(test.file), "f", nil)
