@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -47,7 +48,8 @@ type Unset struct {
 	Secret   bool   `json:"secret,omitempty"` // true also if the source does not say
 }
 
-// Import copies servers of a source into a file, and their secrets into env. The error
+// Import copies servers of a source into a file, and their secrets into env. Without o.Only
+// it also copies x-dormouse of a source that dormouse run does not read itself. The error
 // names servers of o.Only that the source does not have.
 func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	var items []Item
@@ -67,8 +69,31 @@ func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 		}
 		items = append(items, item)
 	}
+	if o.Only != nil {
+		return items, nil
+	}
+	for _, m := range src.ours {
+		item := Item{Name: "x-dormouse." + m.name, Does: Add}
+		switch _, there, err := jsonedit.Get(f.text, "x-dormouse", m.name); {
+		case err != nil:
+			return nil, err
+		case there && !o.Replace:
+			item.Does, item.Why = Keep, inFile
+		case there:
+			item.Does = Replace
+		}
+		if item.Does != Keep {
+			if err := f.SetOurs(m.value, m.name); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, item)
+	}
 	return items, nil
 }
+
+// inFile says why a server or a section of another client's file is not taken over.
+const inFile = "it is in the file already: --replace takes the other one"
 
 func namesOf(src Source) (names []string) {
 	for _, s := range src.Servers {
@@ -104,10 +129,16 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 		item.Does, item.Why = LeaveOut, why
 		return item, nil
 	case im.f.Has(item.Name) && !im.o.Replace:
-		item.Does, item.Why = Keep, "it is in the file already: --replace takes the other one"
+		item.Does, item.Why = Keep, inFile
 		return item, nil
 	case im.f.Has(item.Name):
 		item.Does = Replace
+	}
+	for _, in := range im.src.Inputs { // a default with "}" cannot stand in `${NAME:-default}`
+		name := catalog.InputVariable(in.ID)
+		if _, set := im.env.Lookup(name); !set && strings.Contains(in.Default, "}") && strings.Contains(string(s.JSON), "${"+name+"}") {
+			im.env.add(name, in.Default)
+		}
 	}
 	for _, v := range e.Env {
 		if im.secret(v.Value) {

@@ -20,7 +20,8 @@ import (
 type Source struct {
 	Servers []Theirs // in the order of the file; of TOML in the order of their names
 	Inputs  []Input
-	Folder  string // for relative paths, "" if it is not known
+	Folder  string   // for relative paths, "" if it is not known
+	ours    []member // x-dormouse of the file
 }
 
 // Theirs is a server of another client's file.
@@ -74,6 +75,9 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 		return src, fmt.Errorf("%s has no servers in the form of any client: write {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}", path)
 	default:
 		src.Inputs, project = inputs(text), project || form == vscodeServers
+		if form != aloneServer {
+			src.ours = object(valueOf(object(text), "x-dormouse"))
+		}
 		for _, m := range servers {
 			src.Servers = append(src.Servers, Theirs{Name: m.name, JSON: form.entry(m.value)})
 		}
@@ -114,7 +118,7 @@ func asJSON(text []byte, path string) ([]byte, error) {
 }
 
 // form is the way in which a kind of file lists its servers. Its text is the key that holds
-// them.
+// them, if one does.
 type form string
 
 const (
@@ -123,7 +127,8 @@ const (
 	contextServers form = "context_servers" // Zed
 	codexServers   form = "mcp_servers"     // Codex
 	registryServer form = "server.json"     // of the official registry: one server
-	bareServers    form = ""                // a map of servers by name, with nothing around it
+	bareServers    form = "bare"            // a map of servers by name, with nothing around it
+	aloneServer    form = "alone"           // one server with its name, as for code --add-mcp
 	noServers      form = "none"
 )
 
@@ -146,7 +151,7 @@ func find(text []byte) (form, []member) {
 		if json.Unmarshal(valueOf(root, "name"), &name) != nil {
 			return noServers, nil
 		}
-		return bareServers, []member{{name, text}} // as for code --add-mcp
+		return aloneServer, []member{{name, text}}
 	}
 	var all []member
 	plain := false

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
@@ -100,6 +101,47 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
+	read := func(text, name string) serversfile.Source {
+		t.Helper()
+		src, err := serversfile.Read([]byte(text), name, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return src
+	}
+	f, env := parse(t, `{"mcpServers": {}, "x-dormouse": {"groups": {"own": {}}}}`), serversfile.NewEnv(nil, nil)
+	src := read("[mcp_servers.x]\ncommand = 'a'\n[x-dormouse]\ngroups = {}\nlimits = { principal = '60/m' }\n", "config.toml")
+	items, err := serversfile.Import(src, f, env, options())
+	if err != nil || len(items) != 3 || items[1].Does != serversfile.Keep || items[2].Does != serversfile.Add {
+		t.Errorf("%+v, %v", items, err)
+	}
+	c, _, err := catalog.Parse(f.Text(), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, own := c.Group("own"); !own || string(c.Limits()) != `{"principal":"60/m"}` {
+		t.Errorf("%s", f.Text())
+	}
+	// A file that dormouse run reads itself keeps its own settings.
+	src = read(`{"mcpServers": {"y": {"command": "a"}}, "x-dormouse": {"limits": {}}}`, "theirs.json")
+	if items, err := serversfile.Import(src, f, env, options()); err != nil || len(items) != 1 {
+		t.Errorf("%+v, %v", items, err)
+	}
+}
+
+func TestADefaultThatCannotStandInAVariableGoesToEnv(t *testing.T) {
+	src, err := serversfile.Read([]byte(`{"inputs": [{"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:c}"]}}}`), "mcp.json", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := serversfile.NewEnv(nil, nil)
+	items, err := serversfile.Import(src, parse(t, ""), env, options())
+	if value, _ := env.Lookup("C"); err != nil || value != "{}" || items[0].Unset != nil {
+		t.Errorf("%+v, %q, %v", items, value, err)
 	}
 }
 
