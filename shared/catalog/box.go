@@ -177,6 +177,7 @@ func (r *serverReader) locked(at int, field, profile string) {
 	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
 }
 
+// profile reads the profile of a box, and sets its values.
 func (r *serverReader) profile(m member, timed bool) profile {
 	all := profiles()
 	p, ok := all[m.value.text]
@@ -184,9 +185,8 @@ func (r *serverReader) profile(m member, timed bool) profile {
 		r.word(func(string) { r.server.Box.Free = true }, append(slices.Sorted(maps.Keys(all)), noProfile)...).read(m, r.what+": profile")
 		return profile{}
 	}
-	before := r.server.Box
+	p.box.Profile, p.box.MountRoots = m.value.text, r.roots
 	r.server.Box = p.box
-	r.server.Box.Profile, r.server.Box.MountRoots, r.server.Box.Secrets = m.value.text, before.MountRoots, before.Secrets
 	switch {
 	case !timed:
 		r.server.ToolTimeout = p.tool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,7 +203,5 @@ func (r *serverReader) envFile(m member, _ string) {
 	for _, p := range problems {
 		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line", nil)
 	}
-	for name, value := range all {
-		r.setElsewhere(name, value)
-	}
+	maps.Copy(r.elsewhere, all)
 }

@@ -94,14 +94,18 @@ func (r *reader) otherForm(root node) {
 
 // copies says how to copy the servers of a file of another client into a servers file.
 func (s source) copies() string {
-	path, to := s.file, "servers.json"
-	if strings.ContainsFunc(path, func(c rune) bool { return strings.ContainsRune(" '\"\\$`&;()<>|*?#~", c) }) {
-		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	word := func(path string) string { // of a shell
+		if !strings.ContainsAny(path, " '\"\\$`&;()<>|*?#~") {
+			return path
+		}
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 	}
-	if filepath.Base(s.file) == to {
-		return fmt.Sprintf("copy its servers with dormouse import %s --servers mcp.json, and host mcp.json", path)
+	const ours = "servers.json"
+	if filepath.Base(s.file) != ours {
+		return fmt.Sprintf("copy its servers into %s with dormouse import %s", ours, word(s.file))
 	}
-	return fmt.Sprintf("copy its servers into %s with dormouse import %s", to, path)
+	to, from := word(s.file), word(filepath.Join(filepath.Dir(s.file), "servers.before.json"))
+	return fmt.Sprintf("copy its servers with mv %s %s && dormouse import %s --servers %s", to, from, from, to)
 }
 
 // IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides.

@@ -92,7 +92,7 @@ func TestAFileOfAnotherFormSaysWhatToType(t *testing.T) {
 		"/p/settings.json":      {`{"mcp": {"servers": {"x": {"command": "a"}}}}`, `1:2: the file has "mcp" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import /p/settings.json`},
 		"/my zed/settings.json": {"{\n\"context_servers\": {}}", `2:1: the file has "context_servers" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import '/my zed/settings.json'`},
 		"/p/server.json":        {`{"name": "a/b", "packages": []}`, `1:17: the file has "packages" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import /p/server.json`},
-		"/p/servers.json":       {`{"x": {"command": "a"}}`, `1:1: the file has servers without "mcpServers" around them: copy its servers with dormouse import /p/servers.json --servers mcp.json, and host mcp.json`},
+		"/p/servers.json":       {`{"x": {"command": "a"}}`, `1:1: the file has servers without "mcpServers" around them: copy its servers with mv /p/servers.json /p/servers.before.json && dormouse import /p/servers.before.json --servers /p/servers.json`},
 		"/p/one.json":           {`{"name": "x", "command": "a"}`, `1:1: the file has servers without "mcpServers" around them: copy its servers into servers.json with dormouse import /p/one.json`},
 		"/p/config.toml":        {``, `1:1: the file is TOML, so it is of another client: copy its servers into servers.json with dormouse import /p/config.toml`},
 		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML, so it is of another client: copy its servers into servers.json with dormouse import /p/config`},

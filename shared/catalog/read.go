@@ -191,7 +191,7 @@ func (r *reader) one(m member, c *Catalog) {
 	r.rule(m.name)
 	r.byName[m.name] = m.value
 	c.names = append(c.names, m.name)
-	c.servers[m.name] = (&serverReader{reader: r, what: what, key: m}).readServer()
+	c.servers[m.name] = (&serverReader{reader: r, what: what, key: m, elsewhere: map[string]string{}}).readServer()
 }
 
 // validName accepts names that need no escaping in a URL path, a DynamoDB key and an

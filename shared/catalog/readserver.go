@@ -209,16 +209,9 @@ func (r *serverReader) envVars(m member, what string) {
 			continue
 		}
 		if value, ok := r.getenv(item.text); ok {
-			r.setElsewhere(item.text, value)
+			r.elsewhere[item.text] = value
 		}
 	}
-}
-
-func (r *serverReader) setElsewhere(name, value string) {
-	if r.elsewhere == nil {
-		r.elsewhere = map[string]string{}
-	}
-	r.elsewhere[name] = value
 }
 
 func (r *serverReader) setenv(name, value string) {
