@@ -4,8 +4,8 @@ package catalog
 func SettingTables() map[string]string {
 	server := &serverReader{reader: &reader{}}
 	return map[string]string{
-		"## Settings of a server: `x-dormouse`":                     table(server.settings()),
+		"## Settings of a server: `x-dormouse`":                     table(server.serverSettings()),
 		"## The box of a server: `x-dormouse.box`":                  table(server.boxSettings()),
-		"## Settings of the file: `x-dormouse` beside `mcpServers`": table(server.reader.settings(&Catalog{})),
+		"## Settings of the file: `x-dormouse` beside `mcpServers`": table(server.fileSettings(&Catalog{})),
 	}
 }

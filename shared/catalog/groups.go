@@ -53,7 +53,7 @@ func (r *reader) groups(m member) map[string]Group {
 		}
 		before := len(r.problems)
 		var g Group
-		r.object(section{name: "the file: " + what, label: what + ": ", nulls: true, settings: g.settings(r)}).read(m, what)
+		r.object(section{name: "the file: " + what, label: what + ": ", nulls: true, settings: r.groupSettings(&g)}).read(m, what)
 		if len(r.problems) == before {
 			all[m.name] = g
 		}

@@ -56,7 +56,7 @@ func (r *reader) joined(all []*Error) error {
 // catalog reads the whole file.
 func (r *reader) catalog(root node, c *Catalog) {
 	if ours, ok := root.get("x-dormouse"); ok && r.want(ours.value, object, "x-dormouse") {
-		r.read(ours.value, section{name: "the file: x-dormouse", nulls: true, settings: r.settings(c)})
+		r.read(ours.value, section{name: "the file: x-dormouse", nulls: true, settings: r.fileSettings(c)})
 	}
 	if servers, ok := r.entries(root); ok {
 		r.servers(servers, c)

@@ -27,7 +27,7 @@ func (r *serverReader) readServer() Server {
 	if r.folder != "" {
 		s.Path, _ = r.getenv("PATH")
 	}
-	settings, ofBox := r.settings(), r.boxSettings()
+	settings, ofBox := r.serverSettings(), r.boxSettings()
 	defaults(settings)
 	defaults(ofBox)
 	ours, _ := entry.get("x-dormouse") // an empty node if there is none

@@ -40,8 +40,8 @@ type section struct {
 	settings []setting
 }
 
-// settings returns the table of x-dormouse of a server.
-func (r *serverReader) settings() []setting {
+// serverSettings returns the table of x-dormouse of a server.
+func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
 		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "Dormouse stops a process, and then its box, after this many seconds without work"},
@@ -109,8 +109,8 @@ func (r *serverReader) boxSettings() []setting {
 	}
 }
 
-// settings returns the table of x-dormouse of the file.
-func (r *reader) settings(c *Catalog) []setting {
+// fileSettings returns the table of x-dormouse of the file.
+func (r *reader) fileSettings(c *Catalog) []setting {
 	return []setting{
 		{"profile", kind{values: wordsOf([]string{noProfile}), read: func(m member, _ string) {
 			if r.guests = r.guests && m.value.text != noProfile; m.value.text != noProfile {
@@ -133,8 +133,8 @@ func (r *reader) settings(c *Catalog) []setting {
 	}
 }
 
-// settings returns the table of a group in x-dormouse.groups.
-func (g *Group) settings(r *reader) []setting {
+// groupSettings returns the table of a group in x-dormouse.groups.
+func (r *reader) groupSettings(g *Group) []setting {
 	return []setting{
 		{"servers", r.names(&g.Servers), "", ""},
 		{"separator", kind{read: func(m member, what string) {
