@@ -63,33 +63,19 @@ func (r *reader) entries(root node) ([]member, bool) {
 	return m.value.members, r.want(m.value, object, "mcpServers")
 }
 
-// otherForm complains about a file that has no mcpServers. If it is that of another client,
-// the complaint names the command that copies its servers.
+// otherForm complains about a file that has no mcpServers. It may be that of another client.
 func (r *reader) otherForm(root node) {
-	for _, key := range []string{"servers", "context_servers", "mcp", "packages", "remotes", "server"} {
-		if m, ok := root.get(key); ok && (m.value.shape == object || m.value.shape == array) {
-			r.fail(m.at, `the file has %q and no "mcpServers", so it is of another client: %s`, key, r.source.copies())
-			return
-		}
-	}
-	_, alone := root.get("command")
-	bare := slices.ContainsFunc(root.members, func(m member) bool {
-		return slices.ContainsFunc(append(urlKeys(), "command"), func(key string) bool {
-			_, ok := m.value.get(key)
-			return ok
-		})
-	})
-	if alone || bare {
-		r.fail(root.at, `the file has servers without "mcpServers" around them: %s`, r.source.copies())
-		return
-	}
 	for _, m := range root.members {
 		if nearest.Of(m.name, []string{"mcpServers"}, 2) != "" {
 			r.fail(m.at, `no servers in the file: unknown key %q: did you mean "mcpServers"?`, m.name)
 			return
 		}
 	}
-	r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+	if len(root.members) == 0 {
+		r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+		return
+	}
+	r.fail(root.at, `no "mcpServers" in the file: if it is of another client, %s`, r.source.copies())
 }
 
 // copies says how to copy the servers of a file of another client into a servers file.

@@ -88,14 +88,14 @@ func readOut(c *catalog.Catalog, warnings []catalog.Warning) string {
 
 func TestAFileOfAnotherFormSaysWhatToType(t *testing.T) {
 	for file, test := range map[string]struct{ text, want string }{
-		"/p/.vscode/mcp.json":   {`{"inputs": [], "servers": {"x": {"command": "a"}}}`, `1:16: the file has "servers" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import /p/.vscode/mcp.json`},
-		"/p/settings.json":      {`{"mcp": {"servers": {"x": {"command": "a"}}}}`, `1:2: the file has "mcp" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import /p/settings.json`},
-		"/my zed/settings.json": {"{\n\"context_servers\": {}}", `2:1: the file has "context_servers" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import '/my zed/settings.json'`},
-		"/p/server.json":        {`{"name": "a/b", "packages": []}`, `1:17: the file has "packages" and no "mcpServers", so it is of another client: copy its servers into servers.json with dormouse import /p/server.json`},
-		"/p/servers.json":       {`{"x": {"command": "a"}}`, `1:1: the file has servers without "mcpServers" around them: copy its servers with mv /p/servers.json /p/servers.before.json && dormouse import /p/servers.before.json --servers /p/servers.json`},
-		"/p/one.json":           {`{"name": "x", "command": "a"}`, `1:1: the file has servers without "mcpServers" around them: copy its servers into servers.json with dormouse import /p/one.json`},
-		"/p/config.toml":        {``, `1:1: the file is TOML, so it is of another client: copy its servers into servers.json with dormouse import /p/config.toml`},
-		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML, so it is of another client: copy its servers into servers.json with dormouse import /p/config`},
+		"/p/.vscode/mcp.json":   {`{"inputs": [], "servers": {"x": {"command": "a"}}}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import /p/.vscode/mcp.json`},
+		"/p/settings.json":      {`{"mcp": {"servers": {"x": {"command": "a"}}}}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import /p/settings.json`},
+		"/my zed/settings.json": {"{\n\"context_servers\": {}}", `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import '/my zed/settings.json'`},
+		"/p/server.json":        {`{"name": "a/b", "packages": []}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import /p/server.json`},
+		"/p/servers.json":       {`{"x": {"command": "a"}}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers with mv /p/servers.json /p/servers.before.json && dormouse import /p/servers.before.json --servers /p/servers.json`},
+		"/p/one.json":           {`{"name": "x", "command": "a"}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import /p/one.json`},
+		"/p/config.toml":        {``, `1:1: the file is TOML: if it is of another client, copy its servers into servers.json with dormouse import /p/config.toml`},
+		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML: if it is of another client, copy its servers into servers.json with dormouse import /p/config`},
 	} {
 		_, _, err := catalog.Parse([]byte(test.text), file, nil)
 		_, entries := catalog.Entries([]byte(test.text), file)

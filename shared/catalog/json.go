@@ -27,7 +27,7 @@ func (s source) json() (hujson.Value, *remark) {
 		i, rest = i+n, rest[n:]
 	}
 	if IsTOML(s.data, s.file) {
-		return hujson.Value{}, &remark{text: "the file is TOML, so it is of another client: " + s.copies()}
+		return hujson.Value{}, &remark{text: "the file is TOML: if it is of another client, " + s.copies()}
 	}
 	if at := s.tooDeep(); at >= 0 {
 		return hujson.Value{}, &remark{at: at, text: "not JSON that a servers file has: too many brackets lie in one another"}
