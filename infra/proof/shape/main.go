@@ -111,7 +111,7 @@ func linesOf(root string) (map[string]int, error) {
 			kind = "tests"
 		case strings.HasPrefix(dir+"/", "infra/proof/"):
 			kind = "proof"
-		case strings.HasSuffix(dir, "test"), strings.Contains("/"+dir+"/", "/testdata/"):
+		case strings.HasSuffix(dir, "test"), strings.Contains("/"+dir+"/", "/testdata/"), strings.HasPrefix(dir+"/", "infra/internal/emulator/"):
 			kind = "support"
 		}
 		count[kind] += strings.Count(string(text), "\n")
