@@ -143,15 +143,13 @@ func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 	}
 	n.connect(t, links["ada"], keys["ada"], "ada-there")
 	n.connect(t, links["bob"], keys["bob"], "bob-there")
-	for _, who := range []string{"ada", "bob"} {
-		was := far.asked(t)
+	for i, who := range []string{"ada", "bob"} {
 		if text, isError := call(t, sessions[who], "add"); isError || text != "2" {
 			t.Errorf("%s gets %q", who, text)
 		}
-		for principal, count := range far.asked(t) {
-			if more := count > was[principal]; more != (principal == "dev:"+who+"-there") {
-				t.Errorf("after a call of %s, %s has sent %d requests, %d before", who, principal, count, was[principal])
-			}
+		// What belongs to the connection of the one before may come as late as now.
+		if asked := far.asked(t); asked["dev:"+who+"-there"] == 0 || i == 0 && asked["dev:bob-there"] > 0 {
+			t.Errorf("after a call of %s the remote server was asked %v", who, asked)
 		}
 	}
 	if text, isError := call(t, sessions["cy"], "add"); !isError || !strings.Contains(text, "/far/connect?e=") {

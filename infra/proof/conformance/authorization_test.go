@@ -30,6 +30,7 @@ import (
 // secret to a server that also has public clients.
 func TestAuthorizationScenariosPass(t *testing.T) {
 	suite := installSuite(t)
+	own := programtest.Own(t, filepath.Join("conformance", "native"), ".", "./servers/native")
 	t.Chdir(programtest.Root(t)) // where DynamoDB Local is kept
 	server := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 	t.Cleanup(server.Stop)
@@ -43,8 +44,8 @@ func TestAuthorizationScenariosPass(t *testing.T) {
 		callback, address := programtest.FreeAddress(t), programtest.FreeAddress(t)
 		client := map[string]any{"name": "suite", "redirect_uris": []string{"http://" + callback + "/callback"}}
 		settings := map[string]any{"access": map[string]any{"clients": map[string]any{"suite": client}}}
-		servers := map[string]any{"counter": nativeServer("counter")}
-		url := programtest.HostWith(t, servers, settings, append(flags, "--listen", address, "--access", "oauth")...)["counter"].URL
+		servers := map[string]any{"counter": nativeServer("everything")}
+		url := own.Host(t, servers, settings, append(flags, "--listen", address, "--access", "oauth")...)["counter"].URL
 		for _, revision := range []string{revision2025, revision2026} {
 			t.Run(store+", "+revision, func(t *testing.T) {
 				results := suite.authorize(t, "authorization-"+store+"-"+revision, callback, "--url", "http://"+address, "--resource", url, "--client-id", "suite", "--spec-version", revision)
