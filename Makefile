@@ -73,9 +73,9 @@ test: need-race need-node need-python build ## Check before a change goes in: un
 
 # What check leaves out: packages that need an emulator or a package index, and tests in
 # other packages that need one.
-EMULATED_PACKAGES := shared/dynamostore infra/stack infra/runner shared/box/provision
+EMULATED_PACKAGES := shared/store/dynamostore infra/stack infra/runner shared/box/provision
 EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$|^TestMoto
-LEFT_OUT := shared/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
+LEFT_OUT := shared/store/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
   infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
   tests_of_costs_on_DynamoDB_and_of_tasks_in_moto_(make_test) the_race_detector_(make_test_RACE=yes) \
   most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients_and_the_official_suite_(.ci/run)
@@ -100,7 +100,7 @@ test-unit: need-race ## Run the unit tests (few simulated worlds)
 WORLDS ?= 1000
 .PHONY: worlds
 worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every frame
-	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|Neighbours|CutAtEveryFrame)$$' ./shared/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
+	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|SimulationOfAPlaceThatDoesNotList|PushOnce|PauseAnything|Clocks|Operators|Neighbours|CutAtEveryFrame)$$' ./shared/backend/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
 
 # What takes hours: the long forms of what .ci/run has, and what finds something only in
 # the long run.
@@ -236,7 +236,7 @@ bench: need-go build ## Measure Dormouse beside what users would pick instead (P
 
 .PHONY: bench-native
 bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, and with what sleeping servers are answered: medians and their ratio
-	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/native | grep -v '^{'
+	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/backend/native | grep -v '^{'
 
 # Needs root on Linux: a cgroup limits the box to the processor share of a Lambda function.
 .PHONY: bench-wake
@@ -248,7 +248,7 @@ bench-wake: need-go need-node build ## Measure wakes at the processor shares of 
 COUNT ?= 6
 .PHONY: bench-go
 bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/wire ./shared/relay ./shared/relay/frame ./shared/relay/relayhost ./shared/sqlitestore ./shared/dynamostore
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/backend/relay ./shared/core/frame ./shared/backend/relayhost ./shared/store/sqlitestore ./shared/store/dynamostore
 
 .PHONY: profile
 profile: ## Take CPU profiles of every program under load, print their first lines (PEERS=dormouse-concurrent)
@@ -258,14 +258,14 @@ profile: ## Take CPU profiles of every program under load, print their first lin
 # they are money. COST='-prices FILE' takes other prices.
 .PHONY: bench-cost
 bench-cost: need-go ## Print what each operation, silence and a month of calls cost on AWS, and elsewhere
-	@go test -count=1 -run '^TestCountsForTheBill$$' ./shared/relay -counts '$(CURDIR)/bin/cost/operations.json'
+	@go test -count=1 -run '^TestCountsForTheBill$$' ./shared/backend/relay -counts '$(CURDIR)/bin/cost/operations.json'
 	@cd infra/proof && go build -o '$(CURDIR)/bin/cost/cost' ./cost
 	@bin/cost/cost $(COST)
 
 .PHONY: docs
 docs: need-go ## Write the tables of docs/costs.md anew
-	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/relay -update
-	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/native -update
+	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/backend/relay -update
+	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/backend/native -update
 
 # The tools of the site, by their hashes. Another requirements.txt makes another folder.
 SITE := $(TOOLS)/site-$(shell cksum <infra/site/requirements.txt | cut -d ' ' -f 1)

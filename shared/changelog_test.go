@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // TestTheChangelogNamesCommitsOfTheHistory reads CHANGELOG.md as its readers do: each
@@ -47,7 +47,7 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 			t.Errorf("%s: the commit is no ancestor of %s", head, later)
 		}
 		later = parts[3]
-		if schema := git(t, "show", parts[3]+":shared/sqlitestore/schema.go"); !strings.Contains(schema, "schemaVersion = "+parts[4]+"\n") {
+		if schema := git(t, "grep", "-h", "schemaVersion = ", parts[3], "--", ":(top)*/sqlitestore/schema.go"); !strings.HasSuffix(strings.TrimSpace(schema), "schemaVersion = "+parts[4]) {
 			t.Errorf("%s: its stores do not have version %s", head, parts[4])
 		}
 	}

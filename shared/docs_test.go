@@ -15,7 +15,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // maxPageLines bounds the pages that people read as a whole, and maxReferenceLines the

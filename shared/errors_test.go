@@ -42,26 +42,26 @@ func speakers() map[string][]string {
 		"infra/local/backup":          nil,
 		"infra/local/certs":           nil,
 		"infra/local/datafolder":      nil,
-		"shared/aggregate":            nil,
-		"shared/api":                  nil,
-		"shared/auth":                 nil,
+		"shared/mcp/aggregate":        nil,
+		"shared/operate/api":          nil,
+		"shared/access/auth":          nil,
 		"shared/box":                  {"keep.go"},            // of workspaces, whose errors go to the log
 		"shared/box/provision":        {"bake.go", "kept.go"}, // dormouse image, whose line goes on without
 		"shared/box/sandbox":          {"Errorf", "New"},      // of the program that confines itself
-		"shared/bridge":               nil,
-		"shared/broker":               nil,
-		"shared/catalog":              {"accepted.go", "server.go"}, // of copies that our own programs wrote
-		"shared/console":              nil,
-		"shared/front":                nil,
-		"shared/host":                 {"pusher.go"}, // one function to the next
-		"shared/native":               nil,
-		"shared/oauth":                nil,
-		"shared/pushed":               nil,
-		"shared/quota":                nil,
-		"shared/relay/relayhost":      {"Invalid", "Unauthenticated", "Closed", "bad", "poster.go"}, // of runners and gateways
-		"shared/remote":               nil,
-		"shared/sqlitestore":          {"NotFound", "Conflict", "TooLarge", "wait.go", "look.go"}, // for the host
-		"shared/upstream":             nil,
+		"shared/mcp/bridge":           nil,
+		"shared/access/broker":        nil,
+		"shared/config/catalog":       {"accepted.go", "server.go"}, // of copies that our own programs wrote
+		"shared/operate/console":      nil,
+		"shared/endpoint/front":       nil,
+		"shared/mcp/host":             {"pusher.go"}, // one function to the next
+		"shared/backend/native":       nil,
+		"shared/access/oauth":         nil,
+		"shared/config/pushed":        nil,
+		"shared/access/quota":         nil,
+		"shared/backend/relayhost":    {"Invalid", "Unauthenticated", "Closed", "bad", "poster.go"}, // of runners and gateways
+		"shared/backend/remote":       nil,
+		"shared/store/sqlitestore":    {"NotFound", "Conflict", "TooLarge", "wait.go", "look.go"}, // for the host
+		"shared/access/upstream":      nil,
 	}
 }
 
@@ -376,11 +376,11 @@ func codes(file *ast.File, of string) (values []string) {
 func TestEveryCodeHasItsAnchor(t *testing.T) {
 	want := map[string]bool{}
 	for _, of := range []struct{ file, kind string }{
-		{"shared/session/errors.go", "Code"},
-		{"shared/api/api.go", "codeNotHere"},
-		{"shared/wire/errors.go", "Code"},
+		{"shared/core/session/errors.go", "Code"},
+		{"shared/operate/api/api.go", "codeNotHere"},
+		{"shared/core/wire/errors.go", "Code"},
 		{"shared/box/errors.go", "Phase"},
-		{"shared/relay/relayhost/failure.go", "phase"},
+		{"shared/backend/relayhost/failure.go", "phase"},
 	} {
 		all := codes(parsedFile(t, "..", of.file), of.kind)
 		if len(all) == 0 {

@@ -10,6 +10,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,118 +32,84 @@ type arrow struct {
 	to   []string
 }
 
+// wings are the folders of shared/, each with the wings that its packages may import.
+// Inside a wing Go forbids circles, and that is enough.
+func wings() map[string][]string {
+	return map[string][]string{
+		"core":     nil,
+		"config":   {"core"},
+		"store":    {"core"},
+		"mcp":      {"core", "config"},
+		"access":   {"core", "config", "store"},
+		"backend":  {"core", "mcp"},
+		"box":      {"core", "mcp"},
+		"endpoint": {"core", "config", "mcp"},
+		"operate":  {"core", "config", "store", "access"},
+	}
+}
+
 // arrows has a line for every package; the first line that fits counts.
 func arrows() []arrow {
-	core := []string{"shared/wire", "shared/session"}
-	verbs := slices.Clip(append(core, "shared/host"))
-	return []arrow{
-		{"shared/wire", nil},
-		{"shared/session", nil},                       // the contract: what a storage driver sees
-		{"shared/host", append(core, "shared/group")}, // a client of a group gets a member's events by other names
-		{"shared/intercept", []string{"shared/session"}},
-		{"shared/sessiontest", append(core, "shared/intercept")},
-		{"shared/sqlitestore", core},
-		{"shared/storetest", []string{"shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest"}},
-		{"shared/dynamostore", core},
-		{"shared/dynamostore/dynamotest", nil},
-		{"shared/awscall", nil},
-		{"shared/bucket", append(core, "shared/awscall")},
-		{"shared/bucket/buckettest", nil},
-		{"shared/bridge", core},
-		{"shared/group", []string{"shared/wire"}},
-		{"shared/native", append(verbs, "shared/bridge")},
-		{"shared/native/nativetest", []string{"shared/native"}},
-		{"shared/remote", append(core, "shared/bridge", "shared/native")},
-		{"shared/native/eventbridge", append(core, "shared/native", "shared/awscall")},
-		{"shared/aggregate", append(verbs, "shared/bridge", "shared/group", "shared/nearest")},
-		{"shared/front", append(verbs, "shared/aggregate", "shared/bridge", "shared/group", "shared/nearest")},
-		{"shared/front/lambdafront", append(core, "shared/front")},
-		{"shared/registry", verbs},
-		{"shared/allow", nil},
-		{"shared/nearest", nil},
-		{"shared/commontest", nil},
-		{"shared/catalog", append(core, "shared/allow", "shared/nearest")}, // the reader checks rules where they stand in the file
-		{"shared/auth", core},
-		{"shared/pushed", []string{"shared/catalog", "shared/session"}},
-		{"shared/api", append(core, "shared/auth", "shared/catalog", "shared/meter", "shared/pushed")},
-		{"shared/console", append(core, "shared/api", "shared/auth")},
-		{"shared/console/consoletest", []string{"shared/api", "shared/console"}},
-		{"shared/oauth", append(core, "shared/allow")},
-		{"shared/broker", append(core, "shared/oauth")},
-		{"shared/upstream", core},
-		{"shared/meter", append(core, "shared/intercept")},
-		{"shared/quota", append(core, "shared/meter")},
-		{"shared/pprofsock", nil},
-		{"shared/timerslack", nil},
-		{"shared/relay", nil}, // the package comment explains the protocol; its tests run both halves
-		{"shared/relay/frame", core},
-		{"shared/relay/frametest", []string{"shared/session", "shared/relay/frame"}},
-		{"shared/relay/relayhost", append(verbs, "shared/relay/frame", "shared/fleet", "shared/bridge", "shared/awscall")},
-		{"shared/relay/runner", append(core, "shared/relay/frame")},
-		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/provision", "shared/box/sandbox", "shared/box/proc", "shared/box/redact"}},
-		{"shared/commontest", nil},
-		{"shared/box/proc", []string{"shared/box/redact"}},
-		{"shared/box/redact", nil},
-		{"shared/box/provision", []string{"shared/box/snapshot"}},
-		{"shared/box/sandbox", nil},
-		{"shared/box/snapshot", nil},
-		{"shared/fleet", nil},
-		{"shared/fleet/fleettest", []string{"shared/fleet"}},
-		{"shared/fleet/ecs", []string{"shared/fleet", "shared/awscall"}},
-		{"shared/fleet/process", []string{"shared/fleet"}},
-		{"shared/fleet/lambda", []string{"shared/fleet", "shared/awscall"}},
-		{"shared/fleet/places", []string{"shared/fleet"}},
+	var all []arrow
+	for _, wing := range slices.Sorted(maps.Keys(wings())) {
+		to := []string{"shared/" + wing + "/..."}
+		for _, other := range wings()[wing] {
+			to = append(to, "shared/"+other+"/...")
+		}
+		all = append(all, arrow{to[0], to})
+	}
+	return append(all, []arrow{
 		{"functions/wiring", []string{"shared/..."}},
-		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/snapshot", "shared/session"}},
+		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/snapshot", "shared/core/session"}},
 		{"functions/wiring/authserver", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/webconsole", []string{"shared/...", "functions/wiring", "functions/wiring/endpoints"}},
-		{"functions/dormouse", []string{"functions/internal/serve", "infra/dormouse", "shared/native"}},
-		{"functions/natives", []string{"functions/dormouse", "shared/native"}},
+		{"functions/dormouse", []string{"functions/internal/serve", "infra/dormouse", "shared/backend/native"}},
+		{"functions/natives", []string{"functions/dormouse", "shared/backend/native"}},
 		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/webconsole", "functions/wiring/kept"}},
-		{"infra/runner", []string{"shared/box", "shared/box/proc", "shared/box/provision", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/fleet", "shared/relay/frame", "shared/relay/runner", "shared/session", "shared/wire", "shared/catalog", "shared/pprofsock", "shared/meter"}},
+		{"infra/runner", []string{"shared/box", "shared/box/proc", "shared/box/provision", "shared/box/sandbox", "shared/box/snapshot", "shared/mcp/bridge", "shared/backend/fleet", "shared/core/frame", "shared/box/runner", "shared/core/session", "shared/core/wire", "shared/config/catalog", "shared/operate/pprofsock", "shared/store/meter"}},
 		{"infra/runner/cmd", []string{"infra/runner", "shared/box/sandbox"}},
 		{"infra/local", []string{"infra/local/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "functions/wiring/kept", "shared/..."}},
 		{"infra/local/awsapi", nil},
 		{"infra/local/certs", nil},
 		{"infra/local/datafolder", nil},
 		{"infra/local/scheduler", []string{"infra/local/awsapi"}},
-		{"infra/local/backup", []string{"infra/local/datafolder", "shared/sqlitestore"}},
-		{"infra/local/bill", []string{"infra/local/datafolder", "shared/fleet", "shared/meter"}},
+		{"infra/local/backup", []string{"infra/local/datafolder", "shared/store/sqlitestore"}},
+		{"infra/local/bill", []string{"infra/local/datafolder", "shared/backend/fleet", "shared/store/meter"}},
 		{"infra/local/localtest", nil},
 		{"infra/local/journal", nil},
 		{"infra/local/peer", nil},
 		{"infra/local/watch", nil},
-		{"infra/local/history", []string{"infra/local/journal", "shared/api", "shared/session"}},
+		{"infra/local/history", []string{"infra/local/journal", "shared/operate/api", "shared/core/session"}},
 		{"infra/local/telemetry", []string{"infra/local/journal", "infra/local/telemetry/otlp"}},
 		{"infra/local/telemetry/otlp", nil},
 		{"infra/local/display", []string{"infra/local/journal"}},
-		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/session"}},
+		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/core/session"}},
 		{"infra/internal/emulator/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
 		{"infra/internal/emulator/apigw", []string{"infra/local/awsapi", "infra/internal/emulator/lambda", "infra/local/sockets"}},
 		{"infra/internal/jsonedit", nil},
-		{"infra/internal/serversfile", []string{"infra/internal/jsonedit", "shared/catalog", "shared/box/provision"}},
+		{"infra/internal/serversfile", []string{"infra/internal/jsonedit", "shared/config/catalog", "shared/box/provision"}},
 		{"infra/internal/clientfile", []string{"infra/internal/jsonedit"}},
 		{"infra/dormouse/...", []string{"infra/local", "infra/local/...", "infra/runner", "infra/internal/clientfile", "infra/internal/jsonedit", "infra/internal/serversfile", "functions/wiring", "shared/..."}},
 		{"infra/cmd/dormouse", []string{"infra/dormouse"}},
 		{"infra/internal/emulator/dormouse", []string{"infra/dormouse", "infra/internal/emulator"}},
 		{"infra/internal/emulator", []string{"infra/internal/emulator/...", "infra/local", "infra/local/...", "functions/wiring", "functions/wiring/authserver", "functions/wiring/endpoints", "shared/..."}},
-		{"infra/proof/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/pprofsock", "infra/local"}},
+		{"infra/proof/bench", []string{"shared/core/wire", "shared/core/session", "shared/store/sqlitestore", "shared/store/dynamostore", "shared/store/dynamostore/dynamotest", "shared/operate/pprofsock", "infra/local"}},
 		{"infra/proof/bench/echo", nil},
-		{"infra/proof/cost", []string{"shared/meter"}},
+		{"infra/proof/cost", []string{"shared/store/meter"}},
 		{"infra/image", []string{"infra/internal/cranetest"}},
 		{"infra/internal/cranetest", nil},
 		{"infra/proof/wake", []string{"infra/local"}},
-		{"infra/internal/restored", []string{"shared/session"}},
-		{"infra/stack/deploy", []string{"shared/upstream", "shared/catalog", "shared/session", "shared/dynamostore", "infra/internal/restored"}},
+		{"infra/internal/restored", []string{"shared/core/session"}},
+		{"infra/stack/deploy", []string{"shared/access/upstream", "shared/config/catalog", "shared/core/session", "shared/store/dynamostore", "infra/internal/restored"}},
 		{"infra/proof/clients/...", []string{"infra/proof/internal/webuser"}},
 		{"infra/proof/console", nil},
 		{"infra/proof/picture", nil},
 		{"infra/proof/shape", nil},
 		{"infra/proof/internal/programtest", nil},
 		{"infra/proof/internal/webuser", nil},
-		{"infra/proof/conformance/servers/native", []string{"functions/dormouse", "shared/native"}},
-	}
+		{"infra/proof/conformance/servers/native", []string{"functions/dormouse", "shared/backend/native"}},
+	}...)
 }
 
 // owner says which packages may import the path and all paths below it. "*test" stands for
@@ -157,22 +124,22 @@ type owner struct {
 func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
-		{"github.com/aws/aws-sdk-go-v2", []string{"shared/awscall", "shared/dynamostore", "shared/fleet/ecs", "shared/fleet/lambda", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
-		{"github.com/aws/smithy-go", []string{"shared/dynamostore"}},
-		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/internal/emulator/...", "infra/local/localtest"}},
-		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
-		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "shared/native/nativetest", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
-		{"github.com/segmentio/encoding", []string{"shared/relay/frame", "shared/relay/relayhost"}},
-		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/proof/clients/..."}},
-		{"github.com/coder/websocket", []string{"shared/relay/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/backend/awscall", "shared/store/dynamostore", "shared/backend/fleet/ecs", "shared/backend/fleet/lambda", "shared/backend/relayhost", "shared/backend/bucket", "functions/...", "infra/local/localtest"}},
+		{"github.com/aws/smithy-go", []string{"shared/store/dynamostore"}},
+		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/endpoint/front/lambdafront", "infra/internal/emulator/...", "infra/local/localtest"}},
+		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/endpoint/front/lambdafront"}},
+		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/backend/native", "shared/backend/native/nativetest", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
+		{"github.com/segmentio/encoding", []string{"shared/core/frame", "shared/backend/relayhost"}},
+		{"github.com/google/jsonschema-go", []string{"shared/backend/native", "infra/proof/clients/..."}},
+		{"github.com/coder/websocket", []string{"shared/box/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
 		{"github.com/coreos/go-systemd", []string{"infra/dormouse"}},
-		{"github.com/coreos/go-oidc", []string{"shared/broker"}},
+		{"github.com/coreos/go-oidc", []string{"shared/access/broker"}},
 		{"golang.org/x/net/html", []string{"infra/proof/internal/webuser"}},
-		{"golang.org/x/oauth2", []string{"shared/broker", "infra/proof/clients/..."}},
-		{"github.com/golang-jwt/jwt", []string{"shared/oauth"}},
-		{"modernc.org", []string{"shared/sqlitestore", "infra/local/history"}},
-		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/console"}},
-		{"github.com/tailscale/hujson", []string{"shared/catalog", "infra/internal/jsonedit"}},
+		{"golang.org/x/oauth2", []string{"shared/access/broker", "infra/proof/clients/..."}},
+		{"github.com/golang-jwt/jwt", []string{"shared/access/oauth"}},
+		{"modernc.org", []string{"shared/store/sqlitestore", "infra/local/history"}},
+		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/operate/console"}},
+		{"github.com/tailscale/hujson", []string{"shared/config/catalog", "infra/internal/jsonedit"}},
 		{"github.com/pelletier/go-toml", []string{"infra/internal/serversfile", "infra/internal/clientfile"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},
 		{"gopkg.in/natefinch/lumberjack.v2", []string{"infra/local"}},
@@ -185,10 +152,9 @@ func owners() []owner {
 		{"golang.org/x/sys", []string{"..."}},
 		{"golang.org/x/sync", []string{"..."}},
 		{"github.com/google/go-cmp", tests},
-		{"pgregory.net/rapid", tests},
 		{"golang.org/x/tools", tests},
 		{"testing", tests},
-		{module + "shared/sessiontest", nil},
+		{module + "shared/store/sessiontest", nil},
 	}
 }
 
@@ -199,11 +165,11 @@ func pure() map[string]map[string]string {
 		"syscall": "no I/O of its own", "database/sql": "no I/O of its own",
 	}
 	return map[string]map[string]string{
-		"shared/wire":    io,
-		"shared/session": io,
-		"shared/host":    io,
-		"shared/bridge":  io,
-		"shared/box":     {"net/http": "no HTTP"},
+		"shared/core/wire":    io,
+		"shared/core/session": io,
+		"shared/mcp/host":     io,
+		"shared/mcp/bridge":   io,
+		"shared/box":          {"net/http": "no HTTP"},
 	}
 }
 
@@ -462,17 +428,17 @@ func checkComments(files []file) (problems []string) {
 func TestRulesFindWhatTheyForbid(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"shared/wire/a.go":             "// Package wire is right.\npackage wire\n\nimport (\n\t\"net/http\"\n\t\"" + module + "shared/session\"\n)\n",
-		"shared/wire/b.go":             "// Package wire is said twice.\npackage wire\n",
-		"shared/front/a.go":            "package front\n\nimport (\n\t\"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "shared/relay\"\n)\n\nfunc init() {}\n",
-		"shared/front/a_test.go":       "package front\n\nimport (\n\t_ \"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "infra/local\"\n\t\"" + module + "shared/relay\"\n)\n",
-		"shared/auth/a.go":             "// Package auth is right.\npackage auth\n\nimport system \"os\"\n\nvar key = system.Getenv\n\ntype T struct{}\n\nfunc (T) init() {}\n",
-		"shared/new/a.go":              "// Package new is not in the table.\npackage new\n\nimport \"example.com/new\"\n",
-		"shared/sessiontest/a.go":      "// Package sessiontest is right.\npackage sessiontest\n\nimport \"testing\"\n",
-		"functions/http/main.go":       "// Command http is right.\npackage main\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/sessiontest\"\n)\n\nvar e = os.Getenv\n",
-		"functions/internal/boot/a.go": "// Package boot is right.\npackage boot\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/front\"\n)\n\nvar e = os.Environ\n",
-		"infra/testdata/a.go":          "not Go",
-		".tools/a.go":                  "not Go",
+		"shared/core/wire/a.go":           "// Package wire is right.\npackage wire\n\nimport (\n\t\"net/http\"\n\t\"" + module + "shared/mcp/host\"\n)\n",
+		"shared/core/wire/b.go":           "// Package wire is said twice.\npackage wire\n",
+		"shared/endpoint/front/a.go":      "package front\n\nimport (\n\t\"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "shared/backend/relay\"\n)\n\nfunc init() {}\n",
+		"shared/endpoint/front/a_test.go": "package front\n\nimport (\n\t_ \"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "infra/local\"\n\t\"" + module + "shared/backend/relay\"\n)\n",
+		"shared/access/auth/a.go":         "// Package auth is right.\npackage auth\n\nimport system \"os\"\n\nvar key = system.Getenv\n\ntype T struct{}\n\nfunc (T) init() {}\n",
+		"shared/new/a.go":                 "// Package new is not in the table.\npackage new\n\nimport \"example.com/new\"\n",
+		"shared/store/sessiontest/a.go":   "// Package sessiontest is right.\npackage sessiontest\n\nimport \"testing\"\n",
+		"functions/http/main.go":          "// Command http is right.\npackage main\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/store/sessiontest\"\n)\n\nvar e = os.Getenv\n",
+		"functions/internal/boot/a.go":    "// Package boot is right.\npackage boot\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/endpoint/front\"\n)\n\nvar e = os.Environ\n",
+		"infra/testdata/a.go":             "not Go",
+		".tools/a.go":                     "not Go",
 	} {
 		p := filepath.Join(root, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
@@ -485,19 +451,19 @@ func TestRulesFindWhatTheyForbid(t *testing.T) {
 	files := load(t, root)
 	got := slices.Concat(checkArrows(files), checkOwners(files), checkPure(files), checkCode(files), checkComments(files))
 	want := []string{
-		"shared/front/a.go:6: shared/front must not import shared/relay",
-		"shared/front/a_test.go:6: shared/front must not import infra/local",
+		"shared/core/wire/a.go:6: shared/core/wire must not import shared/mcp/host",
+		"shared/endpoint/front/a.go:6: shared/endpoint/front must not import shared/backend/relay",
+		"shared/endpoint/front/a_test.go:6: shared/endpoint/front must not import infra/local",
 		"shared/new/a.go: its package has no line in arrows: add one",
-		"shared/wire/a.go:6: shared/wire must not import shared/session",
-		"functions/http/main.go:6: functions/http must not import " + module + "shared/sessiontest: it is for tests only",
-		"shared/front/a.go:4: shared/front must not import modernc.org/sqlite: it belongs to shared/sqlitestore, infra/local/history",
-		"shared/front/a.go:5: shared/front must not import testing: it belongs to *test",
+		"functions/http/main.go:6: functions/http must not import " + module + "shared/store/sessiontest: it is for tests only",
+		"shared/endpoint/front/a.go:4: shared/endpoint/front must not import modernc.org/sqlite: it belongs to shared/store/sqlitestore, infra/local/history",
+		"shared/endpoint/front/a.go:5: shared/endpoint/front must not import testing: it belongs to *test",
 		"shared/new/a.go:4: example.com/new has no line in owners: add one",
-		"shared/wire/a.go:5: shared/wire must not import net/http: no HTTP",
-		"shared/auth/a.go:6: system.Getenv: let main read the environment and pass the value",
-		"shared/front/a.go:9: no init: let main wire it",
-		"shared/front: no package comment",
-		"shared/wire: more than one package comment: a.go, b.go",
+		"shared/core/wire/a.go:5: shared/core/wire must not import net/http: no HTTP",
+		"shared/access/auth/a.go:6: system.Getenv: let main read the environment and pass the value",
+		"shared/endpoint/front/a.go:9: no init: let main wire it",
+		"shared/core/wire: more than one package comment: a.go, b.go",
+		"shared/endpoint/front: no package comment",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Error(diff)

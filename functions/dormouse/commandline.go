@@ -4,7 +4,7 @@ package dormouse
 
 import (
 	"github.com/dormouse-mcp/dormouse/infra/dormouse"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 func commandLine(servers native.Servers) { dormouse.Program{Native: servers}.Main() }

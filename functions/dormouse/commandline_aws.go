@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 // commandLine fails: functions are built without the command line, which would make them

@@ -12,7 +12,7 @@ import (
 	"os"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/serve"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 // Main is the whole program. In a Lambda function it is the function that the function's

@@ -6,7 +6,7 @@ package main
 
 import (
 	"github.com/dormouse-mcp/dormouse/functions/dormouse"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 func main() { dormouse.Main(servers()) }

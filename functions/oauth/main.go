@@ -9,7 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
-	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
 )
 
 func main() {

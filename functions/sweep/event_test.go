@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
 func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {

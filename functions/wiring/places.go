@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // needs returns what the next attempt to start a box needs. A server that is not configured

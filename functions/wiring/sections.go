@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/oauth"
-	"github.com/dormouse-mcp/dormouse/shared/quota"
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // CheckSections checks what package catalog does not read: the sections limits, access and

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
 )
 
 // Variables that set [Settings]. All are optional.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
 )
 
 func read(set map[string]string) (s wiring.Settings, err error) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 )
 
 func TestPlacesForWorkspacesAreReadByTheirForm(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // openVault opens the store of the keys and tokens that callers have at the third parties

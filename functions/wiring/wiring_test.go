@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
 )
 
 func wired(t *testing.T, p wiring.Parts) *wiring.Function {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 type addCommand struct {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // asker asks the user for a value. The terminal does not show the answer to a question for

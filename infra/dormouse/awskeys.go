@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"os/exec"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 // signedIn asks the aws command for the credentials that the command would use itself.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {

@@ -11,16 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 type billCommand struct {
 	By     string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, tool, session or day. The time of boxes has no principal and no tool."`
 	Since  string `placeholder:"30d" help:"Count only the use in this last time, such as 12h or 30d, by whole days (UTC). By default all use that was ever counted."`
 	Most   int    `default:"20" help:"The largest number of rows. The most expensive ones come first."`
-	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/meter/prices.json."`
+	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/store/meter/prices.json."`
 	target
 	printing
 }

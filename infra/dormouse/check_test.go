@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 )
 
 // dormouse run does not start if it cannot read the settings of a third party, so check

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/auth"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 type connectCommand struct {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // TestE2EEveryCallEndsWhateverDies makes calls in a few sessions while the test kills

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 // TestE2EDynamoDB runs the main flow with all lasting data in DynamoDB. Functions,

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // get returns the status and the body of a page of the endpoint.

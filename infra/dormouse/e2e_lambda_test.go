@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // lambdaMachine returns a machine whose boxes run as invocations of a function. Each server

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // pythonServer is a server without an SDK, which says that it announces changes of its tools.

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 const (

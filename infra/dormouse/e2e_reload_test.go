@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // takenWithin is the longest time until a saved servers file is served: a look a second,

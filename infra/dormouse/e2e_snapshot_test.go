@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 )
 
 // The server writes its knowledge graph into a file. It is the published server from

@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // socket is one MCP client over one WebSocket connection, for one goroutine. It keeps

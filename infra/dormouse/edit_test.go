@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
 )
 
 // desk is a folder in which commands change files. It is the working folder and the home

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // endless is the endpoint of a server one whose list of tools never ends. cursor returns the

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // serversFile is the flag of commands that change the servers file.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/broker"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/broker"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 type grantsCommand struct {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // The paths of installs and of Python in the image of the boxes. infra/image has the same

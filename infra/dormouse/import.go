@@ -13,7 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 type importCommand struct {

@@ -18,9 +18,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/timerslack"
+	"github.com/dormouse-mcp/dormouse/shared/operate/timerslack"
 )
 
 // Program is a program with this command line.

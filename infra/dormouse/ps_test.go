@@ -18,8 +18,8 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 func TestARunningMachineShowsItsServersAndKeepsItsFolder(t *testing.T) {

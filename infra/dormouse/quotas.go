@@ -8,11 +8,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/auth"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/nearest"
-	"github.com/dormouse-mcp/dormouse/shared/quota"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/nearest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 type quotasCommand struct {

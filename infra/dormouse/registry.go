@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // putPublished puts a server of the registry into the file, under the last part of its

@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // hangups returns a channel that gets SIGHUP from people and service managers. The system

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
-	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
+	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
 // secure are the flags for an endpoint that speaks HTTPS itself.

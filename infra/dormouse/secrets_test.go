@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 func TestSecretsAreSetListedAndRemoved(t *testing.T) {

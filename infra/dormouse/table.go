@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 const dynamodb = "dynamodb:"

@@ -6,9 +6,9 @@ import (
 	"net"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/front"
-	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
 )
 
 // tokens returns the settings for tokens, or nil if the machine takes none.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
 )
 
 // Limits on what callers may use of this machine. docs/limits.md lists them.

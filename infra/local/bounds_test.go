@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
 )
 
 // door reads bodies within the limits, as for a request of an admitted caller.

@@ -67,21 +67,21 @@ try() {
 messages=$((share * 5000)) streets=$((share * 200))
 
 box() { once "$1" box shared/box "$2" "${@:3}"; }
-relay() { again "$1" relay shared/relay "$2"; }
+relay() { again "$1" relay shared/backend/relay "$2"; }
 end_to_end() { once "$1" dormouse infra/dormouse "$2"; }
 readers() {
   box readers TestReadersInGo -readers "$messages" && once readers box-e2e shared/box '^TestE2EReaders' -readers "$messages"
 }
 # All faults at every call of the disk take four minutes.
 disk() {
-  if [ "$total" -ge 1200 ]; then once "$1" sqlitestore shared/sqlitestore "$2" -chaos; else once "$1" sqlitestore shared/sqlitestore "$2"; fi
+  if [ "$total" -ge 1200 ]; then once "$1" sqlitestore shared/store/sqlitestore "$2" -chaos; else once "$1" sqlitestore shared/store/sqlitestore "$2"; fi
 }
 hostile() {
-  once hostile runner infra/runner '^TestHostilePackages' && once hostile relayhost shared/relay/relayhost '^TestHostileRunner$' -hostile.for "${share}s"
+  once hostile runner infra/runner '^TestHostilePackages' && once hostile relayhost shared/backend/relayhost '^TestHostileRunner$' -hostile.for "${share}s"
 }
 
 tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e ./shared/box &&
-  tests relay '' ./shared/relay && tests relayhost '' ./shared/relay/relayhost && tests sqlitestore '' ./shared/sqlitestore &&
+  tests relay '' ./shared/backend/relay && tests relayhost '' ./shared/backend/relayhost && tests sqlitestore '' ./shared/store/sqlitestore &&
   tests dormouse e2e ./infra/dormouse || exit 1
 
 # The long search for a way out takes a minute and a half.
@@ -89,7 +89,7 @@ tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e
 export DORMOUSE_TEST_GREEDY=${share}s DORMOUSE_TEST_KILLS=$share
 try escape 'a hostile server with each setting and each kind of runner' once escape runner infra/runner '^TestEscapeRoom$'
 try readers "$messages nasty messages, read by Go, Node and Python" readers
-try principals "$streets random streets of two tenants and two principals" once principals relay shared/relay '^TestNeighbours$' -neighbours "$streets"
+try principals "$streets random streets of two tenants and two principals" once principals relay shared/backend/relay '^TestNeighbours$' -neighbours "$streets"
 try pause 'runners and functions that stand still' relay pause '^TestPauseAnything$'
 try power 'the power is cut after each call of the disk' disk power '^TestPowerCut'
 try disk 'a full and a slow disk' disk disk '^TestFullAndSlowDisk$'

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // Checked is what [Run] would do with a servers file.

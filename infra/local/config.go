@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 // StoreFile is the name of the store in the data folder.

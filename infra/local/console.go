@@ -3,10 +3,10 @@ package local
 import (
 	"net/http"
 
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/auth"
-	"github.com/dormouse-mcp/dormouse/shared/console"
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
 // consoleOf returns the console of a machine. Requests of the console are not billed, so

@@ -8,8 +8,8 @@ import (
 	"os"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/console"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
 // control serves the API for operators on the control socket.

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 // environ is the environment of this program, in the form of os.Environ. It selects the

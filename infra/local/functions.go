@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // Functions does the work that functions do on AWS. A machine has its own ([inside]);

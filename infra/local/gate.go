@@ -9,7 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/peer"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // gate keeps programs of boxes away from the endpoints for clients. Behind these are all

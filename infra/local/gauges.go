@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // gaugesWithin is the longest time to find out what runs for one answer with metrics.

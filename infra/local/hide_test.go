@@ -3,7 +3,7 @@ package local
 import (
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {

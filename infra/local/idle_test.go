@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
 )
 
 // alarms stands for the functions of a machine, with this number of alarms that wait.

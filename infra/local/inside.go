@@ -21,14 +21,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/front"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // inside executes the functions' handlers in this process. No message depends on data in

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // echoing are routes that send each message back. They answer "hang" as late as the limits

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
 )
 
 // listeners are the two endpoints for clients: HTTP and WebSocket. The fields with capital

@@ -18,9 +18,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/console"
-	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
 // machine hosts servers. newMachine sets its first six fields, and the steps of Run set

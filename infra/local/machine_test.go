@@ -20,9 +20,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // configured returns a machine that hosts one native server. The end of the test stops

@@ -2,7 +2,7 @@
 
 package local
 
-import "github.com/dormouse-mcp/dormouse/shared/api"
+import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
 // members returns no processes: only Linux lists them.
 func members(int) []api.Member { return []api.Member{} }

@@ -15,11 +15,11 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/watch"
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // reloader takes changes of the servers file while the machine runs.

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // Run hosts the servers of a servers file on this machine until ctx ends. It returns

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // countWithin is the longest time to find out how many tools servers have. A slow store

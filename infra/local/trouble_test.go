@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
 )
 
 // full is a store on a disk that is full: it reads, and cannot write.

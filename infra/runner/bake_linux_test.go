@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // Servers that answer each request with an empty list of tools, in each language.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 // Limits of kept installs.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // hosted stores the installs of a box as the host does, without a relay.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
 // runtimeAPI is the variable with the address of Lambda's Runtime API. Only a function has

@@ -29,7 +29,7 @@
 //	DORMOUSE_INSTALLS       where installs of npx and uvx are kept: "host" or folder:PATH
 //	                        as above, or "off"; by default "host" if that is where
 //	                        workspaces are kept and the cache does not outlast the box
-//	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/pprofsock
+//	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/operate/pprofsock
 //
 // In a Lambda function the runner is the runtime, and is invited: each invocation has the
 // variables that the relay sets and DORMOUSE_RELAY_URL. All others come from the host with
@@ -62,11 +62,11 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
-	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
 const (

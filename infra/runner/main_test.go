@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // starts measures the time of processes from their start to the end of their handshake.

@@ -24,7 +24,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
 )
 
 // starts is how often the test starts each function, in turns.

@@ -14,10 +14,10 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
 )
 
 // files returns the names of the events for a function, without folder and ending.

@@ -22,10 +22,10 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 const hostedInTheDrill = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"booking":{"x-dormouse":{"native":"booking"}},"job":{"x-dormouse":{"native":"job"}},"one":{"command":"a"}}}`

@@ -28,7 +28,7 @@ func services() map[string]struct {
 		dir     string
 		actions func(operation string) []string
 	}{
-		"dynamodb": {"shared/dynamostore", func(operation string) []string {
+		"dynamodb": {"shared/store/dynamostore", func(operation string) []string {
 			switch operation {
 			case "CreateTable", "DescribeTable", "UpdateTimeToLive":
 				return nil // EnsureTable calls these; functions do not call EnsureTable, see below
@@ -112,7 +112,7 @@ func called(t *testing.T) []string {
 					actions = append(actions, services()[service].actions(operation)...)
 				}
 			case *ast.SelectorExpr:
-				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/bucket" {
+				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/backend/bucket" {
 					actions = append(actions, action, "s3:ListBucket") // with the right ListBucket, S3 answers that an object is missing
 				}
 				if n.Sel.Name == "EnsureTable" && strings.HasPrefix(name, "functions/") {
@@ -122,7 +122,7 @@ func called(t *testing.T) []string {
 				switch {
 				case n.Value == `"/@connections/"`:
 					actions = append(actions, "execute-api:ManageConnections")
-				case strings.HasPrefix(name, "shared/fleet/ecs/"):
+				case strings.HasPrefix(name, "shared/backend/fleet/ecs/"):
 					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
@@ -194,21 +194,21 @@ func granted(t *testing.T, s stack) map[string][]statement {
 // ofOwn returns the methods that call AWS without the SDK, and their actions.
 func ofOwn() map[string][]string {
 	return map[string][]string{
-		"functions/internal/boot.(*Function).Invoke":      {"lambda:InvokeFunction"},
-		"shared/fleet/ecs.(*Fleet).run":                   ofECS()["RunTask"],
-		"shared/fleet/ecs.(*Fleet).register":              ofECS()["RegisterTaskDefinition"],
-		"shared/fleet/ecs.(*Fleet).list":                  ofECS()["ListTasks"],
-		"shared/fleet/ecs.(*Fleet).Tasks":                 ofECS()["DescribeTasks"],
-		"shared/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
-		"shared/relay/relayhost.(*Connections).send":      {"execute-api:ManageConnections"},
-		"shared/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
-		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
-		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
-		"functions/wiring/webconsole.(*Logs).ask":         {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
-		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
-		"shared/bucket.(*Bucket).Room":                    {"s3:PutObject"},
-		"shared/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
-		"shared/bucket.(*Bucket).Forget":                  {"s3:DeleteObject"},
+		"functions/internal/boot.(*Function).Invoke":              {"lambda:InvokeFunction"},
+		"shared/backend/fleet/ecs.(*Fleet).run":                   ofECS()["RunTask"],
+		"shared/backend/fleet/ecs.(*Fleet).register":              ofECS()["RegisterTaskDefinition"],
+		"shared/backend/fleet/ecs.(*Fleet).list":                  ofECS()["ListTasks"],
+		"shared/backend/fleet/ecs.(*Fleet).Tasks":                 ofECS()["DescribeTasks"],
+		"shared/backend/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
+		"shared/backend/relayhost.(*Connections).send":            {"execute-api:ManageConnections"},
+		"shared/backend/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
+		"shared/backend/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
+		"shared/backend/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
+		"functions/wiring/webconsole.(*Logs).ask":                 {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
+		"shared/backend/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
+		"shared/backend/bucket.(*Bucket).Room":                    {"s3:PutObject"},
+		"shared/backend/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
+		"shared/backend/bucket.(*Bucket).Forget":                  {"s3:DeleteObject"},
 	}
 }
 
@@ -276,7 +276,7 @@ func indexes(t *testing.T) map[string][]string {
 	names, all := map[string]string{}, map[string][]string{"dynamodb:Scan": {"due"}}
 	var asked [][2]string // operation, name of a constant
 	for name, f := range sources(t) {
-		if filepath.ToSlash(filepath.Dir(name)) != "shared/dynamostore" {
+		if filepath.ToSlash(filepath.Dir(name)) != "shared/store/dynamostore" {
 			continue
 		}
 		ast.Inspect(f, func(n ast.Node) bool {

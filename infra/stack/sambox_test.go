@@ -24,13 +24,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 const (

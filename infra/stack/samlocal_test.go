@@ -27,14 +27,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 // These tests send every file of events/ to its function in the container of sam local

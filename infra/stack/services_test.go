@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // The http function runs in the emulator, with the rights of its role. For a job it makes a

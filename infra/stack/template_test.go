@@ -22,9 +22,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {

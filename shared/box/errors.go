@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // Phase is the step of a hosted server's life at which something went wrong. The list is

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {

@@ -3,7 +3,7 @@ package box
 import (
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // group holds the sessions that share a process, that process, and earlier processes that

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 const stoppedByAda = `server "fake": it was stopped by ada; whether the call was executed is not known`

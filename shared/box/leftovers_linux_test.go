@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {

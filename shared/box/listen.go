@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // listener takes the stdout of a process.

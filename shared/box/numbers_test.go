@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestNumbersInAProcessAreNotToBeGuessed(t *testing.T) {

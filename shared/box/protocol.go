@@ -3,8 +3,8 @@ package box
 import (
 	"encoding/json"
 
-	"github.com/dormouse-mcp/dormouse/shared/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // protocol is the way in which the box speaks to a process. The first message of the box

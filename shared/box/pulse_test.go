@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // timedOut has a call time out. It returns the ids of the two requests by which the box asks

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // These tests check that every reader understands a line as the box does: which request

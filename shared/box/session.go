@@ -6,8 +6,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dormouse-mcp/dormouse/shared/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // maxUntold limits the bytes of events that wait for the sink. Above it the box stops

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/dormouse-mcp/dormouse/shared/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // sessionful speaks to a process in the versions that have initialize.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // deliverIn sends a tools/call in a session and returns the name of its stream.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {

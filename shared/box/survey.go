@@ -7,7 +7,7 @@ import (
 	"hash"
 	"strconv"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // survey asks a fresh process for its lists. Another program than the one before may have

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // Tasks of 2025-11-25 stay between the box and the process; clients do not see them. Such

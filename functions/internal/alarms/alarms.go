@@ -11,8 +11,8 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
 // Env is the variable with eventbridge.Config as JSON. Without it the function keeps

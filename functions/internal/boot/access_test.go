@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {

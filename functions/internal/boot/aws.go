@@ -11,9 +11,9 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/dormouse-mcp/dormouse/shared/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // Variables of a function that Lambda, sam local (envSAMLocal), the template (envDomain) or

@@ -6,12 +6,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // ecsListLag is the longest delay until ECS lists a task.

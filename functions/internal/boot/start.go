@@ -6,7 +6,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambda"
 
-	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
+	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
 // Serve takes invocations until the process is stopped. build makes the handler of a

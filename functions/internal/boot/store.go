@@ -6,10 +6,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // storeForms lists the valid forms of DORMOUSE_STORE in this build.

@@ -5,8 +5,8 @@ package boot
 import (
 	"fmt"
 
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
 )
 
 // sqliteForm is empty: a deployed function does not contain SQLite, which would be a

@@ -3,9 +3,9 @@
 package boot
 
 import (
-	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // sqliteForm is the first of the valid forms of DORMOUSE_STORE.

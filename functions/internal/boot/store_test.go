@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
 )
 
 // openable returns stores that can be opened in this build, whatever its tags.
@@ -71,7 +71,7 @@ func TestWhatIsDeployedHasNoSQLite(t *testing.T) {
 		return string(out)
 	}
 	deployed := deps("lambda.norpc,aws")
-	for _, module := range []string{"modernc.org/sqlite", "shared/sqlitestore", "aws-sdk-go-v2/config"} {
+	for _, module := range []string{"modernc.org/sqlite", "shared/store/sqlitestore", "aws-sdk-go-v2/config"} {
 		if strings.Contains(deployed, module) {
 			t.Errorf("with -tags aws the functions import %s", module)
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
 )
 
 // event is the event of the HTTP function: a request of the REST API, or an alarm of a

@@ -24,9 +24,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
 )
 
 // idp is an identity provider that signs everybody in as u1, and exchanges its tokens.

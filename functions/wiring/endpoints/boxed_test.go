@@ -14,14 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
-	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
-	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/storetest"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // boxes are the boxes of a site: runners in this process, whose frames and environments

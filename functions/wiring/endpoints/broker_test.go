@@ -21,7 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
-	"github.com/dormouse-mcp/dormouse/shared/storetest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // renamed renames a header, as API Gateway does with answers of functions.

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/auth"
-	"github.com/dormouse-mcp/dormouse/shared/storetest"
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }

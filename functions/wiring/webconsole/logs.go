@@ -12,9 +12,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dormouse-mcp/dormouse/shared/api"
-	"github.com/dormouse-mcp/dormouse/shared/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // perGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
 // invokedBoxes runs boxes as invocations of a function, as Lambda does. The runner is the

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // Jump is what Advance adds to the generation of a box. No box wakes as often between a

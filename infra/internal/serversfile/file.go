@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // File is the text of a servers file. If a method that changes it fails, the text stays

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // What Import does with a server.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -58,7 +58,7 @@ func TestEveryClientsFileIsImported(t *testing.T) {
 			f, env := parse(t, ""), serversfile.NewEnv(nil, func(name string) (string, bool) { return "/home/ada", name == "HOME" })
 			forms := "testdata/forms"
 			if slices.Contains([]string{"claude-desktop", "claude-code", "cursor", "gemini", "windsurf"}, client) {
-				forms = "../../../shared/catalog/testdata/forms"
+				forms = "../../../shared/config/catalog/testdata/forms"
 			}
 			src := source(t, filepath.Join(forms, client, name))
 			items, err := serversfile.Import(src, f, env, options())

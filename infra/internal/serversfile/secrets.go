@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // Keep sets a variable of the process. Its value goes to the file of variables unchanged.

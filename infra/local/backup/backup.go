@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // databases are the files of a data folder that SQLite copies.

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // File is the name of the ledger's file in the data folder. It has the counts up to the

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // saveEvery is how often the history is saved while something happens. A machine that is

@@ -17,7 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // event returns a call that ends now.

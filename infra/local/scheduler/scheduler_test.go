@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
 // direct is an HTTP transport that calls a handler.

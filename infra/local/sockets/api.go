@@ -21,7 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // Conn describes a connection by the facts of its upgrade request.

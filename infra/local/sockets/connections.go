@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
 )
 
 // postWithin is how long a post without a deadline waits for room in the client's

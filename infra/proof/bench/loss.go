@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // loss measures what is lost in two cases: a connection is cut in the middle of a call, or

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 func main() {

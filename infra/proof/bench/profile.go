@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/pprofsock"
+	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
 // profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.

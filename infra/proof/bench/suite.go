@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 // part is one measurement, which can run by itself.

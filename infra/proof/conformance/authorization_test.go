@@ -18,7 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 // The suite's scenarios for authorization servers ask Dormouse's for its metadata, and

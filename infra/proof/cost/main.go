@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 func main() {
-	counts := flag.String("counts", "bin/cost/operations.json", "counted operations, as the tests of shared/relay leave them")
-	prices := flag.String("prices", "", "prices in the place of the published ones, in the form of shared/meter/prices.json")
+	counts := flag.String("counts", "bin/cost/operations.json", "counted operations, as the tests of shared/backend/relay leave them")
+	prices := flag.String("prices", "", "prices in the place of the published ones, in the form of shared/store/meter/prices.json")
 	template := flag.String("template", "template.yaml", "the stack, for what it costs by itself")
 	flag.Parse()
 	if err := run(*counts, *prices, *template); err != nil {

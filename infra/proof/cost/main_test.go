@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // counted returns the operations of which the months and the silence consist, with one

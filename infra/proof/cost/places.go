@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // place is one way to run a box, with the time and the cost of a wake. The times are

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // F-18: what a box costs by the time that it is awake, within a tenth of the figures by

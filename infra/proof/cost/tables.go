@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // tables prints the tables.

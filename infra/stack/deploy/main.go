@@ -24,8 +24,8 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 // command is a program to run. With Show the user sees its output and, at a terminal, answers

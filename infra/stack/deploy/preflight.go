@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
 )
 
 // fewInvocations is the number of concurrent invocations that Lambda always keeps

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // B19, L-24: EndMarked finds what a killed runner has left, and nothing else.

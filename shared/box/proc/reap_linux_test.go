@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // adopt has this program adopt two orphans, of which one has a session of its own. They end

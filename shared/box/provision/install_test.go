@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // fakePython puts a Python and a uv into the PATH. The Python knows its version. uv makes

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // With this variable set, the test binary runs as another program that stages. The value

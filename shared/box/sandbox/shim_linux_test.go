@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dormouse-mcp/dormouse/shared/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // probeIn runs the prober in a sandbox of this process.

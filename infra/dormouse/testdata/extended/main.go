@@ -15,7 +15,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/dormouse-mcp/dormouse/shared/wire"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 func main() {

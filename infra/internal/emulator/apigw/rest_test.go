@@ -17,7 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
 // newREST starts a REST API in front of the pool's function and returns its URL.

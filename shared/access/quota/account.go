@@ -1,0 +1,255 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+)
+
+// Bounds of what an instance knows and keeps of an account.
+const (
+	figureAge   = 30 * time.Second // the account is read again when it is this old
+	figureLost  = 10 * time.Minute // if the account could not be read for this long, a cap refuses work
+	flushEvery  = time.Minute
+	flushNanos  = 10_000_000 // a cent
+	near        = 0.9        // above this part of a cap, each invocation writes what it used
+	keptTasks   = 32
+	accountLife = 400 * 24 * time.Hour
+	nanos       = 1e9 // of a dollar
+	flushTime   = 2 * time.Second
+)
+
+// accountRow is the stored form of a tenant's account.
+type accountRow struct {
+	Limits json.RawMessage `json:"limits,omitempty"` // what an operator has set, members of Limits
+	Used   used            `json:"used"`
+	Tasks  []string        `json:"tasks,omitempty"` // the latest tasks that were charged
+	Writer string          `json:"writer,omitempty"`
+}
+
+// used is what a tenant has used in a month. Earlier releases told servers apart too, so
+// the sum is under "".
+type used struct {
+	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
+	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar
+}
+
+// in returns what was used in the month of a time. If u has a later month, another instance
+// has begun it already.
+func (u used) in(t time.Time) (month string, nanos int64) {
+	if month = t.UTC().Format("2006-01"); u.Month < month {
+		return month, 0
+	}
+	return u.Month, u.Nanos[""]
+}
+
+// nextMonth returns when the next month begins.
+func nextMonth(t time.Time) time.Time {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+}
+
+func accountKey(tenant string) session.ValueKey {
+	return session.ValueKey{Tenant: tenant, Scope: session.ValueOfServer, Name: "quota.account"}
+}
+
+// account is what this instance knows about the use and the limits of a tenant. Callers
+// hold turn.
+type account struct {
+	tenant string
+	turn   turn
+
+	rev     int64
+	row     accountRow
+	read    time.Time // when rev and row were true last; zero: never
+	failed  time.Time // when the store failed last, after read
+	born    time.Time
+	limits  Limits   // of the servers file; those of the row replace them
+	nanos   int64    // used, and not in the row yet
+	tasks   []string // the same
+	flushed time.Time
+}
+
+// spent returns what the tenant has spent in the month of a time, in nanodollars.
+func (a *account) spent(now time.Time) float64 {
+	_, nanos := a.row.Used.in(now)
+	return float64(nanos + a.nanos)
+}
+
+// pending reports whether something was used that is not in the row.
+func (a *account) pending() bool { return a.nanos != 0 || len(a.tasks) > 0 }
+
+// due reports whether what is pending has to be written now.
+func (a *account) due() bool {
+	most := a.limits.MonthUSD * nanos
+	return a.pending() && (a.nanos >= flushNanos || len(a.tasks) > 0 || time.Since(a.flushed) >= flushEvery ||
+		most > 0 && a.spent(time.Now()) >= near*most)
+}
+
+// look reads the account if this instance's copy is too old. While the store is down,
+// look keeps the old copy.
+func (l *Limiter) look(ctx context.Context, a *account) {
+	if now := time.Now(); now.Sub(a.read) < figureAge || now.Sub(a.failed) < time.Second {
+		return
+	}
+	if err := l.load(ctx, a); err != nil {
+		a.failed = time.Now()
+		l.trouble("the account of a tenant cannot be read", err)
+	}
+}
+
+func (l *Limiter) load(ctx context.Context, a *account) error {
+	v, row, err := loadRow[accountRow](ctx, l.store, accountKey(a.tenant))
+	if err == nil {
+		l.take(a, v.Rev, row)
+	}
+	return err
+}
+
+func (l *Limiter) take(a *account, rev int64, row accountRow) {
+	a.rev, a.row, a.read, a.limits = rev, row, time.Now(), l.file
+	if len(row.Limits) > 0 {
+		if own, err := l.file.under(row.Limits); err == nil {
+			a.limits = own
+		}
+	}
+}
+
+// flush adds what is pending to the row. After an error it stays pending.
+func (l *Limiter) flush(ctx context.Context, a *account) error {
+	for tries := range maxTries {
+		row, now := a.row, time.Now()
+		month, before := row.Used.in(now)
+		row.Used = used{month, map[string]int64{"": before + a.nanos}}
+		row.Tasks = append(slices.Clone(row.Tasks), a.tasks...)
+		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
+		row.Writer = session.NewNonce()
+		err := l.saveAccount(ctx, a, row)
+		// The write may have succeeded in spite of an error. It has if its nonce is in the
+		// row.
+		if err == nil || !errors.Is(err, session.Conflict) && l.load(ctx, a) == nil && a.row.Writer == row.Writer {
+			a.nanos, a.tasks, a.flushed = 0, nil, now
+			return nil
+		}
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+		if err := l.load(ctx, a); err != nil {
+			return err
+		}
+	}
+	return crowded(a.tenant)
+}
+
+// crowded is the error of an account that others write all the time.
+func crowded(tenant string) error {
+	return session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
+}
+
+func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) error {
+	data, err := json.Marshal(row)
+	if err != nil {
+		return err // all parts were read as JSON
+	}
+	v, err := l.store.SaveValue(ctx, session.Value{Key: accountKey(a.tenant), Rev: a.rev, Data: data, Expires: time.Now().Add(accountLife)})
+	if err == nil {
+		l.take(a, v.Rev, row)
+	}
+	return err
+}
+
+// Meter returns a meter that also charges tenants for what inner counts. Its Spent writes
+// the account when that is due, with a time limit of two seconds.
+func (l *Limiter) Meter(inner session.Meter) session.Meter { return charging{inner, l} }
+
+type charging struct {
+	session.Meter
+	limiter *Limiter
+}
+
+// Spent implements session.Meter.
+func (c charging) Spent(a session.Account) []any {
+	attrs := c.Meter.Spent(a)
+	if a.Tenant == "" {
+		return attrs
+	}
+	for i := 1; i < len(attrs); i += 2 {
+		if u, ok := attrs[i].(meter.Units); ok {
+			c.limiter.Charge(a.Tenant, u)
+		}
+	}
+	return attrs
+}
+
+// Charge adds use to the account of a tenant. An error of the store leaves the use for the
+// next charge.
+func (l *Limiter) Charge(tenant string, u meter.Units) {
+	l.charge(tenant, func(a *account) { a.nanos += l.nanos(u) })
+}
+
+// ChargeTask adds the time of a task of a box. A fleet may report a task more than once;
+// ChargeTask counts a task with the same name once.
+func (l *Limiter) ChargeTask(tenant, task string, u meter.Units) {
+	l.charge(tenant, func(a *account) {
+		if !slices.Contains(a.row.Tasks, task) && !slices.Contains(a.tasks, task) {
+			a.tasks = append(a.tasks, task)
+			a.nanos += l.nanos(u)
+		}
+	})
+}
+
+// nanos returns the cost of units in nanodollars.
+func (l *Limiter) nanos(u meter.Units) int64 { return int64(math.Round(l.prices.Cost(u) * nanos)) }
+
+func (l *Limiter) charge(tenant string, add func(*account)) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	a := l.account(tenant)
+	if a.turn.take(ctx) != nil {
+		a.turn <- struct{}{} // another flush has a time limit, too
+	}
+	defer a.turn.end()
+	if a.read.IsZero() {
+		l.look(ctx, a)
+	}
+	add(a)
+	if !a.due() || time.Since(a.failed) < time.Second {
+		return
+	}
+	if err := l.flush(ctx, a); err != nil {
+		a.failed = time.Now()
+		l.trouble("what a tenant has used is not written down; the next request tries again", err)
+	}
+}
+
+// Flush writes what is pending to the store, before an instance ends.
+//
+// Errors: Unavailable; what is not written stays pending.
+func (l *Limiter) Flush(ctx context.Context) error {
+	l.mu.Lock()
+	var all []*account
+	for _, a := range l.accounts {
+		all = append(all, a)
+	}
+	l.mu.Unlock()
+	var failed error
+	for _, a := range all {
+		if err := a.turn.take(ctx); err != nil {
+			return err
+		}
+		if a.pending() {
+			failed = errors.Join(failed, l.flush(ctx, a))
+		}
+		a.turn.end()
+	}
+	return failed
+}

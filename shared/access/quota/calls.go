@@ -1,0 +1,218 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// calls is the bucket of the calls of one principal. Callers hold turn.
+type calls struct {
+	key   session.ValueKey
+	clock func() time.Time
+	turn  turn
+	used  time.Time
+
+	known bool // rev and row are what the store had when it was last read or written
+	rev   int64
+	row   callsRow
+	ahead time.Duration // by which the clocks of other writers are ahead of this one
+
+	tokens int       // that this instance holds
+	until  time.Time // when they are lost
+	batch  int       // how many to take next time
+	backup time.Time // when the bucket of this instance is full, while the store is down
+	flood  time.Time // moves ahead with each refusal; far ahead of now is a flood
+}
+
+// callsRow is the stored form. Times are Unix microseconds.
+type callsRow struct {
+	Now  int64 `json:"now"`  // the latest time that a writer has seen
+	Full int64 `json:"full"` // when the bucket is full again
+}
+
+// turn is a lock that can be waited for with a context.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return session.Errorf(session.Unavailable, "the limits of the caller were not checked in time").Because(ctx.Err())
+	}
+}
+
+func (t turn) end() { <-t }
+
+// now returns the time of the most advanced clock that this instance knows of.
+func (c *calls) now() time.Time { return c.clock().Add(c.ahead) }
+
+// short reports whether this instance holds too few tokens for n calls.
+func (c *calls) short(n int) bool {
+	if !time.Now().Before(c.until) {
+		if c.tokens > 0 { // the rest is lost, so this instance takes fewer next time
+			c.batch = max(1, c.batch/2)
+		}
+		c.tokens = 0
+	}
+	return c.tokens < n
+}
+
+// take takes tokens for n calls. If there are none, after says when there may be some; then
+// nothing was taken.
+//
+// Errors: Unavailable.
+func (c *calls) take(ctx context.Context, store session.Values, r Rate, n int) (after time.Duration, err error) {
+	if c.short(n) && c.known {
+		if _, _, after := c.grant(r, n); after > 0 { // refused from memory
+			return after, nil
+		}
+	}
+	for tries := 0; c.short(n); tries++ {
+		if !c.known {
+			if err := c.load(ctx, store); err != nil {
+				return 0, err
+			}
+		}
+		row, taken, after := c.grant(r, n)
+		if after > 0 {
+			return after, nil
+		}
+		switch err := c.save(ctx, store, row); {
+		case errors.Is(err, session.Conflict):
+			c.batch = min(2*c.batch, r.most()) // others take, too: take more at a time
+			if tries == maxTries {
+				return time.Second, nil
+			}
+			if err := pause(ctx, tries); err != nil {
+				return 0, err
+			}
+			continue
+		case err != nil:
+			return 0, err
+		}
+		c.tokens, c.until = c.tokens+taken, time.Now().Add(r.hold())
+		c.batch = min(2*c.batch, r.most())
+		break // even if r.hold has passed
+	}
+	c.tokens = max(0, c.tokens-n)
+	return 0, nil
+}
+
+// grant returns the row after tokens for n calls were taken from it, and how many were. If
+// it has too few, after says when it may have enough.
+func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Duration) {
+	now := max(c.row.Now, c.now().UnixMicro())
+	full, every := max(now, c.row.Full), r.every().Microseconds()
+	room := r.depth().Microseconds() - (full - now)
+	if room < int64(n)*every {
+		return callsRow{}, 0, time.Duration(int64(n)*every-room) * time.Microsecond
+	}
+	take := min(max(int64(n), int64(c.batch)), room/every)
+	return callsRow{Now: now, Full: full + take*every}, int(take), 0
+}
+
+// giveBack returns the tokens of n calls that did not begin. Those of slow limits, which are
+// not held, go back to the row; an error loses them.
+func (c *calls) giveBack(ctx context.Context, store session.Values, r Rate, n int) {
+	if r.most() > 1 && time.Now().Before(c.until) {
+		c.tokens += n
+		return
+	}
+	for tries := range maxTries {
+		if !c.known && c.load(ctx, store) != nil {
+			return
+		}
+		row := callsRow{Now: max(c.row.Now, c.now().UnixMicro()), Full: c.row.Full - int64(n)*r.every().Microseconds()}
+		if err := c.save(ctx, store, row); !errors.Is(err, session.Conflict) || pause(ctx, tries) != nil {
+			return
+		}
+	}
+}
+
+// alone takes tokens while the store is down, at half the rate.
+func (c *calls) alone(r Rate, n int) (after time.Duration) {
+	now, every := time.Now(), 2*r.every()
+	full := later(c.backup, now).Add(time.Duration(n) * every)
+	if over := full.Sub(now) - max(time.Duration(r.Burst)*r.every(), time.Duration(n)*every); over > 0 {
+		return over
+	}
+	c.backup = full
+	return 0
+}
+
+// floods counts a refusal, and reports whether it makes its caller a flood. A flood is
+// refused nine times as often as the limit admits calls.
+func (c *calls) floods(r Rate) bool {
+	now, every := time.Now(), max(1, r.every()/9)
+	c.flood = later(c.flood, now).Add(every)
+	return c.flood.Sub(now) > time.Duration(9*r.Burst)*every
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (c *calls) load(ctx context.Context, store session.Values) error {
+	v, row, err := loadRow[callsRow](ctx, store, c.key)
+	if err != nil {
+		return err
+	}
+	c.known, c.rev, c.row = true, v.Rev, row
+	c.ahead = max(c.ahead, time.UnixMicro(row.Now).Sub(c.clock()))
+	return nil
+}
+
+// save writes the row. After an error, the next use reads it again.
+func (c *calls) save(ctx context.Context, store session.Values, row callsRow) error {
+	data, err := json.Marshal(row)
+	if err != nil {
+		return err // numbers always encode
+	}
+	expires := time.Now().Add(time.Duration(max(0, row.Full-row.Now))*time.Microsecond + time.Hour)
+	v, err := store.SaveValue(ctx, session.Value{Key: c.key, Rev: c.rev, Data: data, Expires: expires})
+	if err != nil {
+		c.known = false
+		return err
+	}
+	c.rev, c.row = v.Rev, row
+	return nil
+}
+
+// maxTries limits the attempts to write a row that other instances write at the same
+// time.
+const maxTries = 20
+
+// pause waits for a random time. Its limit is a millisecond, doubles with each try, and
+// is 64 ms at most.
+func pause(ctx context.Context, tries int) error {
+	timer := time.NewTimer(rand.N(time.Millisecond << min(tries, 6)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return session.Errorf(session.Unavailable, "the request has ended before its limits were checked").Because(ctx.Err())
+	}
+}
+
+// loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces
+// it.
+func loadRow[T any](ctx context.Context, store session.Values, key session.ValueKey) (v session.Value, row T, err error) {
+	v, err = store.LoadValue(ctx, key)
+	if err == nil && len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
+		var none T
+		row = none
+	}
+	return v, row, err
+}

@@ -1,0 +1,134 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Report is what an operator sees of a tenant.
+type Report struct {
+	Tenant string          `json:"tenant"`
+	Own    json.RawMessage `json:"own,omitempty"` // limits that an operator has set for the tenant
+	Month  string          `json:"month"`         // YYYY-MM, UTC
+	USD    float64         `json:"usd"`           // used in it; each instance may still hold back up to a cent or a minute of it
+}
+
+// Show reads the account of a tenant. A tenant without one has used nothing. Errors:
+// Unavailable.
+func Show(ctx context.Context, store session.Values, tenant string) (Report, error) {
+	_, row, err := readAccount(ctx, store, tenant)
+	return row.report(tenant), err
+}
+
+func (r accountRow) report(tenant string) Report {
+	month, spent := r.Used.in(time.Now())
+	return Report{Tenant: tenant, Own: r.Limits, Month: month, USD: float64(spent) / nanos}
+}
+
+func readAccount(ctx context.Context, store session.Values, tenant string) (session.Value, accountRow, error) {
+	var row accountRow
+	v, err := store.LoadValue(ctx, accountKey(tenant))
+	if err == nil && len(v.Data) > 0 {
+		err = json.Unmarshal(v.Data, &row)
+	}
+	return v, row, err
+}
+
+// Set changes limits of a tenant: change is a JSON object in the form of [Limits], whose
+// members replace those of the servers file. A member null removes the limit; a member
+// "file" gives the limit of the file back. All instances follow within 30 seconds.
+//
+// Errors: Invalid for what is no limit, TooLarge, Unavailable.
+func Set(ctx context.Context, store session.Values, tenant string, change []byte) (Report, error) {
+	wanted, err := readObject(change)
+	if err != nil {
+		return Report{}, session.Errorf(session.Invalid, "limits: %v", err)
+	}
+	for tries := range maxTries {
+		v, row, err := readAccount(ctx, store, tenant)
+		if err != nil {
+			return Report{}, err
+		}
+		own, _ := readObject(row.Limits) // none if it cannot be read
+		own = own.known().over(wanted).withoutFile()
+		if _, err := own.limits(); err != nil {
+			return Report{}, session.Errorf(session.Invalid, "%v", err)
+		}
+		if err := list(ctx, store, tenant, len(own) > 0); err != nil {
+			return Report{}, err
+		}
+		row.Limits, row.Writer = own.text(), session.NewNonce()
+		if v.Data, err = json.Marshal(row); err != nil {
+			return Report{}, fmt.Errorf("limits: %w", err)
+		}
+		v.Expires = time.Now().Add(accountLife)
+		if _, err = store.SaveValue(ctx, v); err == nil {
+			return row.report(tenant), nil
+		}
+		if !errors.Is(err, session.Conflict) {
+			return Report{}, err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return Report{}, err
+		}
+	}
+	return Report{}, crowded(tenant)
+}
+
+// nothing is the error of a word that sets no limit.
+func nothing(word string) error {
+	return session.Errorf(session.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
+}
+
+// listKey is the key of the names of the tenants with limits of their own, a JSON array. The
+// store cannot list accounts.
+func listKey() session.ValueKey {
+	return session.ValueKey{Scope: session.ValueOfServer, Name: "quota.tenants"}
+}
+
+// Limited returns the tenants for which an operator has set limits, in order. Errors:
+// Unavailable.
+func Limited(ctx context.Context, store session.Values) ([]string, error) {
+	_, tenants, err := loadRow[[]string](ctx, store, listKey())
+	return tenants, err
+}
+
+// list puts a tenant into the list of those with limits, or takes it out. A list that has
+// no room stays as it is.
+func list(ctx context.Context, store session.Values, tenant string, has bool) error {
+	for tries := range maxTries {
+		v, tenants, err := loadRow[[]string](ctx, store, listKey())
+		if err != nil {
+			return err
+		}
+		i, listed := slices.BinarySearch(tenants, tenant)
+		switch {
+		case listed == has:
+			return nil
+		case has:
+			tenants = slices.Insert(tenants, i, tenant)
+		default:
+			tenants = slices.Delete(tenants, i, i+1)
+		}
+		if v.Data, err = json.Marshal(tenants); err != nil {
+			return fmt.Errorf("limits: %w", err)
+		}
+		_, err = store.SaveValue(ctx, v)
+		if err == nil || errors.Is(err, session.TooLarge) {
+			return nil
+		}
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+	}
+	return crowded(tenant)
+}

@@ -1,0 +1,551 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+// world is a store with instances of functions that share it.
+type world struct {
+	t     *testing.T
+	open  storetest.Open
+	store *sessiontest.Faulty
+	count *sessiontest.Counting
+	file  string // limits of the servers file
+}
+
+// inTime runs a test on each driver, in virtual time.
+func inTime(t *testing.T, file string, test func(t *testing.T, w *world)) {
+	t.Helper()
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newWorld(t, open, file)) })
+}
+
+func newWorld(t *testing.T, open storetest.Open, file string) *world {
+	count := sessiontest.NewCounting(open(t))
+	return &world{t: t, open: open, store: sessiontest.NewFaulty(count, 1, sessiontest.Faults{}), count: count, file: file}
+}
+
+// instance returns an instance that has just started.
+func (w *world) instance() *quota.Limiter { return w.instanceOn(w.store) }
+
+func (w *world) instanceOn(store session.Store) *quota.Limiter {
+	w.t.Helper()
+	l, err := quota.New(quota.Config{Store: store, Limits: []byte(w.file), Prices: meter.Published()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+// work is a call of a tool by ada.
+func work(tools ...string) session.Work {
+	return session.Work{Tenant: "acme", Principal: "ada", Server: "files", Session: session.NewID(), Stream: session.NewStreamID(), Tools: tools}
+}
+
+func by(principal, tenant string) session.Work {
+	w := work("echo")
+	w.Principal, w.Tenant = principal, tenant
+	return w
+}
+
+// limited returns the limit behind an error, or nil if there is no error.
+func limited(t *testing.T, err error) *session.Limited {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var l *session.Limited
+	if !errors.As(err, &l) || !errors.Is(err, session.Busy) || l.After <= 0 {
+		t.Fatalf("not a limit that says when to come back: %v", err)
+	}
+	return l
+}
+
+// passes reports whether work is admitted.
+func passes(t *testing.T, l *quota.Limiter, w session.Work) bool {
+	t.Helper()
+	_, err := l.Admit(t.Context(), w)
+	return limited(t, err) == nil
+}
+
+func TestWithoutLimitsThereIsNoLimiter(t *testing.T) {
+	l, err := quota.New(quota.Config{Store: sessiontest.NewMemory()})
+	if l != nil || err != nil {
+		t.Errorf("got %v, %v", l, err)
+	}
+}
+
+func TestTheTwentyFirstCallInASecondIsRefused(t *testing.T) {
+	for _, cold := range []bool{false, true} {
+		inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+			warm := w.instance()
+			instance := func() *quota.Limiter {
+				if cold {
+					return w.instance()
+				}
+				return warm
+			}
+			for i := range 20 {
+				if !passes(t, instance(), work("echo")) {
+					t.Fatalf("cold %v: call %d is refused", cold, i+1)
+				}
+			}
+			_, err := instance().Admit(t.Context(), work("echo"))
+			l := limited(t, err)
+			if l == nil || l.Kind != "rate" || l.Scope != "principal" || l.After > time.Second || !strings.Contains(err.Error(), "try again in 1 s (limit 60 a minute for you)") {
+				t.Fatalf("cold %v: %v", cold, err)
+			}
+			if !passes(t, instance(), by("bob", "acme")) || !passes(t, instance(), by("ada", "other")) {
+				t.Error("the limit is not the principal's own")
+			}
+			time.Sleep(l.After)
+			if !passes(t, instance(), work("echo")) || passes(t, instance(), work("echo")) {
+				t.Errorf("cold %v: after the time one call must pass, and no more", cold)
+			}
+		})
+	}
+}
+
+// Eight processes are called in turn, as often as they can be.
+func TestEightProcessesKeepOneLimit(t *testing.T) {
+	for rate, lasts := range map[string]time.Duration{"60/m burst 20": 2 * time.Minute, "3000/m burst 250": 12 * time.Second} {
+		limit, err := quota.ParseRate(rate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inTime(t, fmt.Sprintf(`{"principal": %q}`, rate), func(t *testing.T, w *world) {
+			gap := lasts / 4000
+			var processes []*quota.Limiter
+			for range 8 {
+				processes = append(processes, w.instance())
+			}
+			begun := time.Now()
+			var passed []time.Duration
+			for i := 0; time.Since(begun) < lasts; i++ {
+				if passes(t, processes[i%8], work("echo")) {
+					passed = append(passed, time.Since(begun))
+				}
+				time.Sleep(gap)
+			}
+			for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+				most := limit.Burst + int(int64(limit.N)*int64(window)/int64(limit.Per))
+				for i, j := 0, 0; j < len(passed); j++ {
+					for passed[j]-passed[i] >= window {
+						i++
+					}
+					if n := j - i + 1; n > most {
+						t.Fatalf("%s: %d calls in %s at %s, at most %d may", rate, n, window, passed[i], most)
+					}
+				}
+			}
+			if all := limit.N * int(lasts/time.Second) / 60; len(passed) < all*8/10 {
+				t.Errorf("%s: %d of %d calls passed", rate, len(passed), all)
+			}
+		})
+	}
+}
+
+// Each instance takes tokens for one call and keeps the rest. Then all of them are called
+// as fast as they can be.
+func TestTokensThatInstancesHoldAreNotBeyondTheBurst(t *testing.T) {
+	const burst = 500
+	inTime(t, fmt.Sprintf(`{"principal": "6000/m burst %d"}`, burst), func(t *testing.T, w *world) {
+		var processes []*quota.Limiter
+		for range 8 {
+			processes = append(processes, w.instance())
+		}
+		all := func() (passed int) {
+			for before := -1; before < passed; {
+				before = passed
+				for _, l := range processes {
+					if passes(t, l, work("echo")) {
+						passed++
+					}
+				}
+			}
+			return passed
+		}
+		for range 5 {
+			all()
+			time.Sleep(10 * time.Second)
+			for _, l := range processes {
+				passes(t, l, work("echo"))
+			}
+			time.Sleep(400 * time.Millisecond) // less than they may be held
+			if n := all(); n > burst || n < burst*6/10 {
+				t.Errorf("%d calls pass at once, at most %d may", n, burst)
+			}
+		}
+	})
+}
+
+func TestARateCostsFewWrites(t *testing.T) {
+	for _, tt := range []struct {
+		rate  string
+		gap   time.Duration
+		calls int
+		most  int // writes
+	}{
+		{"6000/m burst 1000", 10 * time.Millisecond, 1000, 1000 / 8},
+		{"60/m burst 20", 10 * time.Second, 100, 100},
+	} {
+		inTime(t, fmt.Sprintf(`{"principal": %q}`, tt.rate), func(t *testing.T, w *world) {
+			l := w.instance()
+			passes(t, l, work("echo"))
+			w.count.Reset()
+			for range tt.calls {
+				time.Sleep(tt.gap)
+				if !passes(t, l, work("echo")) {
+					t.Fatalf("%s: refused", tt.rate)
+				}
+			}
+			if n := w.count.Counts().Writes; n > tt.most {
+				t.Errorf("%s: %d writes for %d calls, at most %d may", tt.rate, n, tt.calls, tt.most)
+			}
+		})
+	}
+}
+
+func TestARefusedCallCostsTheStoreNothing(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 1"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		passes(t, l, work("echo"))
+		w.count.Reset()
+		for range 50 {
+			if passes(t, l, work("echo")) {
+				t.Fatal("not refused")
+			}
+		}
+		if c := w.count.Counts(); c.Reads+c.Writes > 0 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestABatchIsChargedAsAWhole(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 5"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		if !passes(t, l, work("a", "b", "c")) || passes(t, l, work("a", "b", "c")) || !passes(t, l, work("a", "b")) || passes(t, l, work("a")) {
+			t.Error("three and two calls fill the bucket of five, and three more do not fit between")
+		}
+		if !passes(t, l, work()) {
+			t.Error("a request that calls no tool is refused")
+		}
+	})
+}
+
+func TestACallThatHasNotBegunIsGivenBack(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 1", "concurrent": 1}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		for range 5 {
+			undo, err := l.Admit(t.Context(), work("echo"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			undo()
+		}
+		if !passes(t, w.instance(), work("echo")) {
+			t.Error("nothing was given back")
+		}
+	})
+}
+
+// A client leaves while its call waits for a slot. By then, the call has the only token.
+func TestACallWhoseClientLeavesIsGivenBack(t *testing.T) {
+	inTime(t, `{"concurrent": 1, "principal": "24/d burst 2"}`, func(t *testing.T, w *world) {
+		undo, err := w.instance().Admit(t.Context(), work("slow"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(900*time.Millisecond, leave)
+		if _, err := w.instance().Admit(ctx, work("echo")); !errors.Is(err, context.Canceled) {
+			t.Fatalf("the call did not wait until its client left: %v", err)
+		}
+		undo()
+		for range 2 {
+			undo, err := w.instance().Admit(t.Context(), work("echo"))
+			if err != nil {
+				t.Fatalf("the next call: %v", err)
+			}
+			undo()
+		}
+	})
+}
+
+func TestThreeCallsDoNotRunWhereTwoMay(t *testing.T) {
+	inTime(t, `{"concurrent": 2}`, func(t *testing.T, w *world) {
+		first, second := work("slow"), work("slow")
+		if !passes(t, w.instance(), first) || !passes(t, w.instance(), second) {
+			t.Fatal("two may run")
+		}
+		begun := time.Now()
+		_, err := w.instance().Admit(t.Context(), work("slow"))
+		if l := limited(t, err); l == nil || l.Kind != "concurrent" || time.Since(begun) < time.Second || time.Since(begun) > 2500*time.Millisecond {
+			t.Fatalf("%v after %s", err, time.Since(begun))
+		}
+		// A call ends while the third one waits.
+		go func() {
+			time.Sleep(time.Second)
+			w.end(first)
+		}()
+		third := work("slow")
+		if !passes(t, w.instance(), third) || passes(t, w.instance(), work("slow")) {
+			t.Fatal("the end of one call makes room for one")
+		}
+		// The functions of two calls have died: their slots are free after half a minute.
+		time.Sleep(30 * time.Second)
+		for range 2 {
+			if !passes(t, w.instance(), work("slow")) {
+				t.Error("calls that died keep their places")
+			}
+		}
+	})
+}
+
+// A call that runs for long keeps its slot, because its item says that it runs.
+func TestALongCallKeepsItsPlace(t *testing.T) {
+	inTime(t, `{"concurrent": 1}`, func(t *testing.T, w *world) {
+		long := work("slow")
+		if !passes(t, w.instance(), long) {
+			t.Fatal("refused")
+		}
+		box := session.BoxFor("acme", "files")
+		if _, err := w.store.PutItem(t.Context(), session.Item{Box: box, ID: long.Stream, State: session.Taken, Gen: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if passes(t, w.instance(), work("slow")) {
+			t.Error("the place was given away")
+		}
+		w.end(long)
+		if !passes(t, w.instance(), work("slow")) {
+			t.Error("the place is not free")
+		}
+	})
+}
+
+// end writes the end of a call to the log.
+func (w *world) end(c session.Work) {
+	err := w.store.Append(context.Background(), session.Batch{
+		Session: c.Session, Stream: c.Stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+// One instance has a wrong clock. The others have right clocks: one stays, and new ones
+// come and go.
+func TestAClockThatIsWrongDoesNotRaiseALimit(t *testing.T) {
+	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
+		inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+			right, wrong := w.instance(), w.instance()
+			wrong.SkewForTest(ahead)
+			passed, begun := 0, time.Now()
+			for i := 0; time.Since(begun) < time.Minute; i++ {
+				for _, l := range []*quota.Limiter{right, wrong, w.instance()} {
+					if passes(t, l, work("echo")) {
+						passed++
+					}
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			// One burst comes too early when the instances first see the time of the
+			// wrong clock.
+			if most := 60 + 2*20 + 1; passed > most || passed < 60*8/10 {
+				t.Errorf("%s: %d calls passed in a minute, 48 to %d may", ahead, passed, most)
+			}
+			passed, begun = 0, time.Now()
+			for time.Since(begun) < time.Minute {
+				for _, l := range []*quota.Limiter{right, wrong, w.instance()} {
+					if passes(t, l, work("echo")) {
+						passed++
+					}
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			if passed > 61 || passed < 60*8/10 {
+				t.Errorf("%s: %d calls passed in the second minute, 48 to 61 may", ahead, passed)
+			}
+			for name, l := range map[string]*quota.Limiter{"the right clock": right, "the wrong clock": wrong, "a new instance": w.instance()} {
+				passed, begun = 0, time.Now()
+				for time.Since(begun) < time.Minute {
+					if passes(t, l, work("echo")) {
+						passed++
+					}
+					time.Sleep(200 * time.Millisecond)
+				}
+				if passed > 61 || passed < 60*8/10 {
+					t.Errorf("%s: %d calls passed in a minute of %s alone, 48 to 61 may", ahead, passed, name)
+				}
+			}
+		})
+	}
+}
+
+func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		passes(t, l, work("echo"))
+		w.store.Set("LoadValue", sessiontest.Faults{Lost: 1})
+		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
+		passed, begun := 0, time.Now()
+		for time.Since(begun) < 10*time.Minute {
+			if passes(t, l, work("echo")) {
+				passed++
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if passed < 250 || passed > 320 {
+			t.Errorf("%d calls passed in ten minutes, about 300 may", passed)
+		}
+		w.store.Set("LoadValue", sessiontest.Faults{})
+		w.store.Set("SaveValue", sessiontest.Faults{})
+		passed, begun = 0, time.Now()
+		for time.Since(begun) < time.Minute {
+			if passes(t, l, work("echo")) {
+				passed++
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if passed > 81 || passed < 60 {
+			t.Errorf("%d calls passed in the minute after it", passed)
+		}
+	})
+}
+
+func TestACallWhoseAnswerFromTheStoreIsLostIsNotCountedTwiceForEver(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		w.store.Set("SaveValue", sessiontest.Faults{Unanswered: 0.3})
+		passed := 0
+		for range 600 {
+			if passes(t, l, work("echo")) {
+				passed++
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if passed > 20+120+20 || passed < 80 {
+			t.Errorf("%d calls passed in two minutes", passed)
+		}
+	})
+}
+
+func TestAChangedLimitHoldsWithinThirtySeconds(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 1"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		passes(t, l, work("echo"))
+		if passes(t, l, work("echo")) {
+			t.Fatal("the limit of the file does not hold")
+		}
+		set := func(change string) {
+			if _, err := quota.Set(t.Context(), w.store, "acme", []byte(change)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+		}
+		burst := func() (n int) {
+			for n < 100 && passes(t, l, work("echo")) {
+				n++
+			}
+			return n
+		}
+		set(`{"principal": "60/m burst 7"}`)
+		if n := burst(); n != 7 {
+			t.Errorf("raised: %d calls pass, want 7", n)
+		}
+		set(`{"principal": null}`)
+		if n := burst(); n != 100 {
+			t.Errorf("removed: %d calls pass", n)
+		}
+		set(`{"principal": "file"}`)
+		if n := burst(); n != 1 {
+			t.Errorf("of the file again: %d calls pass, want 1", n)
+		}
+		if passes(t, l, by("ada", "other")); passes(t, l, by("ada", "other")) {
+			t.Error("the limits of one tenant changed those of another")
+		}
+	})
+}
+
+func TestABoxesLimitIsTheTenantsOwn(t *testing.T) {
+	inTime(t, `{"boxes": 3}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		if _, err := quota.Set(t.Context(), w.store, "acme", []byte(`{"boxes": 5}`)); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := l.Boxes(t.Context(), "acme"), l.Boxes(t.Context(), "other"); a != 5 || b != 3 {
+			t.Errorf("%d and %d", a, b)
+		}
+	})
+}
+
+// The key of each value of a native server names its tenant and its server. No row of
+// limits has such a key.
+func TestANativeServerCannotReachTheRowsOfLimits(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 1"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		passes(t, l, work("echo"))
+		l.Charge("acme", meter.Units{Requests: 1e6})
+		before, err := quota.Show(t.Context(), w.store, "acme")
+		if err != nil || before.USD == 0 {
+			t.Fatalf("%+v, %v", before, err)
+		}
+		for _, name := range []string{"quota.account", "quota.calls", "quota.slots"} {
+			for _, key := range []session.ValueKey{
+				{Tenant: "acme", Server: "files", Scope: session.ValueOfServer, Name: name},
+				{Tenant: "acme", Server: "files", Scope: session.ValueOfPrincipal, Of: "ada", Name: name},
+			} {
+				v, err := w.store.LoadValue(t.Context(), key)
+				if err != nil || v.Rev != 0 {
+					t.Fatalf("%+v shows %q, %v", key, v.Data, err)
+				}
+				v.Data = []byte(`{"limits":{"principal":"off"},"used":{}}`)
+				if _, err := w.store.SaveValue(t.Context(), v); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		after, err := quota.Show(t.Context(), w.store, "acme")
+		if err != nil || after.USD != before.USD || len(after.Own) > 0 || passes(t, w.instance(), work("echo")) {
+			t.Errorf("%+v, %v", after, err)
+		}
+	})
+}
+
+func TestTenTimesTheRateIsAFlood(t *testing.T) {
+	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		for i := range 20 * 9 {
+			passes(t, l, work("echo"))
+			if err := l.Flooding("acme", "ada"); err != nil {
+				t.Fatalf("after %d calls: %v", i+1, err)
+			}
+		}
+		for range 40 {
+			passes(t, l, work("echo"))
+		}
+		err := l.Flooding("acme", "ada")
+		if limit := limited(t, err); limit == nil || !limit.Flood {
+			t.Fatal("no flood")
+		}
+		if l.Flooding("acme", "bob") != nil || l.Flooding("other", "ada") != nil {
+			t.Error("another caller is refused")
+		}
+		time.Sleep(10 * time.Second)
+		if l.Flooding("acme", "ada") != nil || !passes(t, l, work("echo")) {
+			t.Error("the flood does not end")
+		}
+	})
+}

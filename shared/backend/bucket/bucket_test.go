@@ -1,0 +1,404 @@
+package bucket_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+const (
+	box   = session.BoxID("acme/files")
+	owner = "s1"
+)
+
+func open(s3 *buckettest.S3) *bucket.Bucket {
+	return bucket.New(bucket.Config{
+		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: buckettest.KeyID, SecretAccessKey: buckettest.Secret, SessionToken: buckettest.Token}, nil
+		}),
+		MaxBytes: 1000,
+	})
+}
+
+// send uses a URL as a box does.
+func send(t *testing.T, method, url string, header map[string]string, body string) (code int, answer string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// sum returns the sum that a box sends for its snapshot.
+func sum(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// put uploads a snapshot, and does not commit it.
+func put(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (object string) {
+	t.Helper()
+	object, url, header, err := b.Room(t.Context(), box, owner, gen, int64(len(text)), sum(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, answer := send(t, http.MethodPut, url, header, text); code != http.StatusOK {
+		t.Fatalf("put is answered %d %s", code, answer)
+	}
+	return object
+}
+
+func save(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (object string) {
+	t.Helper()
+	object = put(t, b, gen, text)
+	if err := b.Commit(t.Context(), box, owner, gen, object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// kept returns the newest snapshot, "none" for none.
+func kept(t *testing.T, b *bucket.Bucket) string {
+	t.Helper()
+	url, told, saved, err := b.Newest(t.Context(), box, owner)
+	if errors.Is(err, session.NotFound) {
+		return "none"
+	}
+	if err != nil || saved.IsZero() {
+		t.Fatalf("saved %s, %v", saved, err)
+	}
+	code, text := send(t, http.MethodGet, url, nil, "")
+	if code != http.StatusOK {
+		t.Fatalf("get is answered %d", code)
+	}
+	if told != sum(text) {
+		t.Errorf("%q is said to have the sum %q", text, told)
+	}
+	return text
+}
+
+func TestASumIsOneOrIsLeftOut(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	for _, wrong := range []string{"x", "../" + sum("")[3:], sum("")[1:]} {
+		if object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, wrong); !errors.Is(err, session.Invalid) {
+			t.Errorf("%q: %q, %v", wrong, object, err)
+		}
+	}
+	object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, "") // of an older runner
+	if err == nil {
+		err = b.Commit(t.Context(), box, owner, 1, object)
+	}
+	if _, told, _, newest := b.Newest(t.Context(), box, owner); err != nil || newest != nil || told != "" {
+		t.Errorf("sum %q, %v, %v", told, err, newest)
+	}
+}
+
+func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	if got := kept(t, b); got != "none" {
+		t.Error(got)
+	}
+	save(t, b, 1, "one")
+	save(t, b, 1, "two")
+	last := save(t, b, 4, "three")
+	if got := kept(t, b); got != "three" {
+		t.Error(got)
+	}
+	var names []string
+	for _, name := range s3.Objects() {
+		names = append(names, name[strings.LastIndexByte(name, '/')+1:])
+		if !strings.HasPrefix(name, "kept/snapshots/acme/files/") {
+			t.Errorf("an object is at %s", name)
+		}
+	}
+	if diff := cmp.Diff([]string{last, "current"}, names); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+func TestPutThatNobodyCommittedIsNoSnapshot(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	save(t, b, 1, "one")
+	put(t, b, 2, "the runner died behind it")
+	if got := kept(t, b); got != "one" {
+		t.Error(got)
+	}
+}
+
+func TestCommitComesTwiceAndLate(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	first := save(t, b, 1, "one")
+	second := save(t, b, 1, "two")
+	for _, object := range []string{second, first, first} {
+		if err := b.Commit(t.Context(), box, owner, 1, object); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	}
+	if got := kept(t, b); got != "two" {
+		t.Error(got)
+	}
+}
+
+func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	old := put(t, b, 1, "old")
+	save(t, b, 2, "new")
+	if err := b.Commit(t.Context(), box, owner, 1, old); !errors.Is(err, session.Fenced) {
+		t.Errorf("commit: %v", err)
+	}
+	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10, ""); !errors.Is(err, session.Fenced) {
+		t.Errorf("room: %v", err)
+	}
+	if err := b.Forget(t.Context(), box, owner, 1); err != nil {
+		t.Error(err)
+	}
+	if got := kept(t, b); got != "new" {
+		t.Error(got)
+	}
+}
+
+func TestForgottenSnapshotIsGone(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	save(t, b, 1, "one")
+	for range 2 {
+		if err := b.Forget(t.Context(), box, owner, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := kept(t, b); got != "none" {
+		t.Error(got)
+	}
+	if left := s3.Objects(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	save(t, b, 1, "again")
+	if got := kept(t, b); got != "again" {
+		t.Error(got)
+	}
+}
+
+func TestNameThatWasNeverGivenIsRefused(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	good := put(t, b, 3, "x")
+	for _, object := range []string{
+		"", "current", "../" + good, "a/" + good, good + "/..", strings.TrimSuffix(good, ".tar.zst"), "0000000000000003-x-n.tar.zst",
+		strings.Replace(good, "0000000000000003", "0000000000000009", 1), strings.Replace(good, ".tar", "?x.tar", 1),
+	} {
+		if err := b.Commit(t.Context(), box, owner, 3, object); !errors.Is(err, session.Invalid) {
+			t.Errorf("%q: %v", object, err)
+		}
+	}
+}
+
+func TestURLIsGoodForNothingElse(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	save(t, b, 1, "one")
+	get, _, _, err := b.Newest(t.Context(), box, owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, room, header, err := b.Room(t.Context(), box, owner, 1, 3, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Replace(room, object, "current", 1)
+	mine, _, _ := strings.Cut(room, "?")
+	_, signature, _ := strings.Cut(get, "?")
+	for what, try := range map[string]func() int{
+		"more bytes":         func() int { c, _ := send(t, http.MethodPut, room, header, "four"); return c },
+		"fewer bytes":        func() int { c, _ := send(t, http.MethodPut, room, header, "2b"); return c },
+		"without its header": func() int { c, _ := send(t, http.MethodPut, room, nil, "abc"); return c },
+		"the pointer":        func() int { c, _ := send(t, http.MethodPut, other, header, "abc"); return c },
+		"a get as a put":     func() int { c, _ := send(t, http.MethodPut, get, header, "abc"); return c },
+		"a get of another":   func() int { c, _ := send(t, http.MethodGet, mine+"?"+signature, nil, ""); return c },
+		"a put as a delete":  func() int { c, _ := send(t, http.MethodDelete, room, nil, ""); return c },
+		"a get with no answer": func() int {
+			c, _ := send(t, http.MethodGet, strings.Replace(get, "X-Amz-Expires=600", "X-Amz-Expires=601", 1), nil, "")
+			return c
+		},
+	} {
+		if code := try(); code != http.StatusForbidden {
+			t.Errorf("%s: %d", what, code)
+		}
+	}
+	if code, _ := send(t, http.MethodPut, room, header, "abc"); code != http.StatusOK {
+		t.Errorf("as it was signed: %d", code)
+	}
+	if code, _ := send(t, http.MethodPut, room, header, "xyz"); code != http.StatusPreconditionFailed {
+		t.Errorf("once more: %d", code)
+	}
+}
+
+func TestSnapshotOverTheLimitGetsNoRoom(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	for size, want := range map[int64]session.Code{1001: session.TooLarge, 0: session.Invalid, -1: session.Invalid} {
+		if _, _, _, err := b.Room(t.Context(), box, owner, 1, size, ""); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+func TestOwnersAndBoxesAreApart(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	b := open(s3)
+	save(t, b, 1, "one")
+	object := put(t, b, 1, "two")
+	for _, who := range []struct {
+		box   session.BoxID
+		owner string
+	}{{box, "s2"}, {"acme/other", owner}, {"acme2/files", owner}, {"acme/files/s1", ""}, {"acme/files", "s1/../s1"}, {"../acme/files", owner}} {
+		if _, _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, session.NotFound) {
+			t.Errorf("%v: %v", who, err)
+		}
+		// The folder of another owner has no object of this name.
+		if err := b.Commit(t.Context(), who.box, who.owner, 1, object); err != nil {
+			t.Errorf("%v: %v", who, err)
+		}
+		url, _, _, err := b.Newest(t.Context(), who.box, who.owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _ := send(t, http.MethodGet, url, nil, ""); code != http.StatusNotFound {
+			t.Errorf("%v gets %d", who, code)
+		}
+	}
+}
+
+func TestPointerThatIsWrittenAtTheSameTimeMovesOn(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	texts := map[string]string{} // within a millisecond the name does not tell the order
+	for _, text := range []string{"a", "b", "c"} {
+		texts[put(t, b, 1, text)] = text
+	}
+	var all sync.WaitGroup
+	for object := range texts {
+		all.Go(func() {
+			if err := b.Commit(t.Context(), box, owner, 1, object); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got, want := kept(t, b), texts[slices.Max(slices.Collect(maps.Keys(texts)))]; got != want {
+		t.Errorf("the newest is %q, not %q with the greatest name", got, want)
+	}
+}
+
+func TestTroubleOfS3IsNotNoSnapshot(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{301, 403, 500, 503} {
+		s3 := buckettest.New(t)
+		b := open(s3)
+		object := save(t, b, 1, "one")
+		s3.Before(func(*http.Request) int { return code })
+		_, _, _, newest := b.Newest(t.Context(), box, owner)
+		_, _, _, room := b.Room(t.Context(), box, owner, 1, 1, "")
+		for what, err := range map[string]error{
+			"newest": newest, "room": room,
+			"commit": b.Commit(t.Context(), box, owner, 1, object), "forget": b.Forget(t.Context(), box, owner, 1),
+		} {
+			if !errors.Is(err, session.Unavailable) || strings.Contains(err.Error(), "kept/") {
+				t.Errorf("%d, %s: %v", code, what, err)
+			}
+		}
+	}
+}
+
+func TestPlaceIsRead(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bucket.Location{
+		"kept":           {Bucket: "kept", Region: "eu-1"},
+		"kept/snapshots": {Bucket: "kept", Prefix: "snapshots", Region: "eu-1"},
+		"kept/a/b/?region=us-2&endpoint=http://127.0.0.1:9/": {Bucket: "kept", Prefix: "a/b", Region: "us-2", Endpoint: "http://127.0.0.1:9"},
+	} {
+		got, err := bucket.ParseLocation(text, "eu-1")
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "K", "kept/../x", "kept//a", "kept?x=1", "kept?region=a&region=b", "kept?endpoint=ftp://x", "ke.pt", "kept/ä", "kept?%zz"} {
+		if got, err := bucket.ParseLocation(text, "eu-1"); !errors.Is(err, session.Invalid) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	if _, err := bucket.ParseLocation("kept", ""); !errors.Is(err, session.Invalid) {
+		t.Errorf("without a region: %v", err)
+	}
+	if got, err := bucket.ParseLocation("kept?endpoint=http://127.0.0.1:9", ""); err != nil || got.Region != "us-east-1" {
+		t.Errorf("an endpoint without a region: %+v, %v", got, err)
+	}
+}
+
+// asked is an S3 that only records the URL of a request.
+type asked struct{ url string }
+
+// RoundTrip implements http.RoundTripper.
+func (a *asked) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.url = r.URL.String()
+	return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
+}
+
+func TestBucketOfAWSIsInTheHost(t *testing.T) {
+	t.Parallel()
+	to := &asked{}
+	b := bucket.New(bucket.Config{
+		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: "cn-north-1"}, Domain: "amazonaws.com.cn", Client: &http.Client{Transport: to},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}, nil
+		}),
+	})
+	_, room, _, err := b.Room(t.Context(), "acme@x/files", owner, 1, 1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{to.url, room} {
+		if !strings.HasPrefix(url, "https://kept.s3.cn-north-1.amazonaws.com.cn/snapshots/.") {
+			t.Errorf("it is at %s", url)
+		}
+	}
+}

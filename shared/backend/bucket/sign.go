@@ -1,0 +1,46 @@
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// url returns the URL of an object. The bucket is in the host on AWS, and in the path at
+// a configured endpoint.
+func (b *Bucket) url(object string) string {
+	p := b.cfg.Location
+	if p.Prefix != "" {
+		object = p.Prefix + "/" + object
+	}
+	if p.Endpoint != "" {
+		return p.Endpoint + "/" + p.Bucket + "/" + object
+	}
+	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
+}
+
+// presign returns a URL for one object and method. A URL for PUT accepts exactly size
+// bytes, and only while the object does not exist.
+func (b *Bucket) presign(ctx context.Context, method, object string, size int64) (url string, header map[string]string, err error) {
+	failed := func(err error) (string, map[string]string, error) {
+		return "", nil, session.Errorf(session.Unavailable, "no URL for a snapshot can be signed").Because(err)
+	}
+	life := "?X-Amz-Expires=" + strconv.Itoa(int(urlLife/time.Second))
+	r, err := http.NewRequestWithContext(ctx, method, b.url(object)+life, http.NoBody)
+	if err != nil {
+		return failed(err)
+	}
+	if method == http.MethodPut {
+		r.ContentLength = size // makes the signature cover Content-Length
+		r.Header.Set("If-None-Match", "*")
+		header = map[string]string{"If-None-Match": "*"}
+	}
+	if url, err = b.s3.Presign(ctx, r); err != nil {
+		return failed(err)
+	}
+	return url, header, nil
+}

@@ -1,0 +1,284 @@
+// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It hides
+// task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in
+// a cluster. It also hides which answers of ECS mean "no room", "never" and "not now".
+//
+// It makes no cluster, network, role or log group; the stack's template does. It keeps no
+// state between calls, and does not decide when a box is started.
+//
+// # Names
+//
+// The id of a task is "ecs/" and its client token. It is known before the task exists, so
+// the environment of the runner can hold it (taskEnv). ECS keeps the token as the task's
+// startedBy.
+// The task group names box and server. Lists and events contain both, so the fleet need
+// not remember them. The fleet ignores other tasks in the cluster, which have no such
+// group.
+//
+// # Secrets
+//
+// A task's environment travels as container overrides. A principal that may describe tasks
+// of the cluster can read them; a box cannot, because it is given no role. Values that
+// must not be read there belong in [Shape.Secrets].
+package ecs
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// Place is the place in the ids of this fleet's tasks.
+const Place = "ecs"
+
+// taskEnv is the environment variable that tells a runner its task id.
+const taskEnv = "DORMOUSE_BOX_TASK"
+
+const (
+	// maxOverrides is ECS's limit for all overrides of a task, as JSON.
+	maxOverrides = 8192
+	maxGroup     = 255
+	maxReason    = 255
+	// callTimeout limits a method of the fleet with all its calls and retries. No message
+	// waits longer than that for ECS.
+	callTimeout = 20 * time.Second
+	attempts    = 4
+	maxBackoff  = 2 * time.Second
+)
+
+// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size,
+// Disabled, Shape and HTTPClient are required. [ParsePlace] reads the fields without a tag.
+type Config struct {
+	Region      string
+	Credentials aws.CredentialsProvider `json:"-"`
+	// Endpoint is the address of ECS, without a slash at its end.
+	Endpoint string
+	// HTTPClient may be nil.
+	HTTPClient awscall.Doer `json:"-"`
+
+	// Cluster is the name or ARN of the cluster.
+	Cluster string
+	// Subnets and SecurityGroups are ids. The groups need not allow inbound traffic.
+	Subnets        []string
+	SecurityGroups []string
+	// PublicIP gives each task a public address. In subnets without a NAT gateway a task
+	// can reach the image and the relay only with it.
+	PublicIP bool
+	// Spot runs tasks on spare capacity. It is cheaper, but AWS may end a task with two
+	// minutes' notice, which is a SIGTERM to the runner. Without spare capacity Run
+	// fails with fleet.ErrCapacity: it never falls back to the full price.
+	Spot bool
+	// ExecutionRole is the ARN of the role that pulls the image and writes the log. The
+	// box itself has no role, and so no credential.
+	ExecutionRole string
+	// Family is the prefix of the names of task definitions, 1 to 200 letters,
+	// digits, "-" and "_". It keeps two deployments of one account apart.
+	Family string
+	// LogGroup gets the output of runners; "" for no log.
+	LogGroup string
+	// Image and Size are for tasks whose Shape does not set them.
+	Image string
+	Size  Size `json:"-"`
+	// Arch is the processor architecture of the images, "arm64" or "amd64".
+	Arch string
+	// Disabled makes Run fail at once with fleet.ErrDisabled.
+	Disabled bool `json:"-"`
+	// Shape returns the special needs of a task; nil for none.
+	Shape func(fleet.Task) Shape `json:"-"`
+}
+
+// Shape describes how one server's tasks differ from the others. Zero fields mean no
+// difference.
+type Shape struct {
+	Image string
+	Size  Size
+	// Secrets maps variables to the places of their values: "ssm:NAME" or
+	// "secretsmanager:NAME", where NAME may be an ARN. ECS fetches the values with the
+	// execution role when it starts a task.
+	Secrets map[string]string
+}
+
+// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and keeps no state,
+// so two Fleets of one Config are interchangeable.
+type Fleet struct {
+	cfg Config
+	api requests
+}
+
+var _ fleet.Fleet = (*Fleet)(nil)
+
+// New returns the fleet of a cluster. It makes no call. Errors: fleet.ErrInvalid for a
+// Config that could never run a task.
+func New(c Config) (*Fleet, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return &Fleet{cfg: c, api: newRequests(c)}, nil
+}
+
+func (c Config) check() error {
+	for what, missing := range map[string]bool{
+		"Region": c.Region == "", "Endpoint": c.Endpoint == "", "Credentials": c.Credentials == nil, "Cluster": c.Cluster == "", "Subnets": len(c.Subnets) == 0,
+		"SecurityGroups": len(c.SecurityGroups) == 0, "ExecutionRole": c.ExecutionRole == "", "Image": c.Image == "",
+	} {
+		if missing {
+			return fmt.Errorf("%w: %s is not set", fleet.ErrInvalid, what)
+		}
+	}
+	if !isName(c.Family, 200, "_-") {
+		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
+	}
+	if _, ok := architectures()[c.Arch]; !ok {
+		return fmt.Errorf("%w: the architecture %q is neither arm64 nor amd64", fleet.ErrInvalid, c.Arch)
+	}
+	_, err := c.Size.Fargate()
+	return err
+}
+
+// Run implements [fleet.Fleet]. The id is made of t.ClientToken, which must consist of
+// letters, digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
+// for the first task of a new definition.
+//
+// Errors: fleet.ErrInvalid also if Fargate has no such size, or if ECS refuses the
+// contents of the request. ErrInvalid also means that the environment is longer than ECS
+// accepts (8,192 characters with all other overrides). fleet.ErrDisabled comes without a
+// call. fleet.ErrCapacity means that Fargate has no spare capacity, the account's quota
+// is used up, or the rate of starts is too high. Any other failure is
+// fleet.ErrUnavailable.
+func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if f.cfg.Disabled {
+		return "", fleet.ErrDisabled
+	}
+	def, err := f.definition(t)
+	if err != nil {
+		return "", err
+	}
+	in, err := f.request(t, def.Family)
+	if err != nil {
+		return "", err
+	}
+	err = f.run(ctx, in)
+	if refused(err) {
+		// The definition may not exist yet. ECS has no error code for that case alone.
+		if err = f.register(ctx, def); err == nil {
+			err = f.run(ctx, in)
+		}
+	}
+	if err != nil {
+		return "", classify("start the task", err)
+	}
+	return taskID(t.ClientToken), nil
+}
+
+// run starts one task. If the token already names a task, run succeeds and starts nothing,
+// even if the first request differed.
+func (f *Fleet) run(ctx context.Context, in runTask) error {
+	var out taken
+	var p *problem
+	err := f.api.ask(ctx, "RunTask", in, &out)
+	switch {
+	case errors.As(err, &p) && p.Code == "ConflictException" && len(p.Resources) > 0:
+		return nil
+	case err != nil:
+		return err
+	case len(out.Tasks) == 0:
+		return notPlaced(out)
+	}
+	return nil
+}
+
+// request returns the input for RunTask. It is the same for equal tasks.
+func (f *Fleet) request(t fleet.Task, family string) (runTask, error) {
+	overrides, err := overridesOf(t)
+	if err != nil {
+		return runTask{}, err
+	}
+	group := groupOf(t)
+	if len(group) > maxGroup {
+		return runTask{}, fmt.Errorf("%w: the names of box and server are too long, %d characters of a task group that may have %d",
+			fleet.ErrInvalid, len(group), maxGroup)
+	}
+	in := runTask{
+		Cluster: f.cfg.Cluster, TaskDefinition: family, ClientToken: t.ClientToken, StartedBy: t.ClientToken, Group: group, Count: 1, Overrides: overrides,
+	}
+	vpc := &in.Network.VPC
+	vpc.Subnets, vpc.SecurityGroups, vpc.PublicIP = f.cfg.Subnets, f.cfg.SecurityGroups, "DISABLED"
+	if f.cfg.PublicIP {
+		vpc.PublicIP = "ENABLED"
+	}
+	if f.cfg.Spot {
+		in.Capacity = []capacity{{"FARGATE_SPOT", 1}}
+	} else {
+		in.LaunchType = "FARGATE"
+	}
+	return in, nil
+}
+
+func taskID(token string) string { return Place + "/" + token }
+
+// overridesOf returns a task's own environment in sorted order, so that equal tasks make
+// equal requests.
+func overridesOf(t fleet.Task) (overrides, error) {
+	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
+		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
+	}
+	if err := t.Check(); err != nil {
+		return overrides{}, err
+	}
+	env := []variable{{taskEnv, taskID(t.ClientToken)}}
+	for name, value := range t.Env {
+		if name != taskEnv {
+			env = append(env, variable{name, value})
+		}
+	}
+	slices.SortFunc(env, func(a, b variable) int { return strings.Compare(a.Name, b.Name) })
+	all := overrides{[]override{{container, env}}}
+	encoded, err := json.Marshal(all)
+	if err != nil {
+		return overrides{}, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)
+	}
+	if len(encoded) > maxOverrides {
+		return overrides{}, fmt.Errorf("%w: the environment takes %d characters, ECS allows %d: make the server's env and args shorter",
+			fleet.ErrInvalid, len(encoded), maxOverrides)
+	}
+	return all, nil
+}
+
+// isName reports whether s has 1 to most characters, all of them ASCII letters, digits
+// and characters in more. A regular expression would take half a millisecond of every
+// cold start.
+func isName(s string, most int, more string) bool {
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
+	})
+}
+
+// groupPrefix marks the tasks of this fleet.
+const groupPrefix = "dormouse:"
+
+// groupOf encodes box and server of a task in the characters that a task group may have.
+func groupOf(t fleet.Task) string {
+	return groupPrefix + encode(t.Box) + ":" + encode(t.Server)
+}
+
+func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+
+// readGroup is the inverse of groupOf; ok is false for the group of any other task.
+func readGroup(group string) (box, server string, ok bool) {
+	rest, ours := strings.CutPrefix(group, groupPrefix)
+	first, second, two := strings.Cut(rest, ":")
+	b, err1 := base64.RawURLEncoding.DecodeString(first)
+	s, err2 := base64.RawURLEncoding.DecodeString(second)
+	return string(b), string(s), ours && two && err1 == nil && err2 == nil
+}

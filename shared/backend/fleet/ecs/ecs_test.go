@@ -1,0 +1,340 @@
+package ecs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+)
+
+func TestFleetKeepsTheContract(t *testing.T) {
+	fleettest.Run(t, func(t *testing.T) fleettest.Harness {
+		f := newFake()
+		f.room = fleettest.Room
+		return fleettest.Harness{
+			Fleet: open(t, f, nil), Waits: map[string]string{"PLAY": "0"}, Exits3: map[string]string{"PLAY": "3"},
+			Ready: func(t *testing.T, id string) { f.move(t, id, running) },
+			Kill:  func(t *testing.T, id string) { f.move(t, id, ends(128+9)) },
+			Ended: func(t *testing.T, id string) {
+				f.move(t, id, func(task *fakeTask) {
+					if task.status == "STOPPED" {
+						return // killed
+					}
+					if task.started.IsZero() {
+						running(task)
+					}
+					var code int
+					_, _ = fmt.Sscan(task.env["PLAY"], &code)
+					ends(code)(task)
+				})
+			},
+		}
+	})
+}
+
+func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
+	f := newFake()
+	x := open(t, f, nil)
+	for n, want := range []map[string]int{
+		{"RunTask": 2, "RegisterTaskDefinition": 1},
+		{"RunTask": 3, "RegisterTaskDefinition": 1},
+	} {
+		if _, err := x.Run(t.Context(), taskFor(fmt.Sprint("t", n))); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, f.actions()); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestADisabledFleetAsksForNothing(t *testing.T) {
+	f := newFake()
+	x := open(t, f, func(c *Config) { c.Disabled = true })
+	if _, err := x.Run(t.Context(), taskFor("t")); !errors.Is(err, fleet.ErrDisabled) {
+		t.Errorf("got %v", err)
+	}
+	if asked := f.actions(); len(asked) > 0 {
+		t.Errorf("ECS was asked: %v", asked)
+	}
+	if _, err := x.Tasks(t.Context()); err != nil {
+		t.Errorf("what runs is still told: %v", err)
+	}
+}
+
+// A box gets no role: neither request has a taskRoleArn.
+func TestWhatECSIsAskedFor(t *testing.T) {
+	f := newFake()
+	if _, err := open(t, f, nil).Run(t.Context(), taskFor("token-1")); err != nil {
+		t.Fatal(err)
+	}
+	definition, run := f.last(t, "RegisterTaskDefinition"), f.last(t, "RunTask")
+	family, _ := definition["family"].(string)
+	delete(definition, "family")
+	if !strings.HasPrefix(family, "dormouse-box-") || run["taskDefinition"] != family {
+		t.Errorf("family %q, run %q", family, run["taskDefinition"])
+	}
+	list := func(v ...any) []any { return v }
+	type object = map[string]any
+	if d := cmp.Diff(object{
+		"cpu": "256", "memory": "512", "networkMode": "awsvpc", "requiresCompatibilities": list("FARGATE"),
+		"executionRoleArn": "arn:aws:iam::123456789012:role/execution",
+		"runtimePlatform":  object{"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"},
+		"containerDefinitions": list(object{
+			"name": "runner", "image": "example.com/runner@sha256:00", "essential": true, "cpu": 256.0, "memory": 512.0, "stopTimeout": 30.0,
+			"linuxParameters": object{"capabilities": object{
+				"drop": list("AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"),
+			}},
+			"logConfiguration": object{"logDriver": "awslogs", "options": object{
+				"awslogs-group": "/dormouse/box", "awslogs-region": "us-east-1", "awslogs-stream-prefix": "box",
+				"mode": "non-blocking", "max-buffer-size": "4m",
+			}},
+		}),
+	}, definition); d != "" {
+		t.Error("definition", d)
+	}
+	variable := func(name, value string) object { return object{"name": name, "value": value} }
+	if d := cmp.Diff(object{
+		"cluster": "dormouse", "taskDefinition": family, "clientToken": "token-1", "startedBy": "token-1", "count": 1.0,
+		"group": "dormouse:YWNtZS9lY2hv:ZWNobw", "launchType": "FARGATE",
+		"networkConfiguration": object{"awsvpcConfiguration": object{
+			"subnets": list("subnet-1", "subnet-2"), "securityGroups": list("sg-1"), "assignPublicIp": "ENABLED",
+		}},
+		"overrides": object{"containerOverrides": list(object{"name": "runner", "environment": list(
+			variable("A", "1"), variable("B", "2"), variable("DORMOUSE_BOX_TASK", "ecs/token-1"),
+		)})},
+	}, run); d != "" {
+		t.Error("run", d)
+	}
+}
+
+func TestSpotAsksForSpareCapacityOnly(t *testing.T) {
+	f := newFake()
+	x := open(t, f, func(c *Config) { c.Spot, c.PublicIP = true, false })
+	if _, err := x.Run(t.Context(), taskFor("a")); err != nil {
+		t.Fatal(err)
+	}
+	run := f.last(t, "RunTask")
+	want := []any{map[string]any{"capacityProvider": "FARGATE_SPOT", "weight": 1.0}}
+	if d := cmp.Diff(want, run["capacityProviderStrategy"]); d != "" || run["launchType"] != nil {
+		t.Errorf("launch type %v, strategy %s", run["launchType"], d)
+	}
+}
+
+func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
+	f := newFake()
+	shape := Shape{}
+	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) Shape { return shape } })
+	families := map[string]bool{}
+	for n, s := range []Shape{{}, {Size: Size{MemoryMB: 500}}, {Image: "example.com/other:1"}, {Size: Size{CPUs: 1}}, {}} {
+		shape = s
+		if _, err := x.Run(t.Context(), taskFor(fmt.Sprint("t", n))); err != nil {
+			t.Fatal(err)
+		}
+		families[f.last(t, "RunTask")["taskDefinition"].(string)] = true
+	}
+	if len(families) != 3 || len(f.definitions) != 3 {
+		t.Errorf("families %v, definitions %d; want 3: as usual, image, size", families, len(f.definitions))
+	}
+}
+
+func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
+	f := newFake()
+	named := map[string]string{
+		"D_B": "secretsmanager:dormouse/openai:key::", "D_A": "ssm:/dormouse/github", "D_C": "ssm:arn:aws:ssm:eu-north-1:123456789012:parameter/x",
+	}
+	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) Shape { return Shape{Secrets: named} } })
+	if _, err := x.Run(t.Context(), taskFor("t")); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{
+		map[string]any{"name": "D_A", "valueFrom": "arn:aws:ssm:" + x.cfg.Region + ":123456789012:parameter/dormouse/github"},
+		map[string]any{"name": "D_B", "valueFrom": "arn:aws:secretsmanager:" + x.cfg.Region + ":123456789012:secret:dormouse/openai:key::"},
+		map[string]any{"name": "D_C", "valueFrom": "arn:aws:ssm:eu-north-1:123456789012:parameter/x"},
+	}
+	containers, _ := f.last(t, "RegisterTaskDefinition")["containerDefinitions"].([]any)
+	if d := cmp.Diff(want, containers[0].(map[string]any)["secrets"]); d != "" {
+		t.Error(d)
+	}
+	if run := fmt.Sprint(f.last(t, "RunTask")); strings.Contains(run, "openai") || strings.Contains(run, "github") {
+		t.Errorf("what a task is started with: %s", run)
+	}
+	named = map[string]string{"D_A": "vault:x"}
+	if _, err := x.Run(t.Context(), taskFor("t2")); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("a secret of nowhere: %v", err)
+	}
+}
+
+func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
+	f := newFake()
+	x := open(t, f, nil)
+	for name, change := range map[string]func(*fleet.Task){
+		"too long":          func(t *fleet.Task) { t.Env["LONG"] = strings.Repeat("x", maxOverrides) },
+		"too long, escaped": func(t *fleet.Task) { t.Env["LONG"] = strings.Repeat(`"`, maxOverrides/2) },
+		"long names":        func(t *fleet.Task) { t.Box = strings.Repeat("b", 200) },
+		"a token with dots": func(t *fleet.Task) { t.ClientToken = "a.b" },
+	} {
+		bad := taskFor("a")
+		change(&bad)
+		if _, err := x.Run(t.Context(), bad); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := f.actions(); len(n) != 0 {
+		t.Errorf("calls: %v", n)
+	}
+}
+
+func TestRunTellsRefusalsApart(t *testing.T) {
+	lost := errors.New("connection reset")
+	tests := []struct {
+		name   string
+		answer *answer
+		want   error
+	}{
+		{"no capacity", ok(map[string]any{"failures": []any{map[string]any{"reason": "Capacity is unavailable at this time"}}}), fleet.ErrCapacity},
+		{"nothing and no reason", ok(map[string]any{}), fleet.ErrCapacity},
+		{"throttled", refusal(400, "ThrottlingException", nil), fleet.ErrCapacity},
+		{"quota", refusal(400, "ServiceQuotaExceededException", nil), fleet.ErrCapacity},
+		{"limit", refusal(400, "LimitExceededException", nil), fleet.ErrCapacity},
+		{"parameter", refusal(400, "InvalidParameterException", nil), fleet.ErrInvalid},
+		{"platform", refusal(400, "PlatformTaskDefinitionIncompatibilityException", nil), fleet.ErrInvalid},
+		{"access", refusal(400, "AccessDeniedException", nil), fleet.ErrUnavailable},
+		{"cluster", refusal(400, "ClusterNotFoundException", nil), fleet.ErrUnavailable},
+		{"server", refusal(500, "ServerException", nil), fleet.ErrUnavailable},
+		{"connection", &answer{err: lost}, fleet.ErrUnavailable},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.before = func(action string, _ map[string]any) *answer {
+					if action == "RunTask" {
+						return tt.answer
+					}
+					return nil
+				}
+				_, err := open(t, f, nil).Run(t.Context(), taskFor("a"))
+				if !errors.Is(err, tt.want) {
+					t.Errorf("got %v, want %v", err, tt.want)
+				}
+				if tt.answer.err != nil && !errors.Is(err, lost) {
+					t.Errorf("%v hides its cause", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAThrottledCallIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		n := 0
+		f.before = func(string, map[string]any) *answer {
+			if n++; n < attempts {
+				return refusal(400, "ThrottlingException", nil)
+			}
+			return nil
+		}
+		f.definitions[familyOf(t, f)] = map[string]any{}
+		if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); err != nil {
+			t.Fatal(err)
+		}
+		if len(f.tasks) != 1 {
+			t.Errorf("%d tasks", len(f.tasks))
+		}
+	})
+}
+
+func familyOf(t *testing.T, f *fake) string {
+	t.Helper()
+	def, err := open(t, f, nil).definition(taskFor("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return def.Family
+}
+
+func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		x := open(t, f, func(c *Config) { c.HTTPClient = waiting{f} })
+		begin := time.Now()
+		_, err := x.Run(t.Context(), taskFor("a"))
+		if !errors.Is(err, fleet.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(begin); took != callTimeout {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestARefusedDefinitionIsNotRun(t *testing.T) {
+	f := newFake()
+	f.before = func(action string, _ map[string]any) *answer {
+		if action == "RegisterTaskDefinition" {
+			return refusal(400, "ClientException", nil)
+		}
+		return nil
+	}
+	if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if n := f.actions()["RunTask"]; n != 1 {
+		t.Errorf("%d runs", n)
+	}
+}
+
+func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"no region":         func(c *Config) { c.Region = "" },
+		"no credentials":    func(c *Config) { c.Credentials = nil },
+		"no cluster":        func(c *Config) { c.Cluster = "" },
+		"no subnets":        func(c *Config) { c.Subnets = nil },
+		"no groups":         func(c *Config) { c.SecurityGroups = nil },
+		"no role":           func(c *Config) { c.ExecutionRole = "" },
+		"no image":          func(c *Config) { c.Image = "" },
+		"no family":         func(c *Config) { c.Family = "" },
+		"a family of dots":  func(c *Config) { c.Family = "a.b" },
+		"a machine unheard": func(c *Config) { c.Arch = "x86" },
+		"a size unheard":    func(c *Config) { c.Size.CPUs = 17 },
+	} {
+		c := config(newFake())
+		change(&c)
+		if _, err := New(c); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestAPlaceIsReadAsTheTemplateWritesIt(t *testing.T) {
+	got, err := ParsePlace(`{"region":"r","cluster":"c","subnets":["a","b"],"securityGroups":["s"],"publicIp":true,"spot":true,` +
+		`"executionRole":"e","family":"f","logGroup":"l","image":"i","cpus":0.25,"memoryMb":512,"arch":"arm64"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		Region: "r", Cluster: "c", Subnets: []string{"a", "b"}, SecurityGroups: []string{"s"}, PublicIP: true, Spot: true,
+		ExecutionRole: "e", Family: "f", LogGroup: "l", Image: "i", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWhatDescribesNoPlaceIsRefused(t *testing.T) {
+	for _, text := range []string{``, `[]`, `{"region":1}`, `{"zone":"a"}`, `{} {}`} {
+		if c, err := ParsePlace(text); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+}

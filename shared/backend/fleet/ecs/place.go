@@ -1,0 +1,31 @@
+package ecs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// ParsePlace reads a Config from the form that template.yaml writes: one JSON object
+// whose keys are the fields of Config and of Size with a small first letter. The key endpoint
+// is only for a stack that is not on AWS; on AWS the caller sets Endpoint. The caller also
+// sets Credentials, HTTPClient, Disabled and Shape. Errors: fleet.ErrInvalid for text that is
+// no such object; [New] checks the values.
+func ParsePlace(text string) (Config, error) {
+	var p struct {
+		Config
+		Size
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p); err != nil {
+		return Config{}, fmt.Errorf("%w: the description of the place is not as the template writes it: %w", fleet.ErrInvalid, err)
+	}
+	if d.More() {
+		return Config{}, fmt.Errorf("%w: the description of the place goes on after its end", fleet.ErrInvalid)
+	}
+	p.Config.Size = p.Size
+	return p.Config, nil
+}

@@ -1,0 +1,216 @@
+package ecs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+)
+
+// requests makes the requests to ECS that a fleet needs, in its protocol awsjson 1.1.
+type requests struct{ awscall.Service }
+
+func newRequests(c Config) requests {
+	return requests{awscall.Service{Name: "ecs", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}
+}
+
+// maxAnswer bounds an answer in bytes. The longest one describes a page of tasks.
+const maxAnswer = 16 << 20
+
+// ask sends a request, and reads its answer into out. It repeats a request that failed for
+// a reason that may pass. All requests may be repeated: a start has a token.
+//
+// Errors: *problem if ECS answers with an error; otherwise the error of the connection.
+func (r requests) ask(ctx context.Context, action string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		again, err := r.send(ctx, action, body, out)
+		if err == nil || !again || try == attempts {
+			return err
+		}
+		timer := time.NewTimer(min(rand.N(time.Second<<try), maxBackoff))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// send sends a request once. again says whether the same request may succeed later.
+func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
+	a, err := r.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: r.Endpoint + "/", Body: body,
+		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {"AmazonEC2ContainerServiceV20141113." + action}},
+	}, maxAnswer)
+	switch {
+	case err != nil:
+		return ctx.Err() == nil, err
+	case a.Status != http.StatusOK:
+		p := &problem{Status: a.Status, Request: a.Header.Get("X-Amzn-RequestId")}
+		_ = json.Unmarshal(a.Body, p) // what is no JSON says nothing but its status
+		_, code, cut := strings.Cut(p.Code, "#")
+		if cut {
+			p.Code = code
+		}
+		return p.throttles() || p.Status >= http.StatusInternalServerError, p
+	}
+	if err := json.Unmarshal(a.Body, out); err != nil {
+		return false, fmt.Errorf("the answer of ECS to %s cannot be read: %w", action, err)
+	}
+	return false, nil
+}
+
+// problem is an answer of ECS that is an error.
+type problem struct {
+	Status    int      `json:"-"`
+	Request   string   `json:"-"` // the id of the request, for AWS's support
+	Code      string   `json:"__type"`
+	Message   string   `json:"message"`
+	Resources []string `json:"resourceIds"` // the tasks that a token names already
+}
+
+// Error implements error.
+func (p *problem) Error() string {
+	return fmt.Sprintf("ECS answered %d, %s: %s (request %s)", p.Status, p.Code, p.Message, p.Request)
+}
+
+// is reports whether an error is an answer of ECS with one of some codes.
+func is(err error, codes ...string) bool {
+	var p *problem
+	return errors.As(err, &p) && slices.Contains(codes, p.Code)
+}
+
+// throttles reports whether a rate or a quota is used up.
+func (p *problem) throttles() bool {
+	switch p.Code {
+	case "ThrottlingException", "ThrottledException", "Throttling", "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded", "TooManyRequestsException":
+		return true
+	}
+	return p.Status == http.StatusTooManyRequests
+}
+
+// The parts of requests and answers that a fleet uses, with the names of ECS's API.
+
+type runTask struct {
+	Cluster        string     `json:"cluster"`
+	TaskDefinition string     `json:"taskDefinition"`
+	ClientToken    string     `json:"clientToken"`
+	StartedBy      string     `json:"startedBy"`
+	Group          string     `json:"group"`
+	Count          int        `json:"count"`
+	LaunchType     string     `json:"launchType,omitempty"`
+	Capacity       []capacity `json:"capacityProviderStrategy,omitempty"`
+	Network        network    `json:"networkConfiguration"`
+	Overrides      overrides  `json:"overrides"`
+}
+
+type capacity struct {
+	Provider string `json:"capacityProvider"`
+	Weight   int    `json:"weight"`
+}
+
+type network struct {
+	VPC struct {
+		Subnets        []string `json:"subnets"`
+		SecurityGroups []string `json:"securityGroups"`
+		PublicIP       string   `json:"assignPublicIp"`
+	} `json:"awsvpcConfiguration"`
+}
+
+type overrides struct {
+	Containers []override `json:"containerOverrides"`
+}
+
+type override struct {
+	Name        string     `json:"name"`
+	Environment []variable `json:"environment"`
+}
+
+type variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// taken is the answer to RunTask and DescribeTasks.
+type taken struct {
+	Tasks    []task `json:"tasks"`
+	Failures []struct {
+		Reason string `json:"reason"`
+		Detail string `json:"detail"`
+	} `json:"failures"`
+}
+
+type listTasks struct {
+	Cluster   string `json:"cluster"`
+	StartedBy string `json:"startedBy,omitempty"`
+	Desired   string `json:"desiredStatus,omitempty"`
+	Most      int    `json:"maxResults"`
+	Next      string `json:"nextToken,omitempty"`
+}
+
+type listed struct {
+	ARNs []string `json:"taskArns"`
+	Next string   `json:"nextToken"`
+}
+
+type describeTasks struct {
+	Cluster string   `json:"cluster"`
+	Tasks   []string `json:"tasks"`
+}
+
+type stopTask struct {
+	Cluster string `json:"cluster"`
+	Task    string `json:"task"`
+	Reason  string `json:"reason"`
+}
+
+type definition struct {
+	Family        string            `json:"family,omitempty"`
+	Compatible    []string          `json:"requiresCompatibilities"`
+	NetworkMode   string            `json:"networkMode"`
+	CPU           string            `json:"cpu"`
+	Memory        string            `json:"memory"`
+	ExecutionRole string            `json:"executionRoleArn"`
+	Platform      map[string]string `json:"runtimePlatform"`
+	Containers    []contents        `json:"containerDefinitions"`
+}
+
+type contents struct {
+	Name        string   `json:"name"`
+	Image       string   `json:"image"`
+	Essential   bool     `json:"essential"`
+	CPU         int      `json:"cpu"`
+	Memory      int      `json:"memory"`
+	StopTimeout int      `json:"stopTimeout"`
+	Log         *logging `json:"logConfiguration,omitempty"`
+	Secrets     []secret `json:"secrets,omitempty"`
+	Linux       linux    `json:"linuxParameters"`
+}
+
+type logging struct {
+	Driver  string            `json:"logDriver"`
+	Options map[string]string `json:"options"`
+}
+
+type secret struct {
+	Name string `json:"name"`
+	From string `json:"valueFrom"`
+}
+
+type linux struct {
+	Capabilities struct {
+		Drop []string `json:"drop"`
+	} `json:"capabilities"`
+}

@@ -1,0 +1,413 @@
+package ecs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// started makes a fleet with one task, "a".
+func started(t *testing.T) (*fake, *Fleet) {
+	t.Helper()
+	f := newFake()
+	x := open(t, f, nil)
+	if _, err := x.Run(t.Context(), taskFor("a")); err != nil {
+		t.Fatal(err)
+	}
+	return f, x
+}
+
+func only(t *testing.T, x *Fleet) fleet.Status {
+	t.Helper()
+	list, err := x.Tasks(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("tasks: %+v, %v; want one", list, err)
+	}
+	return list[0]
+}
+
+func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
+	f, x := started(t)
+	for _, step := range []struct {
+		status string
+		want   fleet.State
+	}{
+		{"PROVISIONING", fleet.Pending},
+		{"PENDING", fleet.Pending},
+		{"ACTIVATING", fleet.Pending},
+		{"RUNNING", fleet.Running},
+		{"DEACTIVATING", fleet.Running},
+		{"STOPPING", fleet.Running},
+		{"DEPROVISIONING", fleet.Stopped},
+		{"STOPPED", fleet.Stopped},
+	} {
+		f.move(t, "a", func(task *fakeTask) {
+			task.status = step.status
+			switch step.status {
+			case "RUNNING":
+				task.started = time.Now()
+			case "STOPPING":
+				task.desired = "STOPPED"
+			case "DEPROVISIONING":
+				code := 0
+				task.executionStopped, task.code, task.stopCode = time.Now(), &code, "EssentialContainerExited"
+			}
+		})
+		if s := only(t, x); s.State != step.want {
+			t.Errorf("%s is %s, want %s", step.status, s.State, step.want)
+		}
+	}
+}
+
+// A task may be stopped, or fail, in any phase of its start. The fleet then never reports
+// the task as running, and reports its end.
+func TestATaskThatEndsBeforeItRanIsSeenToHaveEnded(t *testing.T) {
+	for _, phase := range []string{"PROVISIONING", "PENDING", "ACTIVATING"} {
+		t.Run(phase, func(t *testing.T) {
+			f, x := started(t)
+			f.move(t, "a", func(task *fakeTask) { task.status = phase })
+			if err := x.Stop(t.Context(), "a", "too late"); err != nil {
+				t.Fatal(err)
+			}
+			for _, status := range []string{phase, "DEACTIVATING", "STOPPING", "DEPROVISIONING"} {
+				f.move(t, "a", func(task *fakeTask) { task.status = status })
+				if s := only(t, x); s.State != fleet.Pending {
+					t.Errorf("%s is %s", status, s.State)
+				}
+			}
+			f.move(t, "a", func(task *fakeTask) { task.status, task.stopped = "STOPPED", time.Now() })
+			if s := only(t, x); s.State != fleet.Stopped || s.ExitCode != -1 || s.Signal != "" || s.Reason != "too late" {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func TestTheEndOfATaskIsTold(t *testing.T) {
+	code := func(n int) *int { return &n }
+	tests := []struct {
+		name                       string
+		code                       *int
+		stopCode, reason, ofRunner string
+		want                       fleet.Status
+	}{
+		{"asleep", code(0), "EssentialContainerExited", "Essential container in task exited", "", fleet.Status{Reason: "the runner exited with code 0"}},
+		{"terminated", code(143), "EssentialContainerExited", "", "", fleet.Status{ExitCode: -1, Signal: "SIGTERM", Reason: "the runner was killed by SIGTERM"}},
+		{
+			"memory", code(137), "EssentialContainerExited", "Essential container in task exited", "OutOfMemoryError: Container killed due to memory usage",
+			fleet.Status{ExitCode: -1, Signal: "SIGKILL", Reason: "OutOfMemoryError: Container killed due to memory usage"},
+		},
+		{
+			"image", nil, "TaskFailedToStart", "Task failed to start", "CannotPullContainerError: not found",
+			fleet.Status{ExitCode: -1, Reason: "CannotPullContainerError: not found"},
+		},
+		{"network", nil, "TaskFailedToStart", "ResourceInitializationError: no route", "", fleet.Status{ExitCode: -1, Reason: "ResourceInitializationError: no route"}},
+		{"spot", code(143), "SpotInterruption", "Your Spot Task was interrupted.", "", fleet.Status{ExitCode: -1, Signal: "SIGTERM", Reason: "Your Spot Task was interrupted."}},
+		{"nothing said", nil, "", "", "", fleet.Status{ExitCode: -1, Reason: "the runner ended in an unknown way"}},
+		{"a code above all signals", code(255), "EssentialContainerExited", "", "", fleet.Status{ExitCode: 255, Reason: "the runner exited with code 255"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f, x := started(t)
+			f.move(t, "a", func(task *fakeTask) {
+				ends(0)(task)
+				task.code, task.stopCode, task.reason, task.containerReason = tt.code, tt.stopCode, tt.reason, tt.ofRunner
+			})
+			got := only(t, x)
+			if d := cmp.Diff(tt.want, fleet.Status{ExitCode: got.ExitCode, Signal: got.Signal, Reason: got.Reason}); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestAListOfManyPagesIsWhole(t *testing.T) {
+	f := newFake()
+	f.room, f.pageSize = 300, 7
+	x := open(t, f, nil)
+	var want []string
+	for n := range 250 {
+		id, err := x.Run(t.Context(), taskFor(fmt.Sprintf("t%03d", n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, id)
+		if n%2 == 0 {
+			f.move(t, id, ends(0))
+		}
+	}
+	list, err := x.Tasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range list {
+		got = append(got, s.ID)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if n := f.actions()["DescribeTasks"]; n != 3 {
+		t.Errorf("%d descriptions, want 3 of at most 100 tasks", n)
+	}
+}
+
+// The fleet asks for two lists, and the task stops after the first one.
+func TestATaskThatStopsWhileItIsListedIsOnTheList(t *testing.T) {
+	f, x := started(t)
+	f.move(t, "a", running)
+	listed := false
+	f.after = func(action string, _ map[string]any) *answer {
+		if action == "ListTasks" && !listed {
+			listed = true
+			ends(0)(f.tasks[0])
+		}
+		return nil
+	}
+	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 1 || list[0].State != fleet.Stopped {
+		t.Errorf("tasks: %+v, %v; want the one that has stopped between the lists", list, err)
+	}
+}
+
+// ECS names the task that has the token. Any other conflict is no sign that a task was
+// started.
+func TestAConflictThatNamesNoTaskIsNoStart(t *testing.T) {
+	f, x := started(t)
+	f.before = func(action string, _ map[string]any) *answer {
+		if action == "RunTask" {
+			return refusal(400, "ConflictException", nil)
+		}
+		return nil
+	}
+	if id, err := x.Run(t.Context(), taskFor("b")); err == nil {
+		t.Errorf("the box counts as started, as %s, and has no task", id)
+	}
+}
+
+func TestATaskThatIsForgottenWhileItIsListedIsLeftOut(t *testing.T) {
+	f, x := started(t)
+	f.before = func(action string, _ map[string]any) *answer {
+		if action == "DescribeTasks" {
+			f.tasks = nil
+		}
+		return nil
+	}
+	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// ECS may not list a task yet. A start with its token must still find it.
+func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
+	f, x := started(t)
+	f.move(t, "a", func(task *fakeTask) { task.hidden = true })
+	again := taskFor("a")
+	again.Env["A"] = "another one-time token"
+	if id, err := x.Run(t.Context(), again); err != nil || id != "ecs/a" {
+		t.Errorf("id %q, %v", id, err)
+	}
+	if err := x.Stop(t.Context(), "a", "early"); err != nil {
+		t.Error(err)
+	}
+	f.move(t, "a", func(task *fakeTask) { task.hidden = false })
+	if s := only(t, x); s.State != fleet.Pending {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAListThatFailsIsNoEmptyList(t *testing.T) {
+	for _, action := range []string{"ListTasks", "DescribeTasks"} {
+		t.Run(action, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, x := started(t)
+				f.before = func(called string, _ map[string]any) *answer {
+					if called == action {
+						return refusal(500, "ServerException", nil)
+					}
+					return nil
+				}
+				if list, err := x.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnavailable) || list != nil {
+					t.Errorf("%+v, %v", list, err)
+				}
+			})
+		})
+	}
+}
+
+func TestTasksOfOthersInTheClusterAreNotSeen(t *testing.T) {
+	f, x := started(t)
+	f.move(t, "a", func(task *fakeTask) { task.group = "family:web" })
+	if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestAStoppedTaskIsForgottenAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, x := started(t)
+		f.move(t, "a", ends(0))
+		time.Sleep(fleet.Remembered)
+		only(t, x)
+		time.Sleep(2 * time.Second)
+		if list, err := x.Tasks(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("%+v, %v", list, err)
+		}
+	})
+}
+
+func TestAStopThatFailsSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, x := started(t)
+		f.before = func(action string, _ map[string]any) *answer {
+			if action == "StopTask" {
+				return refusal(400, "ThrottlingException", nil)
+			}
+			return nil
+		}
+		if err := x.Stop(t.Context(), "a", "idle"); !errors.Is(err, fleet.ErrCapacity) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestALongReasonIsCutBetweenCharacters(t *testing.T) {
+	f, x := started(t)
+	if err := x.Stop(t.Context(), "a", "x"+strings.Repeat("ä", 200)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := f.last(t, "StopTask")["reason"], "x"+strings.Repeat("ä", 127); got != want {
+		t.Errorf("reason %q", got)
+	}
+}
+
+func event(t *testing.T, name string) json.RawMessage {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "events", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e struct {
+		DetailType string `json:"detail-type"`
+		Detail     json.RawMessage
+	}
+	if err := json.Unmarshal(raw, &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.DetailType != EventDetailType {
+		t.Fatalf("detail type %q", e.DetailType)
+	}
+	return e.Detail
+}
+
+func TestEventsOfTasksAreRead(t *testing.T) {
+	at := func(s string) time.Time {
+		v, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	const token = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
+	whole := fleet.Status{
+		ID: "ecs/" + token, ClientToken: token, Box: "acme/everything", Server: "everything", State: fleet.Stopped,
+		Started: at("2026-11-21T12:00:31.5Z"), Stopped: at("2026-11-21T12:10:02.25Z"),
+	}
+	with := func(change func(*fleet.Status)) fleet.Status {
+		s := whole
+		change(&s)
+		return s
+	}
+	for name, want := range map[string]fleet.Status{
+		"sweep-task-asleep": with(func(s *fleet.Status) { s.Reason = "the runner exited with code 0" }),
+		"sweep-task-killed": with(func(s *fleet.Status) {
+			s.ExitCode, s.Signal, s.Reason = -1, "SIGKILL", "OutOfMemoryError: Container killed due to memory usage"
+		}),
+		"sweep-task-spot": with(func(s *fleet.Status) {
+			s.ExitCode, s.Signal, s.Reason = -1, "SIGTERM", "Your Spot Task was interrupted."
+		}),
+		"sweep-task-no-image": with(func(s *fleet.Status) {
+			s.Started, s.ExitCode, s.Reason = time.Time{}, -1, "CannotPullContainerError: pull image manifest has been retried 1 time(s): not found"
+		}),
+		"sweep-task-running": with(func(s *fleet.Status) { s.State, s.Stopped = fleet.Running, time.Time{} }),
+	} {
+		got, ours, err := TaskEvent(event(t, name))
+		if err != nil || !ours {
+			t.Errorf("%s: ours %t, %v", name, ours, err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
+
+func TestAnEventOfSomebodyElsesTaskIsNotOurs(t *testing.T) {
+	detail := []byte(`{"group":"service:web","startedBy":"ecs-svc/1","lastStatus":"STOPPED","containers":[]}`)
+	if s, ours, err := TaskEvent(detail); err != nil || ours || s != (fleet.Status{}) {
+		t.Errorf("%+v, %t, %v", s, ours, err)
+	}
+}
+
+func TestAnEventAboutNoTaskIsRefused(t *testing.T) {
+	for _, detail := range []string{``, `{}`, `[]`, `{"lastStatus":1}`, `{"lastStatus":"STOPPED","stoppedAt":"yesterday"}`} {
+		if _, _, err := TaskEvent([]byte(detail)); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: %v", detail, err)
+		}
+	}
+}
+
+func FuzzTaskEvent(f *testing.F) {
+	f.Add([]byte(`{"group":"dormouse:YQ:Yg","startedBy":"t","lastStatus":"STOPPED","stopCode":"EssentialContainerExited","containers":[{"name":"runner","exitCode":137}]}`))
+	f.Add([]byte(`{"group":"dormouse:","lastStatus":"RUNNING"}`))
+	f.Add([]byte(`{"containers":[{"exitCode":-2147483648}]}`))
+	f.Fuzz(func(t *testing.T, detail []byte) {
+		s, ours, err := TaskEvent(detail)
+		if (err != nil || !ours) && s != (fleet.Status{}) {
+			t.Errorf("a status beside %t, %v: %+v", ours, err, s)
+		}
+		if ours && (s.ID == "" || s.State == "" || (s.State == fleet.Stopped) != (s.Reason != "")) {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestFargateSizesAreRoundedUp(t *testing.T) {
+	tests := []struct{ in, want Size }{
+		{Size{}, Size{0.25, 512}},
+		{Size{0.1, 1}, Size{0.25, 512}},
+		{Size{0.25, 513}, Size{0.25, 1024}},
+		{Size{0.25, 1025}, Size{0.25, 2048}},
+		{Size{0.25, 2049}, Size{0.5, 3072}},
+		{Size{0.26, 0}, Size{0.5, 1024}},
+		{Size{1, 512}, Size{1, 2048}},
+		{Size{1, 8192}, Size{1, 8192}},
+		{Size{1, 8193}, Size{2, 9216}},
+		{Size{3, 8193}, Size{4, 9216}},
+		{Size{4, 30721}, Size{8, 32768}},
+		{Size{5, 20000}, Size{8, 20480}},
+		{Size{16, 32769}, Size{16, 40960}},
+		{Size{16, 122880}, Size{16, 122880}},
+	}
+	for _, tt := range tests {
+		if got, err := tt.in.Fargate(); err != nil || got != tt.want {
+			t.Errorf("%v: got %v, %v; want %v", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestFargateHasNoSizesBeyondItsTable(t *testing.T) {
+	for _, s := range []Size{{16.1, 0}, {0, 122881}, {-1, 0}, {0, -1}} {
+		if got, err := s.Fargate(); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%v: got %v, %v", s, got, err)
+		}
+	}
+}

@@ -1,0 +1,347 @@
+// Package fleettest tests the promises of every [fleet.Fleet], as far as its traits go. A
+// driver passes a [Harness] for each test and runs them all with [Run]. The package knows
+// no driver, and tests nothing that only one of them has (processes, task definitions).
+package fleettest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// Room is the number of tasks for which the fleet of a harness has room.
+const Room = 2
+
+// Harness is an empty fleet with room for [Room] tasks at a time, with means to control
+// its runners.
+type Harness struct {
+	Fleet fleet.Fleet
+	// Waits is the environment with which a runner runs until it is stopped, and then
+	// exits with code 0. With the environment Exits3 it exits with code 3 by itself.
+	Waits, Exits3 map[string]string
+	// Ready returns when the runner of a waiting task can take a signal.
+	Ready func(t *testing.T, id string)
+	// Kill ends the runner of a task with SIGKILL, without telling the fleet.
+	Kill func(t *testing.T, id string)
+	// Ended returns when no process of a task runs any more. The task was stopped or
+	// killed, or exits by itself.
+	Ended func(t *testing.T, id string)
+}
+
+// Run runs all tests that the traits of the fleet permit. open makes a harness that ends
+// with its test. For a fleet that does not list its tasks, the harness needs only the
+// field Fleet.
+func Run(t *testing.T, open func(t *testing.T) Harness) {
+	if !open(t).Fleet.Traits("").Lists {
+		runUnlisted(t, open)
+		return
+	}
+	for name, test := range map[string]func(*testing.T, rig){
+		"calls with one token start one task":                    oneToken,
+		"the token of a stopped task starts nothing":             stoppedToken,
+		"what else differs under a token is ignored":             otherWords,
+		"a task is listed with what it is for":                   listed,
+		"tasks are listed oldest first":                          oldestFirst,
+		"the exit of a runner is seen with its code":             exitCode,
+		"the signal that ended a runner is named":                signal,
+		"a stopped runner ends by itself and the reason is kept": stop,
+		"a stop of what does not run is no error":                lateStop,
+		"a full fleet refuses until a task stops":                full,
+		"what cannot be run is refused for good":                 invalid,
+		"a call with a context that has ended starts nothing":    cancelled,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, rig{open(t), t}) })
+	}
+}
+
+type rig struct {
+	Harness
+	t *testing.T
+}
+
+func (r rig) task(token string, env map[string]string) fleet.Task {
+	return fleet.Task{ClientToken: token, Box: "tenant:ä@example.com/echo", Server: "echo", Env: env}
+}
+
+// run starts a task.
+func (r rig) run(token string, env map[string]string) string {
+	r.t.Helper()
+	id, err := r.Fleet.Run(r.t.Context(), r.task(token, env))
+	if err != nil || id == "" {
+		r.t.Fatalf("run: id %q, %v", id, err)
+	}
+	return id
+}
+
+// waits starts a task that waits, and returns when the task can take a signal.
+func (r rig) waits(token string) string {
+	r.t.Helper()
+	id := r.run(token, r.Waits)
+	r.Ready(r.t, id)
+	return id
+}
+
+func (r rig) tasks() []fleet.Status {
+	r.t.Helper()
+	list, err := r.Fleet.Tasks(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return list
+}
+
+// only returns the only task of the fleet.
+func (r rig) only() fleet.Status {
+	r.t.Helper()
+	list := r.tasks()
+	if len(list) != 1 {
+		r.t.Fatalf("tasks: %+v; want one", list)
+	}
+	return list[0]
+}
+
+func oneToken(t *testing.T, r rig) {
+	ids := make(chan string, 8)
+	var all sync.WaitGroup
+	for range cap(ids) {
+		all.Go(func() {
+			id, err := r.Fleet.Run(t.Context(), r.task("same", r.Waits))
+			if err != nil {
+				t.Error(err)
+			}
+			ids <- id
+		})
+	}
+	all.Wait()
+	first := r.only().ID
+	for range cap(ids) {
+		if id := <-ids; id != first {
+			t.Errorf("id %s, want %s", id, first)
+		}
+	}
+}
+
+func stoppedToken(t *testing.T, r rig) {
+	id := r.run("a", r.Exits3)
+	r.Ended(t, id)
+	if again := r.run("a", r.Exits3); again != id {
+		t.Errorf("id %s, want %s", again, id)
+	}
+	if s := r.only(); s.State != fleet.Stopped {
+		t.Errorf("state %s", s.State)
+	}
+}
+
+func otherWords(t *testing.T, r rig) {
+	id := r.waits("a")
+	other := r.task("a", map[string]string{"OTHER": "value"})
+	other.Box, other.Server = "other", "other"
+	if again, err := r.Fleet.Run(t.Context(), other); err != nil || again != id {
+		t.Errorf("id %s, %v; want %s", again, err, id)
+	}
+	if s := r.only(); s.Server != "echo" {
+		t.Errorf("server %q", s.Server)
+	}
+}
+
+func listed(t *testing.T, r rig) {
+	id := r.waits("a")
+	got := r.only()
+	if got.Started.IsZero() {
+		t.Error("no time of its start")
+	}
+	want := r.task("a", nil)
+	if d := cmp.Diff(fleet.Status{
+		ID: id, ClientToken: "a", Box: want.Box, Server: want.Server, State: fleet.Running, PID: got.PID, Started: got.Started,
+	}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func oldestFirst(t *testing.T, r rig) {
+	var want []string
+	for _, token := range []string{"z", "a", "m"} { // each stopped before the next
+		id := r.run(token, r.Exits3)
+		r.Ended(t, id)
+		want = append(want, id)
+	}
+	var got []string
+	for _, s := range r.tasks() {
+		got = append(got, s.ID)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func exitCode(t *testing.T, r rig) {
+	r.Ended(t, r.run("a", r.Exits3))
+	s := r.only()
+	if s.State != fleet.Stopped || s.ExitCode != 3 || s.Signal != "" || s.Stopped.Before(s.Started) {
+		t.Errorf("%+v", s)
+	}
+	if s.Reason != "the runner exited with code 3" {
+		t.Errorf("reason %q", s.Reason)
+	}
+}
+
+func signal(t *testing.T, r rig) {
+	id := r.waits("a")
+	r.Kill(t, id)
+	r.Ended(t, id)
+	if s := r.only(); s.State != fleet.Stopped || s.Signal != "SIGKILL" || s.ExitCode != -1 || s.Reason != "the runner was killed by SIGKILL" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func stop(t *testing.T, r rig) {
+	id := r.waits("a")
+	if err := r.Fleet.Stop(t.Context(), id, "idle & says ä"); err != nil {
+		t.Fatal(err)
+	}
+	r.Ended(t, id)
+	if s := r.only(); s.State != fleet.Stopped || s.ExitCode != 0 || s.Signal != "" || s.Reason != "idle & says ä" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func lateStop(t *testing.T, r rig) {
+	id := r.run("a", r.Exits3)
+	r.Ended(t, id)
+	before := r.only()
+	for _, id := range []string{"", "nobody", "a/b?c", id} {
+		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
+			t.Errorf("stop %q: %v", id, err)
+		}
+	}
+	if d := cmp.Diff(before, r.only()); d != "" {
+		t.Error(d)
+	}
+}
+
+func full(t *testing.T, r rig) {
+	id := r.waits("a")
+	for n := 1; n < Room; n++ {
+		r.waits(strings.Repeat("b", n))
+	}
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", r.Waits)); !errors.Is(err, fleet.ErrCapacity) {
+		t.Fatalf("got %v, want %v", err, fleet.ErrCapacity)
+	}
+	if n := len(r.tasks()); n != Room {
+		t.Errorf("%d tasks, want %d", n, Room)
+	}
+	if err := r.Fleet.Stop(t.Context(), id, "room"); err != nil {
+		t.Fatal(err)
+	}
+	r.Ended(t, id)
+	r.run("c", r.Waits)
+}
+
+// wrong returns tasks that cannot be run.
+func wrong() map[string]fleet.Task {
+	return map[string]fleet.Task{
+		"no token":        {},
+		"long token":      {ClientToken: strings.Repeat("x", fleet.MaxClientToken+1)},
+		"equals in name":  {ClientToken: "t", Env: map[string]string{"A=B": ""}},
+		"empty name":      {ClientToken: "t", Env: map[string]string{"": ""}},
+		"zero in a value": {ClientToken: "t", Env: map[string]string{"A": "\x00"}},
+	}
+}
+
+func invalid(t *testing.T, r rig) {
+	for name, task := range wrong() {
+		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
+		}
+	}
+	if list := r.tasks(); len(list) != 0 {
+		t.Errorf("started: %+v", list)
+	}
+}
+
+func cancelled(t *testing.T, r rig) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Fleet.Run(ctx, r.task("a", r.Waits)); !errors.Is(err, context.Canceled) {
+		t.Errorf("run: %v", err)
+	}
+	if _, err := r.Fleet.Tasks(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("tasks: %v", err)
+	}
+	if list := r.tasks(); len(list) != 0 {
+		t.Errorf("started: %+v", list)
+	}
+}
+
+// runUnlisted tests a fleet that does not list its tasks.
+func runUnlisted(t *testing.T, open func(t *testing.T) Harness) {
+	for name, test := range map[string]func(*testing.T, rig){
+		"no list is not an empty list":                        unlisted,
+		"tasks of a place without a list end in a known time": bounded,
+		"calls with one token return one id":                  oneID,
+		"a stop is no error":                                  vainStop,
+		"a full fleet refuses":                                fullUnlisted,
+		"what cannot be run is refused for good":              invalidUnlisted,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, rig{open(t), t}) })
+	}
+}
+
+func unlisted(t *testing.T, r rig) {
+	r.run("a", nil)
+	if list, err := r.Fleet.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnlisted) || list != nil {
+		t.Errorf("%v, %v; want %v", list, err, fleet.ErrUnlisted)
+	}
+}
+
+func bounded(t *testing.T, r rig) {
+	if can := r.Fleet.Traits(""); can.Lifetime <= 0 || can.StartTimeout <= 0 {
+		t.Errorf("%+v: nothing says when a task is dead", can)
+	}
+}
+
+func oneID(t *testing.T, r rig) {
+	first := r.run("same", nil)
+	if again := r.run("same", nil); again != first || fleet.PlaceOf(first) == "" {
+		t.Errorf("ids %s and %s", first, again)
+	}
+}
+
+func vainStop(t *testing.T, r rig) {
+	for _, id := range []string{"", "nobody", r.run("a", nil)} {
+		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
+			t.Errorf("stop %q: %v", id, err)
+		}
+	}
+}
+
+func fullUnlisted(t *testing.T, r rig) {
+	for n := range Room {
+		r.run(strings.Repeat("a", n+1), nil)
+	}
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) {
+		t.Fatalf("got %v, want %v", err, fleet.ErrCapacity)
+	}
+}
+
+func invalidUnlisted(t *testing.T, r rig) {
+	for name, task := range wrong() {
+		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Fleet.Run(ctx, r.task("a", nil)); !errors.Is(err, context.Canceled) {
+		t.Errorf("run: %v", err)
+	}
+	for n := range Room { // nothing was started
+		r.run(strings.Repeat("a", n+1), nil)
+	}
+}

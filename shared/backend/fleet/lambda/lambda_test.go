@@ -1,0 +1,148 @@
+package lambda_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
+)
+
+// service stands for Lambda's API. It answers with status and keeps the requests.
+type service struct {
+	*httptest.Server
+	mu     sync.Mutex
+	status int
+	room   int // invocations until it throttles; below 0 any number
+	paths  []string
+	heads  []http.Header
+	events []fleet.Invitation
+}
+
+func serve(t *testing.T) *service {
+	s := &service{status: http.StatusAccepted, room: -1}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var i fleet.Invitation
+		raw, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(raw, &i); err != nil {
+			t.Errorf("the event: %v", err)
+		}
+		if s.room == 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		s.room--
+		s.paths, s.heads, s.events = append(s.paths, r.URL.Path), append(s.heads, r.Header), append(s.events, i)
+		w.WriteHeader(s.status)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *service) open(t *testing.T, change func(*lambda.Config)) *lambda.Fleet {
+	t.Helper()
+	c := lambda.Config{
+		Region: "us-east-1", Endpoint: s.URL, Sizes: []lambda.Size{{2048, "box-2048"}, {512, "box-512"}, {1024, "box-1024"}},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
+		}),
+	}
+	if change != nil {
+		change(&c)
+	}
+	f, err := lambda.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestFleetKeepsTheContractAsFarAsItsTraitsGo(t *testing.T) {
+	fleettest.Run(t, func(t *testing.T) fleettest.Harness {
+		s := serve(t)
+		s.room = fleettest.Room
+		return fleettest.Harness{Fleet: s.open(t, nil)}
+	})
+}
+
+func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
+	s := serve(t)
+	f := s.open(t, nil)
+	task := fleet.Task{ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: map[string]string{"A": "1"}}
+	id, err := f.Run(t.Context(), task)
+	if err != nil || id != "lambda/token-1" {
+		t.Fatalf("%q, %v", id, err)
+	}
+	if s.paths[0] != "/2015-03-31/functions/box-512/invocations" {
+		t.Error(s.paths[0])
+	}
+	h := s.heads[0]
+	if h.Get("X-Amz-Invocation-Type") != "Event" || !strings.Contains(h.Get("Authorization"), "x-amz-tenant-id") {
+		t.Errorf("%v", h)
+	}
+	if d := cmp.Diff(fleet.Invitation{Task: id, ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: task.Env}, s.events[0]); d != "" {
+		t.Error(d)
+	}
+	task.ClientToken = "token-2"
+	other := fleet.Task{ClientToken: "token-3", Box: "acme/other"}
+	for _, next := range []fleet.Task{task, other} {
+		if _, err := f.Run(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tenants := [3]string{}
+	for i := range tenants {
+		tenants[i] = s.heads[i].Get("X-Amz-Tenant-Id")
+	}
+	if tenants[0] == "" || tenants[0] != tenants[1] || tenants[0] == tenants[2] || strings.Contains(tenants[0], "acme") {
+		t.Errorf("tenants %v", tenants)
+	}
+}
+
+func TestATaskGetsTheSmallestFunctionWithEnoughMemory(t *testing.T) {
+	s := serve(t)
+	need := 0
+	f := s.open(t, func(c *lambda.Config) { c.Memory = func(fleet.Task) int { return need } })
+	for n, want := range map[int]string{0: "box-512", 512: "box-512", 513: "box-1024", 2048: "box-2048"} {
+		need = n
+		if _, err := f.Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); err != nil || !strings.Contains(s.paths[len(s.paths)-1], want+"/") {
+			t.Errorf("%d MB: %v, %v", n, s.paths, err)
+		}
+	}
+	need = 2049
+	if _, err := f.Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("too much: %v", err)
+	}
+}
+
+func TestAnswersOfLambdaAreErrorsOfAFleet(t *testing.T) {
+	s := serve(t)
+	for status, want := range map[int]error{429: fleet.ErrCapacity, 404: fleet.ErrInvalid, 413: fleet.ErrInvalid, 403: fleet.ErrUnavailable, 500: fleet.ErrUnavailable} {
+		s.status = status
+		if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t", Box: "b"}); !errors.Is(err, want) {
+			t.Errorf("%d: %v, want %v", status, err, want)
+		}
+	}
+	off := s.open(t, func(c *lambda.Config) { c.Disabled = true })
+	before := len(s.paths)
+	if _, err := off.Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrDisabled) || len(s.paths) != before {
+		t.Errorf("switched off: %v", err)
+	}
+	s.Close()
+	if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("no answer: %v", err)
+	}
+}

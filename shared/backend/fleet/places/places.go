@@ -1,0 +1,155 @@
+// Package places makes one fleet of several places, and chooses the place for each start.
+// Each place has a driver, which is a [fleet.Fleet] of its own. The package knows what the
+// places lack, and nothing of servers, sessions or the relay.
+package places
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// Lambda is the place beside a fleet's base, where boxes run as Lambda functions. As a wish
+// it means Lambda if it can run the box.
+const Lambda = "lambda"
+
+// Other wishes for a place, as x-dormouse.box.place has them.
+const (
+	Auto    = "auto"    // the cheapest place that can run the box
+	Fargate = "fargate" // the base place, which can run every box; on one machine this is a process of the machine
+)
+
+// Fleet is a fleet of several places. It is safe for concurrent use.
+type Fleet struct {
+	base   string
+	wish   string
+	fleets map[string]fleet.Fleet
+	names  []string
+}
+
+var _ fleet.Fleet = (*Fleet)(nil)
+
+// New returns a fleet. The place base can run every box, and gets every start that names
+// no place. wish is the wish of servers that have none. fleets has the drivers of base
+// and of all other places, by the place in the ids of their tasks.
+func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
+	f := &Fleet{base: base, wish: wish, fleets: fleets}
+	for name := range fleets {
+		f.names = append(f.names, name)
+	}
+	slices.Sort(f.names)
+	return f
+}
+
+// at returns the driver of a place, or of base for "".
+func (f *Fleet) at(place string) (fleet.Fleet, bool) {
+	if place == "" {
+		place = f.base
+	}
+	d, ok := f.fleets[place]
+	return d, ok
+}
+
+// Run implements [fleet.Fleet]. It fails with fleet.ErrInvalid for a place that the fleet
+// does not have.
+func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
+	d, ok := f.at(t.Place)
+	if !ok {
+		return "", fmt.Errorf("%w: the fleet has no place %q", fleet.ErrInvalid, t.Place)
+	}
+	return d.Run(ctx, t)
+}
+
+// Stop implements [fleet.Fleet]. A task of a place that the fleet does not have any more is
+// unknown.
+func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
+	if d, ok := f.at(fleet.PlaceOf(id)); ok {
+		return d.Stop(ctx, id, reason)
+	}
+	return nil
+}
+
+// Tasks implements [fleet.Fleet]. It lists the tasks of all places that list them, and fails
+// if one of these does. The order is by the start of tasks.
+func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
+	var all []fleet.Status
+	listed := false
+	for _, name := range f.names {
+		some, err := f.fleets[name].Tasks(ctx)
+		if errors.Is(err, fleet.ErrUnlisted) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all, listed = append(all, some...), true
+	}
+	if !listed {
+		return nil, fleet.ErrUnlisted
+	}
+	slices.SortStableFunc(all, func(a, b fleet.Status) int { return a.Started.Compare(b.Started) })
+	return all, nil
+}
+
+// Traits implements [fleet.Fleet]. A place that the fleet does not have any more cannot
+// list or stop tasks.
+func (f *Fleet) Traits(place string) fleet.Traits {
+	if d, ok := f.at(place); ok {
+		return d.Traits(place)
+	}
+	return fleet.Traits{Lifetime: goneLife}
+}
+
+// goneLife bounds the life of tasks in a place that the fleet does not have any more. No
+// release had a place with a limit that was longer.
+const goneLife = 8 * time.Hour
+
+// Needs says what the start of a box needs.
+type Needs struct {
+	Wish    string        // Auto, Lambda or Fargate; "" for the fleet's own
+	Attempt int           // counted from 1
+	Busy    time.Duration // how long the box works in one wake, on average; 0 if unknown
+
+	CPUs        float64
+	MemoryMB    int
+	ToolTimeout time.Duration // 0: no limit
+	Image       bool          // an image of its own
+	HostPath    bool          // a folder of the host to write to
+	Confined    bool          // guards between the server and the rest of the box
+	Fetches     bool          // secrets that the place has to fetch
+	Installs    bool          // packages that are not kept anywhere and must be installed
+}
+
+// Limits of a box on Lambda.
+const (
+	lambdaCPUs   = 2
+	lambdaMemory = 2048
+	// lambdaTool leaves enough of the 15 minutes for more than one call.
+	lambdaTool = 10 * time.Minute
+	// lambdaBusy is the average length of a wake above which the base place is cheaper.
+	lambdaBusy = 25 * time.Second
+)
+
+// Choose returns the place for a start: Lambda if the fleet has it, it can run the box and
+// the box's wish permits it, and else base. A second attempt goes to base, since it can run
+// every box.
+func (f *Fleet) Choose(n Needs) string {
+	wish := cmp.Or(n.Wish, f.wish)
+	wanted := wish == Lambda || wish == Auto && !n.Installs && n.Busy <= lambdaBusy
+	if _, ok := f.fleets[Lambda]; ok && wanted && n.Attempt <= 1 && n.fitsLambda() {
+		return Lambda
+	}
+	return f.base
+}
+
+// fitsLambda reports whether Lambda can run the box. It has no guards, images of servers or
+// secrets.
+func (n Needs) fitsLambda() bool {
+	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
+		n.ToolTimeout > 0 && n.ToolTimeout <= lambdaTool
+}

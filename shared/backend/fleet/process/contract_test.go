@@ -1,0 +1,83 @@
+package process
+
+import (
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+)
+
+// ledger collects the reports of a pool, so that a test can wait for the one of a task.
+type ledger struct {
+	mu    sync.Mutex
+	chans map[string]chan fleet.Status
+}
+
+func (l *ledger) of(what, id string) chan fleet.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ok := l.chans[what+id]
+	if !ok {
+		c = make(chan fleet.Status, 10)
+		l.chans[what+id] = c
+	}
+	return c
+}
+
+func TestPoolKeepsTheContract(t *testing.T) {
+	for name, reached := range map[string]func(*testing.T, *Pool) fleet.Fleet{
+		"itself":             func(_ *testing.T, p *Pool) fleet.Fleet { return p },
+		"through the client": func(t *testing.T, p *Pool) fleet.Fleet { return serve(t, p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fleettest.Run(t, func(t *testing.T) fleettest.Harness { return contract(t, reached) })
+		})
+	}
+}
+
+// contract returns a pool, as reached gives it, for the tests of every fleet.
+func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleettest.Harness {
+	t.Helper()
+	l := &ledger{chans: map[string]chan fleet.Status{}}
+	h := newHarness(t, func(c *Config) {
+		c.MaxTasks = fleettest.Room
+		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
+		c.Output = func(s fleet.Status, _ string) {
+			select {
+			case l.of("line ", s.ID) <- s:
+			case <-time.After(20 * time.Second):
+			}
+		}
+	})
+	role := func(name string) map[string]string {
+		return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
+	}
+	return fleettest.Harness{
+		Fleet: reached(t, h.Pool), Waits: role("polite"), Exits3: role("exit3"),
+		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
+		Kill: func(t *testing.T, id string) {
+			if err := syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+	}
+}
+
+func pidOf(t *testing.T, p *Pool, id string) int {
+	t.Helper()
+	list, err := p.Tasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if s.ID == id {
+			return s.PID
+		}
+	}
+	t.Fatalf("no task %s", id)
+	return 0
+}

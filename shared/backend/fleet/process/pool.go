@@ -1,0 +1,417 @@
+// Package process is the fleet of one machine: a task is a runner program started as a
+// local process. It hides how the process is started, watched and ended, so that nothing
+// of a box outlives its runner. It also hides how functions in other processes reach the
+// pool (a small HTTP API over a unix socket).
+//
+// [Pool] lives in one long-running program (the emulator). Function processes use
+// [Client]. Both are a [fleet.Fleet].
+//
+// The package does not decide when a box is started, does not talk to the runner, and
+// does not limit the resources of a box.
+//
+// # What ends with a runner
+//
+// A runner is the leader of a session of its own. When it has ended in any way, the pool
+// kills the processes it left behind before it reports the task as stopped. On Linux
+// these are all processes of that session, in any process group, and their descendants.
+// If the program called [BecomeSubreaper], they include orphans with a session of their
+// own (processes that a server started "detached"). On other systems they are the
+// runner's process group. On Linux the kernel also kills a runner when the program that
+// holds the pool dies.
+//
+// The pool cannot tell which task an orphan came from. A daemon in its own session,
+// whose parents have all ended, counts as left behind as soon as any task stops. A
+// runner that is a subreaper itself keeps such daemons for its own lifetime.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+// Place is the place in the ids of this fleet's tasks.
+const Place = "process"
+
+// taskEnv is the environment variable that tells a runner its task id.
+const taskEnv = "DORMOUSE_BOX_TASK"
+
+const (
+	defaultMaxTasks = 16
+	defaultGrace    = 10 * time.Second
+)
+
+// Config says how a Pool runs its runners. Only the field Command is required.
+type Config struct {
+	// Command is the path of the runner program; it is not looked up in PATH. If it is this
+	// program's own, runners start although its file is gone or was replaced.
+	// Args are its arguments.
+	Command string
+	Args    []string
+	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside taskEnv
+	// and the task's own variables, which win. A runner inherits no other variables.
+	Env map[string]string
+	// Dir is the runners' working directory; "" means this program's own.
+	Dir string
+	// MaxTasks is the number of tasks that may run at the same time; 0 means 16.
+	MaxTasks int
+	// Disabled makes Run fail at once, with [fleet.ErrDisabled].
+	Disabled bool
+	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
+	Grace time.Duration
+	// Prepare, if not nil, changes a task before it is started. It may be called by
+	// several goroutines at once, and must not change the map Env of its argument.
+	Prepare func(fleet.Task) fleet.Task
+	// OnStart is called once for each task, when its runner has been started and before
+	// OnStop. The pool is locked during the call, so OnStart must not call it.
+	OnStart func(fleet.Status)
+	// OnStop is called once for each task, after nothing of it runs any more and before
+	// Close returns. The pool holds no lock then: OnStop may call every method of the
+	// pool but Close.
+	OnStop func(fleet.Status)
+	// Output gets the stdout and stderr of a runner, line by line without the line end,
+	// cut at 64 KiB. The lines of one task come one after another.
+	Output func(task fleet.Status, line string)
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Pool runs boxes as processes of this machine. It is safe for concurrent use. Close it
+// when it is not needed any more.
+type Pool struct {
+	cfg     Config
+	log     *slog.Logger
+	program func() string // the path of the runner program as it is now
+	spawns  chan func()
+	running sync.WaitGroup
+	since   time.Time
+
+	mu      sync.Mutex
+	closed  bool
+	byID    map[string]*task
+	byToken map[string]*task
+	order   []*task
+	husks   map[int]husk // by pid
+}
+
+var _ fleet.Fleet = (*Pool)(nil)
+
+type task struct {
+	token  string
+	status fleet.Status
+	cmd    *exec.Cmd
+	// exited is set before the runner's pid can be reused. From then on the pool sends
+	// no signal to it.
+	exited bool
+	killer *time.Timer
+}
+
+// NewPool returns an empty pool. It starts no process, but keeps one thread.
+func NewPool(cfg Config) *Pool {
+	if cfg.MaxTasks <= 0 {
+		cfg.MaxTasks = defaultMaxTasks
+	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = defaultGrace
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Pool{
+		cfg:     cfg,
+		log:     cfg.Logger,
+		program: programOf(cfg.Command),
+		spawns:  make(chan func()),
+		since:   time.Now(),
+		byID:    map[string]*task{},
+		byToken: map[string]*task{},
+		husks:   map[int]husk{},
+	}
+	go p.spawner()
+	return p
+}
+
+// spawner starts all runners from one thread that lives as long as the pool. If the thread
+// that started a runner ended, the kernel would act as if the runner's parent had died.
+func (p *Pool) spawner() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for spawn := range p.spawns {
+		spawn()
+	}
+}
+
+// Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a usable
+// client token or environment, and [fleet.ErrCapacity] when MaxTasks tasks run. It
+// returns [fleet.ErrDisabled] if the pool is disabled, and [fleet.ErrUnavailable] if it
+// is closed or the runner cannot be started.
+func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if err := t.Check(); err != nil {
+		return "", err
+	}
+	if p.cfg.Disabled {
+		return "", fleet.ErrDisabled
+	}
+	if p.cfg.Prepare != nil {
+		t = p.cfg.Prepare(t)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forget(time.Now())
+	if known, ok := p.byToken[t.ClientToken]; ok {
+		return known.status.ID, nil
+	}
+	if p.closed {
+		return "", fmt.Errorf("%w: the pool is closed", fleet.ErrUnavailable)
+	}
+	if n := p.active(); n >= p.cfg.MaxTasks {
+		return "", fmt.Errorf("%w: %d of %d tasks run", fleet.ErrCapacity, n, p.cfg.MaxTasks)
+	}
+	return p.start(t)
+}
+
+// start starts and registers the task. The caller holds mu, so that a second Run with
+// the same token waits for the first.
+func (p *Pool) start(ft fleet.Task) (string, error) {
+	id := Place + "/" + uuid.NewString()
+	out, in, err := os.Pipe()
+	if err != nil {
+		return "", fmt.Errorf("%w: make a pipe for the runner's output: %w", fleet.ErrUnavailable, err)
+	}
+	cmd := exec.Command(p.program(), p.cfg.Args...) //nolint:noctx // a task outlives the call that started it
+	cmd.Args[0] = p.cfg.Command                     // what ps shows
+	cmd.Env = environment(p.cfg.Env, ft.Env, id)
+	cmd.Dir = p.cfg.Dir
+	cmd.Stdout, cmd.Stderr = in, in
+	cmd.SysProcAttr = runnerAttr()
+	err = p.spawn(cmd)
+	_ = in.Close()
+	if err != nil {
+		_ = out.Close()
+		return "", fmt.Errorf("%w: start the runner: %w", fleet.ErrUnavailable, err)
+	}
+	t := &task{token: ft.ClientToken, cmd: cmd, status: fleet.Status{
+		ClientToken: ft.ClientToken,
+		ID:          id, Box: ft.Box, Server: ft.Server,
+		State: fleet.Running, PID: cmd.Process.Pid, Started: time.Now(),
+	}}
+	p.byID[id], p.byToken[t.token] = t, t
+	p.order = append(p.order, t)
+	p.running.Add(1)
+	if p.cfg.OnStart != nil {
+		p.cfg.OnStart(t.status)
+	}
+	go p.watch(t, t.status, out)
+	return id, nil
+}
+
+// CanStart returns why no runner can be started now, as far as its file tells.
+func (p *Pool) CanStart() error {
+	_, err := exec.LookPath(p.program())
+	return err
+}
+
+func (p *Pool) spawn(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	p.spawns <- func() { started <- cmd.Start() }
+	return <-started
+}
+
+// watch follows one task from its start to its end.
+func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
+	defer p.running.Done()
+	p.log.Info("box task started", "task", started.ID, "box", started.Box, "server", started.Server, "pid", started.PID)
+	drained := make(chan string, 1)
+	go func() { drained <- p.copyLines(started, out) }()
+	left := p.bury(t)
+	// A surviving process that still holds the pipe must not delay the report.
+	_ = out.SetReadDeadline(time.Now().Add(time.Second))
+	failure := <-drained
+	_ = out.Close()
+
+	end := p.recordEnd(t, failure)
+	if left != nil {
+		p.log.Error("processes of a stopped box are still alive", "task", end.ID, "box", end.Box, "error", left)
+	}
+	p.log.Info("box task stopped", "task", end.ID, "box", end.Box, "server", end.Server,
+		"exit_code", end.ExitCode, "signal", end.Signal, "reason", end.Reason, "ran", end.Stopped.Sub(end.Started))
+	if p.cfg.OnStop != nil {
+		p.cfg.OnStop(end)
+	}
+}
+
+// runnerGone records that the runner has ended and must not be signalled again.
+func (p *Pool) runnerGone(t *task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.exited = true
+	if t.killer != nil {
+		t.killer.Stop()
+	}
+}
+
+// recordEnd records how the task ended, after its runner has been waited for. failure is
+// the last error that the runner has logged.
+func (p *Pool) recordEnd(t *task, failure string) fleet.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &t.status
+	s.State, s.Stopped, s.ExitCode = fleet.Stopped, time.Now(), -1
+	why := "the runner ended in an unknown way"
+	if ps := t.cmd.ProcessState; ps != nil {
+		s.ExitCode = ps.ExitCode()
+		why = fmt.Sprintf("the runner exited with code %d", s.ExitCode)
+		if failure != "" && s.ExitCode > 0 {
+			why += ": " + failure
+		}
+		if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			s.Signal = signalName(ws.Signal())
+			why = "the runner was killed by " + s.Signal
+		}
+	}
+	if s.Reason == "" {
+		s.Reason = why
+	}
+	return *s
+}
+
+// Stop implements [fleet.Fleet]: SIGTERM to the runner now, SIGKILL to its process
+// group after [Config.Grace]. A second Stop changes nothing.
+func (p *Pool) Stop(ctx context.Context, id, reason string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, ok := p.byID[id]; ok {
+		p.stop(t, reason)
+	}
+	return nil
+}
+
+func (p *Pool) stop(t *task, reason string) {
+	if t.exited || t.killer != nil {
+		return
+	}
+	t.status.Reason = reason
+	t.killer = time.AfterFunc(p.cfg.Grace, func() { p.kill(t) })
+	if err := t.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.log.Warn("a box could not be asked to stop", "task", t.status.ID, "error", err)
+	}
+}
+
+func (p *Pool) kill(t *task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.exited {
+		return
+	}
+	if err := syscall.Kill(-t.status.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		p.log.Warn("a box could not be killed", "task", t.status.ID, "error", err)
+	}
+}
+
+// Tasks implements [fleet.Fleet].
+func (p *Pool) Tasks(ctx context.Context) ([]fleet.Status, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forget(time.Now())
+	list := make([]fleet.Status, 0, len(p.order))
+	for _, t := range p.order {
+		list = append(list, t.status)
+	}
+	return list, nil
+}
+
+// Traits implements [fleet.Fleet].
+func (p *Pool) Traits(string) fleet.Traits {
+	return fleet.Traits{Lists: true, Since: p.since}
+}
+
+// Close stops all tasks and returns when nothing of them runs any more. When ctx ends
+// first, Close kills the rest and returns an error that wraps the error of ctx. From
+// then on Run fails; Stop and Tasks still answer. Close may be called again.
+func (p *Pool) Close(ctx context.Context) error {
+	p.mu.Lock()
+	first := !p.closed
+	p.closed = true
+	tasks := append([]*task(nil), p.order...)
+	for _, t := range tasks {
+		p.stop(t, "the fleet was shut down")
+	}
+	p.mu.Unlock()
+	if first {
+		close(p.spawns)
+	}
+
+	gone := make(chan struct{})
+	go func() {
+		p.running.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, t := range tasks {
+		p.kill(t)
+	}
+	<-gone
+	return fmt.Errorf("boxes were killed because they did not stop in time: %w", ctx.Err())
+}
+
+func (p *Pool) active() int {
+	n := 0
+	for _, t := range p.order {
+		if t.status.State != fleet.Stopped {
+			n++
+		}
+	}
+	return n
+}
+
+// forget drops tasks that stopped longer ago than [fleet.Remembered].
+func (p *Pool) forget(now time.Time) {
+	kept := p.order[:0]
+	for _, t := range p.order {
+		if t.status.State == fleet.Stopped && now.Sub(t.status.Stopped) > fleet.Remembered {
+			delete(p.byID, t.status.ID)
+			delete(p.byToken, t.token)
+			continue
+		}
+		kept = append(kept, t)
+	}
+	clear(p.order[len(kept):])
+	p.order = kept
+}
+
+func environment(base, own map[string]string, id string) []string {
+	all := make(map[string]string, len(base)+len(own)+1)
+	for _, m := range []map[string]string{base, own, {taskEnv: id}} {
+		maps.Copy(all, m)
+	}
+	env := make([]string, 0, len(all))
+	for k, v := range all {
+		env = append(env, k+"="+v)
+	}
+	return env
+}

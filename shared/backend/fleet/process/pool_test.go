@@ -1,0 +1,161 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+)
+
+func TestTheStartOfATaskIsToldBeforeItsEnd(t *testing.T) {
+	told := make(chan fleet.Status, 2)
+	h := newHarness(t, func(c *Config) {
+		c.OnStart = func(s fleet.Status) { told <- s }
+		c.OnStop = func(s fleet.Status) { told <- s }
+	})
+	id := h.run("a", "exit3")
+	start, end := receive(t, "the start", told), receive(t, "the end", told)
+	if start.ID != id || start.State != fleet.Running || start.PID == 0 || end.ID != id || end.State != fleet.Stopped {
+		t.Errorf("told %+v, then %+v", start, end)
+	}
+}
+
+func TestARunnerGetsACleanEnvironment(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_EMULATOR", "x")
+	h := newHarness(t, func(c *Config) { c.Env = map[string]string{"PATH": "/bin", roleEnv: "overridden"} })
+	id := h.run("a", "env")
+	got := map[string]bool{}
+	for _, v := range strings.Fields(h.line()) {
+		got[v] = true
+	}
+	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, taskEnv + "=" + id: true}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("environment (-want +got):\n%s", d)
+	}
+}
+
+func TestPreparedTaskIsStarted(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.Prepare = func(t fleet.Task) fleet.Task {
+			t.Env = maps.Clone(t.Env)
+			t.Env["WORD"] = "prepared " + t.Server
+			return t
+		}
+	})
+	h.run("a", "env")
+	if line := h.line(); !strings.Contains(line, "WORD=prepared ") {
+		t.Errorf("the runner has %s", line)
+	}
+}
+
+func TestOutputArrivesLineByLineAlsoWithoutALineEnd(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "exit3")
+	h.end()
+	if got := []string{h.line(), h.line()}; got[0] != "one line" || got[1] != "no line end" {
+		t.Errorf("lines = %q", got)
+	}
+}
+
+func TestReasonOfARunnerThatFailsHasItsLastError(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "fails")
+	if end := h.end(); end.ExitCode != 1 || end.Reason != "the runner exited with code 1: open /x/lock: permission denied" {
+		t.Errorf("status = %+v", end)
+	}
+}
+
+func TestALongLineIsCutAndTheNextOneIsWhole(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "long")
+	if got := len(h.line()); got != maxLine {
+		t.Errorf("a line of %d bytes, want %d", got, maxLine)
+	}
+	if got := h.line(); got != "after" {
+		t.Errorf("next line = %q", got)
+	}
+}
+
+func TestStopKillsARunnerThatIgnoresIt(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.Grace = time.Millisecond })
+	id := h.run("a", "stubborn")
+	h.line()
+	if err := h.Stop(t.Context(), id, "must go"); err != nil {
+		t.Fatal(err)
+	}
+	if end := h.end(); end.Signal != "SIGKILL" || end.Reason != "must go" {
+		t.Errorf("status = %+v", end)
+	}
+}
+
+func TestARunnerThatCannotStartLeavesItsTokenFree(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.Command = "/does/not/exist" })
+	_, err := h.Run(t.Context(), fleet.Task{ClientToken: "a"})
+	if !errors.Is(err, fleet.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error = %v", err)
+	}
+	if list, _ := h.Tasks(t.Context()); len(list) != 0 {
+		t.Errorf("tasks = %+v, want none", list)
+	}
+}
+
+func TestCloseStopsAllAndRefusesMore(t *testing.T) {
+	h := newHarness(t, nil)
+	for _, token := range []string{"a", "b", "c"} {
+		h.run(token, "polite")
+		h.line()
+	}
+	if err := h.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if end := h.end(); end.ExitCode != 0 || exists(end.PID) {
+			t.Errorf("status = %+v", end)
+		}
+	}
+	if _, err := h.Run(t.Context(), fleet.Task{ClientToken: "d"}); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("run after close: %v", err)
+	}
+	if err := h.Close(t.Context()); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestCloseKillsWhenItsTimeIsUp(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "stubborn")
+	h.line()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("error = %v", err)
+	}
+	if end := h.end(); exists(end.PID) {
+		t.Error("the runner is still there")
+	}
+}
+
+func TestAStoppedTaskIsForgottenAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPool(Config{})
+		defer func() { _ = p.Close(t.Context()) }()
+		old := &task{token: "a", status: fleet.Status{ID: "1", State: fleet.Stopped, Stopped: time.Now()}}
+		p.byID["1"], p.byToken["a"], p.order = old, old, []*task{old}
+		time.Sleep(fleet.Remembered)
+		if list, _ := p.Tasks(t.Context()); len(list) != 1 {
+			t.Error("forgotten too early")
+		}
+		time.Sleep(time.Second)
+		if list, _ := p.Tasks(t.Context()); len(list) != 0 || len(p.byID)+len(p.byToken) != 0 {
+			t.Errorf("still known: %+v", list)
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package native
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
+// pauses. The store knows the work; an alarm only gives the time. So an alarm that comes
+// twice, late or without need does no harm.
+type Alarm struct {
+	Session session.ID `json:"session"`
+	Tenant  string     `json:"tenant"`
+	Server  string     `json:"server"`
+	// Name is the name that the author gave it, at most [MaxAlarmName] bytes.
+	Name string `json:"name,omitempty"`
+	// Stream and Round name the call that pauses; "" and 0 for an author's alarm.
+	Stream session.StreamID `json:"stream,omitempty"`
+	Round  int              `json:"round,omitempty"`
+	At     time.Time        `json:"at"`
+	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. The scheduler does
+	// not get it.
+	Payload json.RawMessage `json:"-"`
+}
+
+// Bounds of an author's alarm, in bytes.
+const (
+	MaxAlarmName    = 120
+	MaxAlarmPayload = 64 << 10
+)
+
+// Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at least
+// once, and not before At. It keeps alarms even while no function runs. It is safe for
+// concurrent use.
+type Scheduler interface {
+	// Schedule keeps an alarm. It may be called again for the same [Alarm.ID]; that is no
+	// error. An alarm whose time has passed is due at once. Errors: Busy, Unavailable.
+	Schedule(ctx context.Context, a Alarm) error
+	// Cancel forgets the alarm with this ID, if there is one. The alarm may already be on
+	// its way. Errors: Busy, Unavailable.
+	Cancel(ctx context.Context, a Alarm) error
+}
+
+// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. The ID depends on
+// the time of the alarm. A scheduler may delete a schedule a little after it has executed
+// it, and that must not delete the next alarm with the same name.
+func (a Alarm) ID() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d %d", a.Tenant, a.Server, a.Session, a.Stream, a.Name, a.Round, a.At.UnixMilli()))
+	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
+}
+
+// alarmEvent is the event with which a scheduler invokes the function. No event of API
+// Gateway has a member of this name at its top.
+type alarmEvent struct {
+	Alarm *Alarm `json:"dormouseAlarm"`
+}
+
+// AlarmEvent returns the payload with which to invoke the function for HTTP when an alarm
+// is due: JSON of a few hundred bytes at most.
+func AlarmEvent(a Alarm) ([]byte, error) { return json.Marshal(alarmEvent{&a}) }
+
+// ReadAlarm reads an [AlarmEvent]; ok is false for any other event.
+func ReadAlarm(event []byte) (a Alarm, ok bool) {
+	var e alarmEvent
+	if json.Unmarshal(event, &e) != nil || e.Alarm == nil || e.Alarm.Session == "" {
+		return Alarm{}, false
+	}
+	return *e.Alarm, true
+}
+
+// alarmPrefix begins the names of the values in which alarms are kept, in the scope of
+// their session.
+const alarmPrefix = "\x00alarm:"
+
+// maxAlarmTries is how often a handler of an alarm may fail.
+const maxAlarmTries = 3
+
+// appointment is the value of an author's alarm.
+type appointment struct {
+	At      time.Time       `json:"at"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Until   time.Time       `json:"until,omitzero"` // a function handles the alarm, and has it until this time
+	Tries   int             `json:"tries,omitempty"`
+}
+
+// OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for
+// an alarm as for a message. One function at a time handles an alarm. If the handler
+// fails, or its function dies, the handler is called again, three times at most. To send
+// the client something, use [Session.Notify].
+func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
+
+// WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on
+// AWS within a minute). The call comes even if no function runs then and the functions
+// were deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
+// with the same name. An alarm whose session has ended or expired is not handled.
+//
+// Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge (a
+// payload over 64 KiB), session.Busy, session.Unavailable. A payload that cannot be
+// encoded gives an error of encoding/json.
+func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
+	if s.in.k.Schedule == nil {
+		return session.Errorf(session.Unavailable, "this endpoint keeps no alarms: its operator has not configured a scheduler")
+	}
+	if name == "" || len(name) > MaxAlarmName {
+		return session.Errorf(session.Invalid, "the name of an alarm has %d bytes; it needs 1 to %d", len(name), MaxAlarmName)
+	}
+	raw, err := json.Marshal(payload)
+	if err != nil {
+		return err
+	}
+	if len(raw) > MaxAlarmPayload {
+		return session.Errorf(session.TooLarge, "the payload of alarm %q has %d bytes; at most %d are kept", name, len(raw), MaxAlarmPayload)
+	}
+	if now := time.Now(); at.Before(now) {
+		at = now
+	}
+	next := appointment{At: at.UTC().Truncate(time.Millisecond), Payload: raw}
+	was, err := s.appoint(ctx, name, &next)
+	if err != nil {
+		return err
+	}
+	if err := s.in.k.Schedule.Schedule(ctx, s.alarm(name, next)); err != nil {
+		return err
+	}
+	return s.unschedule(ctx, name, was, next)
+}
+
+// CancelWake forgets an alarm, if there is one. It does not stop a handler that is
+// running.
+//
+// Errors: session.Invalid, session.Busy, session.Unavailable.
+func (s Session) CancelWake(ctx context.Context, name string) error {
+	was, err := s.appoint(ctx, name, nil)
+	if err != nil {
+		return err
+	}
+	return s.unschedule(ctx, name, was, appointment{})
+}
+
+// appoint writes an appointment, or deletes it if next is nil. It returns the previous
+// appointment.
+func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
+	state := s.State(OfSession)
+	err = amongOthers(ctx, func() (err error) {
+		var v session.Value
+		if v, was, err = s.appointed(ctx, name); err != nil {
+			return err
+		}
+		if next != nil {
+			_, err = state.save(ctx, v, next)
+		} else if v.Rev != 0 {
+			_, err = state.save(ctx, v, nil)
+		}
+		return err
+	})
+	return was, err
+}
+
+// appointed reads an appointment. v.Rev is 0 if there is none.
+func (s Session) appointed(ctx context.Context, name string) (v session.Value, a appointment, err error) {
+	state := s.State(OfSession)
+	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
+		err = json.Unmarshal(v.Data, &a)
+	}
+	return v, a, err
+}
+
+// unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
+// comes and has no effect.
+func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
+	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
+		return nil
+	}
+	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, was))
+}
+
+func (s Session) alarm(name string, a appointment) Alarm {
+	r := s.in.record
+	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
+}
+
+// ring handles an author's alarm that is due. It returns nil if there is nothing to do:
+// the alarm does not exist any more, or has another time. After an error the alarm must
+// come again. If another function is handling the alarm, ring waits for its lease to end.
+// That function may be dead, and the scheduler may not send the alarm again for so long.
+func (k *Backend) ring(ctx context.Context, a Alarm) error {
+	held, err := k.ringOnce(ctx, a)
+	if err == nil && !held.IsZero() {
+		if err = rest(ctx, time.Until(held)); err == nil {
+			held, err = k.ringOnce(ctx, a)
+		}
+	}
+	if err == nil && !held.IsZero() {
+		err = session.Errorf(session.Busy, "alarm %q is being handled already; it comes again if that fails", a.Name)
+	}
+	return err
+}
+
+// ringOnce is ring without the wait. held is the time until which another function holds
+// the alarm, or zero.
+func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
+	record, _, err := k.Store.Load(ctx, a.Session, "")
+	switch {
+	case errors.Is(err, session.NotFound), err == nil && (record.State == session.Ended || record.Tenant != a.Tenant || record.Server != a.Server):
+		return held, nil
+	case err != nil:
+		return held, err
+	}
+	hosted, ok := k.Servers(record.Server)
+	if !ok || hosted.Make == nil {
+		k.Log.WarnContext(ctx, "alarm of a server that is not configured any more", "server", record.Server, "session_id", record.ID, "alarm", a.Name)
+		return held, nil
+	}
+	in := &inside{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
+	s := Session{in}
+	v, due, err := s.appointed(ctx, a.Name)
+	if err != nil || v.Rev == 0 {
+		return held, err
+	}
+	now := time.Now()
+	switch {
+	case !due.At.Equal(a.At):
+		// The alarm was replaced. The new one comes by itself, unless the function that
+		// replaced it died before it scheduled the new one.
+		return held, k.reschedule(ctx, s.alarm(a.Name, due))
+	case due.At.After(now.Add(early)):
+		return held, k.reschedule(ctx, a)
+	case due.Until.After(now):
+		return due.Until, nil
+	case due.Tries >= maxAlarmTries: // the last function that had it died
+		k.Log.WarnContext(ctx, "alarm given up", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries)
+		_, err := s.State(OfSession).save(ctx, v, nil)
+		return held, err
+	}
+	due.Until, due.Tries = now.Add(lease), due.Tries+1
+	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
+		return held, err // another function holds it; this alarm comes again and looks again
+	}
+	a.Payload = due.Payload
+	return held, k.handleAlarm(ctx, s, v, due, a)
+}
+
+func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
+	if k.Schedule == nil {
+		return nil
+	}
+	return k.Schedule.Schedule(ctx, a)
+}
+
+// handleAlarm calls the handler of an alarm that this function holds. It then deletes the
+// alarm, or releases it for another try.
+func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, due appointment, a Alarm) error {
+	handling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if deadline, ok := ctx.Deadline(); ok {
+		handling, cancel = context.WithDeadline(handling, deadline.Add(-spare))
+		defer cancel()
+	}
+	h := hold(context.WithoutCancel(ctx), s.State(OfSession), v, func(until time.Time) any {
+		held := due
+		held.Until = until
+		return held
+	}, func() {}) // the alarm was replaced or cancelled; that does not stop its handler
+	err := s.in.callAlarm(handling, s, a)
+	var left any
+	if err != nil && due.Tries < maxAlarmTries {
+		again := due
+		again.Until = time.Time{}
+		left = again
+	}
+	saved := h.release(left)
+	if errors.Is(saved, session.Conflict) {
+		saved = nil
+	}
+	if err == nil {
+		return saved
+	}
+	k.Log.WarnContext(ctx, "alarm failed", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries, "error", err)
+	if left == nil {
+		return saved
+	}
+	return errors.Join(err, saved)
+}
+
+// callAlarm calls an author's handler, which may panic.
+func (in *inside) callAlarm(ctx context.Context, s Session, a Alarm) (err error) {
+	if _, err := makeServer(ctx, s); err != nil {
+		return err
+	}
+	if in.onAlarm == nil {
+		return errors.New("the server has set an alarm but no handler; call OnAlarm in Server")
+	}
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = in.panicked(ctx, fault)
+		}
+	}()
+	return in.onAlarm(ctx, a)
+}

@@ -1,0 +1,337 @@
+package native
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// agent is a session of a server with alarms: a store, a scheduler, and the author's
+// handler. Each step has a new Backend.
+type agent struct {
+	t     *testing.T
+	store session.Store
+	id    session.ID
+
+	mu     sync.Mutex
+	set    map[string]Alarm // with the scheduler
+	handle func(ctx context.Context, s Session, a Alarm) error
+	rung   []string
+}
+
+func newAgent(t *testing.T, store session.Store) *agent {
+	a := &agent{t: t, store: store, id: "s1", set: map[string]Alarm{}}
+	if err := store.Create(t.Context(), aSession(a.id)); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (a *agent) Schedule(_ context.Context, alarm Alarm) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.set[alarm.ID()] = alarm
+	return nil
+}
+
+func (a *agent) Cancel(_ context.Context, alarm Alarm) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.set, alarm.ID())
+	return nil
+}
+
+func (a *agent) backend() *Backend {
+	return NewBackend(Config{Store: a.store, Schedule: a, Servers: func(string) (Hosted, bool) { return Hosted{Make: a.make}, true }})
+}
+
+func (a *agent) make(_ context.Context, s Session) (*mcp.Server, error) {
+	s.OnAlarm(func(ctx context.Context, alarm Alarm) error {
+		a.mu.Lock()
+		a.rung = append(a.rung, alarm.Name+" "+string(alarm.Payload))
+		handle := a.handle
+		a.mu.Unlock()
+		if handle == nil {
+			return nil
+		}
+		return handle(ctx, s, alarm)
+	})
+	return mcp.NewServer(&mcp.Implementation{Name: "agent"}, s.Options()), nil
+}
+
+// session returns the session in the state in which a message finds it.
+func (a *agent) session() Session {
+	a.t.Helper()
+	s, _, err := a.store.Load(a.t.Context(), a.id, "")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return Session{&inside{k: a.backend(), record: s, server: Hosted{Make: a.make}, init: s.Init}}
+}
+
+func (a *agent) wakeAt(name string, in time.Duration, payload any) Alarm {
+	a.t.Helper()
+	before := maps.Clone(a.set)
+	if err := a.session().WakeAt(a.t.Context(), name, time.Now().Add(in), payload); err != nil {
+		a.t.Fatal(err)
+	}
+	for id, alarm := range a.set {
+		if _, old := before[id]; !old {
+			return alarm
+		}
+	}
+	a.t.Fatal("WakeAt has scheduled nothing")
+	return Alarm{}
+}
+
+// due delivers an alarm by the event that a scheduler sends.
+func (a *agent) due(alarm Alarm) error {
+	a.t.Helper()
+	event, err := AlarmEvent(alarm)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	alarm, ok := ReadAlarm(event)
+	if !ok {
+		a.t.Fatalf("no alarm: %s", event)
+	}
+	return a.backend().Handle(a.t.Context(), alarm)
+}
+
+func (a *agent) wantRung(want ...string) {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if diff := cmp.Diff(want, a.rung); diff != "" {
+		a.t.Errorf("rung:\n%s", diff)
+	}
+}
+
+// at runs a test on virtual time.
+func at(t *testing.T, test func(t *testing.T, a *agent)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newAgent(t, sessiontest.NewMemory())) })
+}
+
+func TestAnAlarmThatComesTwiceIsHandledOnce(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		alarm := a.wakeAt("report", time.Minute, map[string]int{"n": 1})
+		time.Sleep(time.Minute) // virtual
+		a.handle = func(ctx context.Context, _ Session, _ Alarm) error { return rest(ctx, time.Minute) }
+		var both sync.WaitGroup
+		errs := make(chan error, 2)
+		for range 2 {
+			both.Go(func() { errs <- a.due(alarm) })
+		}
+		both.Wait()
+		if one, two := <-errs, <-errs; one != nil && two != nil {
+			t.Errorf("errors %v and %v, want one at most", one, two)
+		}
+		if err := a.due(alarm); err != nil { // the alarm that found it held comes again
+			t.Error(err)
+		}
+		a.wantRung(`report {"n":1}`)
+	})
+}
+
+func TestAnAlarmOfTheSameNameIsReplaced(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		first := a.wakeAt("report", time.Minute, "first")
+		second := a.wakeAt("report", time.Hour, "second")
+		if _, ok := a.set[first.ID()]; ok || len(a.set) != 1 {
+			t.Errorf("scheduled is %v, want the second only", a.set)
+		}
+		time.Sleep(time.Minute) // virtual
+		if err := a.due(first); err != nil {
+			t.Error(err)
+		}
+		a.wantRung()
+		time.Sleep(time.Hour) // virtual
+		if err := a.due(second); err != nil {
+			t.Error(err)
+		}
+		a.wantRung(`report "second"`)
+	})
+}
+
+func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		first := a.wakeAt("report", time.Minute, "first")
+		next := appointment{At: time.Now().Add(time.Hour).UTC(), Payload: []byte(`"second"`)}
+		if _, err := a.session().appoint(t.Context(), "report", &next); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // virtual
+		delete(a.set, first.ID())
+		if err := a.due(first); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // virtual
+		for _, alarm := range maps.Clone(a.set) {
+			if err := a.due(alarm); err != nil {
+				t.Error(err)
+			}
+		}
+		a.wantRung(`report "second"`)
+	})
+}
+
+func TestAnAlarmThatIsTakenBackIsNotHandled(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		alarm := a.wakeAt("report", time.Minute, nil)
+		for range 2 {
+			if err := a.session().CancelWake(t.Context(), "report"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute) // virtual
+		if err := a.due(alarm); err != nil || len(a.set) != 0 {
+			t.Errorf("%v, scheduled is %v", err, a.set)
+		}
+		a.wantRung()
+	})
+}
+
+func TestAnAlarmThatComesTooEarlyIsSetAgain(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		alarm := a.wakeAt("report", time.Hour, nil)
+		clear(a.set)
+		if err := a.due(alarm); err != nil || len(a.set) != 1 {
+			t.Errorf("%v, scheduled is %v, want it again", err, a.set)
+		}
+		a.wantRung()
+	})
+}
+
+func TestAHandlerThatFailsIsCalledThreeTimes(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		alarm := a.wakeAt("report", 0, nil)
+		a.handle = func(_ context.Context, _ Session, a Alarm) error {
+			panic("broken")
+		}
+		for try := range 5 {
+			if err := a.due(alarm); (err != nil) != (try < 2) {
+				t.Errorf("try %d: %v", try, err)
+			}
+		}
+		a.wantRung("report null", "report null", "report null")
+	})
+}
+
+func TestAHandlerWhoseFunctionDiedIsCalledAgainWhenItsLeaseHasRunOut(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		alarm := a.wakeAt("report", 0, nil)
+		state := a.session().State(OfSession)
+		v, err := a.store.LoadValue(t.Context(), state.own(alarmPrefix+"report"))
+		if err == nil {
+			_, err = state.save(t.Context(), v, appointment{At: alarm.At, Until: time.Now().Add(lease), Tries: 1})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := a.due(alarm); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took != lease {
+			t.Errorf("called again after %s, want %s", took, lease)
+		}
+		a.wantRung("report ")
+	})
+}
+
+func TestAHandlerMaySetItsAlarmAnew(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		a.handle = func(ctx context.Context, s Session, alarm Alarm) error {
+			return s.WakeAt(ctx, alarm.Name, time.Now().Add(time.Hour), "again")
+		}
+		first := a.wakeAt("tick", 0, "first")
+		clear(a.set)
+		if err := a.due(first); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // virtual
+		for _, alarm := range maps.Clone(a.set) {
+			if err := a.due(alarm); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.wantRung(`tick "first"`, `tick "again"`)
+	})
+}
+
+func TestAnAlarmOfASessionThatIsGoneIsNotHandled(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, a *agent){
+		"ended": func(t *testing.T, a *agent) {
+			s := a.session().in.record
+			s.State = session.Ended
+			if err := a.store.Save(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"expired": func(*testing.T, *agent) { time.Sleep(48 * time.Hour) }, // virtual
+	} {
+		t.Run(name, func(t *testing.T) {
+			at(t, func(t *testing.T, a *agent) {
+				alarm := a.wakeAt("report", 0, nil)
+				leave(t, a)
+				if err := a.due(alarm); err != nil {
+					t.Error(err)
+				}
+				a.wantRung()
+			})
+		})
+	}
+}
+
+func TestAlarmsAreBounded(t *testing.T) {
+	at(t, func(t *testing.T, a *agent) {
+		long := strings.Repeat("x", MaxAlarmPayload)
+		for name, c := range map[string]struct {
+			payload any
+			want    session.Code
+		}{
+			"":                                   {nil, session.Invalid},
+			strings.Repeat("n", MaxAlarmName+1):  {nil, session.Invalid},
+			"payload":                            {long, session.TooLarge},
+			strings.Repeat("\x00", MaxAlarmName): {long[:MaxAlarmPayload-2], ""},
+		} {
+			err := a.session().WakeAt(t.Context(), name, time.Now(), c.payload)
+			if session.CodeOf(err) != c.want {
+				t.Errorf("WakeAt of %.10q: %v, want %q", name, err, c.want)
+			}
+		}
+	})
+}
+
+func TestAlarmsAreNamedAsEventBridgeWantsIt(t *testing.T) {
+	a := Alarm{Session: "s1", Tenant: "é / tenant", Server: strings.Repeat("s", 500), Name: "n", At: time.Unix(1, 0)}
+	same, other := a, a
+	same.Payload, other.At = []byte("1"), a.At.Add(time.Millisecond)
+	if a.ID() != same.ID() || a.ID() == other.ID() {
+		t.Errorf("IDs are %s, the same: %s, of another time: %s", a.ID(), same.ID(), other.ID())
+	}
+	if len(a.ID()) != 32 || strings.Trim(a.ID(), "0123456789abcdefghijklmnopqrstuv") != "" {
+		t.Errorf("ID is %q", a.ID())
+	}
+}
+
+func TestAnEventOfAPIGatewayIsNoAlarm(t *testing.T) {
+	for _, event := range []string{
+		`{"httpMethod":"POST","path":"/x/mcp","body":"{\"dormouseAlarm\":{\"session\":\"s1\"}}","headers":{"dormouseAlarm":"{}"},"queryStringParameters":{"dormouseAlarm":"1"}}`,
+		`{"dormouseAlarm":null}`, `{"dormouseAlarm":{}}`, `{"dormouseAlarm":7}`, `[]`, ``,
+	} {
+		if a, ok := ReadAlarm([]byte(event)); ok {
+			t.Errorf("%s is an alarm: %+v", event, a)
+		}
+	}
+}

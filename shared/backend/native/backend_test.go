@@ -1,0 +1,268 @@
+package native_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// textOf is the text of a tool's result.
+func textOf(t testing.TB, response string) string {
+	t.Helper()
+	var r struct {
+		Result struct {
+			Content []struct{ Text string }
+		}
+	}
+	if err := json.Unmarshal([]byte(response), &r); err != nil || len(r.Result.Content) == 0 {
+		t.Fatalf("no result of a tool: %s", response)
+	}
+	return r.Result.Content[0].Text
+}
+
+func TestEachMessageMeetsANewServer(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		c := w.legacy(`{}`)
+		for _, word := range []string{"one", "two"} {
+			if got := textOf(t, c.tool("echo", `{"text":"`+word+`"}`).last(t)); got != word {
+				t.Errorf("got %q", got)
+			}
+		}
+	})
+}
+
+func TestLegacyClientMeetsALegacyServer(t *testing.T) {
+	w := memory(t)
+	a := w.do(request("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`))
+	want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"demo","version":"3"}}}`
+	if diff := cmp.Diff(want, a.body); diff != "" {
+		t.Error(diff)
+	}
+	c := w.legacy(`{}`)
+	for request, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":"a","method":"ping"}`:                                                     `{"jsonrpc":"2.0","id":"a","result":{}}`,
+		`{"jsonrpc":"2.0","id":"a","method":"logging/setLevel","params":{"level":"info"}}`:               `{"jsonrpc":"2.0","id":"a","result":{}}`,
+		`{"jsonrpc":"2.0","id":7,"method":"made/up"}`:                                                    `"code":-32601`,
+		`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"x:y"}}`:                 `"code":-32601`,
+		`{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"greet"}}`:                      `"code":-32603`,
+		`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"none"}}`:         `"id":9007199254740993,"error":{"code":-32602`,
+		`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo"}}`:         `"id":9007199254740993,"result"`,
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"panics"}}`:                      `"code":-32603,"message":"runtime: the server panicked`,
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":1}}}`: `"isError":true`,
+	} {
+		if got := c.post(request).last(t); !strings.Contains(got, want) {
+			t.Errorf("%s\ngot  %s\nwant %s", request, got, want)
+		}
+	}
+	list := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t)
+	for _, modern := range []string{"resultType", "ttlMs", "cacheScope", "serverInfo"} {
+		if strings.Contains(list, modern) {
+			t.Errorf("the list has %s: %s", modern, list)
+		}
+	}
+}
+
+func TestModernClientMeetsAModernServer(t *testing.T) {
+	w := memory(t)
+	discover := w.modern("server/discover", "", "", `{}`).last(t)
+	for _, want := range []string{`"id":9007199254740993`, `"name":"demo"`, `"2026-07-28"`, `"cacheScope":"private"`} {
+		if !strings.Contains(discover, want) {
+			t.Errorf("%s is missing: %s", want, discover)
+		}
+	}
+	list := w.modern("tools/list", "", "", `{}`).last(t)
+	if got := string(wire.Lookup([]byte(list), "result", "cacheScope")); got != `"private"` {
+		t.Errorf("the list is for %s: %s", got, list)
+	}
+	if got := textOf(t, w.modernTool("echo", `{"text":"hi"}`, "").last(t)); got != "hi" {
+		t.Errorf("got %q", got)
+	}
+	a := w.modernTool("steps", `{"n":2}`, "")
+	if got := a.messages(t); len(got) != 3 || !strings.Contains(got[0], `"progressToken":9007199254740993`) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
+	w := memory(t)
+	b, store := w.backend()
+	tools, err := b.Tools(t.Context(), "acme", "demo")
+	if err != nil || !strings.Contains(string(bytes.Join(rawOf(tools), nil)), `"echo"`) {
+		t.Errorf("got %s, %v", tools, err)
+	}
+	if sessions, err := store.List(t.Context(), "", "", 1); err != nil || len(sessions) > 0 {
+		t.Errorf("the store has %v, %v", sessions, err)
+	}
+	if _, err := b.Tools(t.Context(), "acme", "other"); !errors.Is(err, session.NotFound) {
+		t.Errorf("a server that is not there: %v", err)
+	}
+	for what, make := range map[string]native.Server{
+		"fails":  func(context.Context, native.Session) (*mcp.Server, error) { return nil, errors.New("no") },
+		"panics": func(context.Context, native.Session) (*mcp.Server, error) { panic("no") },
+		"has no tool": func(_ context.Context, s native.Session) (*mcp.Server, error) {
+			return mcp.NewServer(&mcp.Implementation{Name: "n"}, s.Options()), nil
+		},
+	} {
+		w.hosted.Make = make
+		if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, session.Unavailable) {
+			t.Errorf("a server that %s: %s, %v", what, tools, err)
+		}
+	}
+}
+
+func rawOf(all []json.RawMessage) (raw [][]byte) {
+	for _, r := range all {
+		raw = append(raw, r)
+	}
+	return raw
+}
+
+func TestToolIsThereForThoseWhoListAndThoseWhoCallIt(t *testing.T) {
+	c := memory(t).legacy(`{}`)
+	if got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t); !strings.Contains(got, `"only"`) || !strings.Contains(got, `"echo"`) {
+		t.Errorf("got %s", got)
+	}
+	if got := textOf(t, c.tool("only", `{}`).last(t)); got != "only" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestServerKnowsWhoIsBeforeIt(t *testing.T) {
+	w := memory(t)
+	w.props = []byte(`{"plan":"<free>"}`)
+	c := w.legacy(`{"elicitation":{}}`)
+	call := func() string {
+		r := c.request("POST", toolCall("1", "who", "{}", ""), "X-Extra", "e", "Authorization", "Bearer secret")
+		return textOf(t, w.do(r).last(t))
+	}
+	if diff := cmp.Diff(`["old","2025-11-25","ada","acme","{\"plan\":\"\u003cfree\u003e\"}",true,"ada","e",true]`, call()); diff != "" {
+		t.Error(diff)
+	}
+	w.props = []byte(`{"plan":"paid"}`)
+	if got := call(); !strings.Contains(got, "paid") {
+		t.Errorf("claims of a new token are not seen: %s", got)
+	}
+	w.props = nil
+	if got := call(); !strings.Contains(got, "paid") {
+		t.Errorf("claims are not kept: %s", got)
+	}
+	if got := textOf(t, w.modernTool("who", `{}`, "").last(t)); !strings.HasPrefix(got, `["new","2026-07-28","ada"`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestBatchIsExecutedAtOnceAndEndsTogether(t *testing.T) {
+	w := memory(t)
+	a := w.do(request("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`))
+	r := request("POST", "["+toolCall(`"a"`, "echo", `{"text":"x"}`, "")+","+toolCall("2", "steps", `{"n":1,"millis":1}`, "")+
+		`,{"jsonrpc":"2.0","id":3,"method":"ping"}]`, "Mcp-Session-Id", a.header.Get("Mcp-Session-Id"))
+	body := w.do(r).body
+	for _, want := range []string{`"id":"a"`, `"id":2`, `"id":3`} {
+		if strings.Count(body, want) != 1 {
+			t.Errorf("%s is there %d times: %s", want, strings.Count(body, want), body)
+		}
+	}
+}
+
+func TestLogMessagesComeForTheLevelThatWasSet(t *testing.T) {
+	w := memory(t)
+	c := w.legacy(`{}`)
+	if got := c.tool("log", `{}`).messages(t); len(got) != 1 {
+		t.Errorf("got %q", got)
+	}
+	c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	if got := c.tool("log", `{}`).messages(t); len(got) != 2 || !strings.Contains(got[0], `"seen"`) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestLongCallIsHeldByTheFunctionThatExecutesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(`{}`)
+		begun := time.Now()
+		a := c.post(toolCall("1", "steps", `{"n":60,"millis":5000}`, `,"_meta":{"progressToken":"p"}`))
+		if got := a.messages(t); len(got) != 61 || textOf(t, got[60]) != "done" {
+			t.Errorf("got %d messages", len(got))
+		}
+		if took := time.Since(begun); took < 5*time.Minute || took > 5*time.Minute+time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestClientThatWasCutGetsTheRestFromAnotherFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(`{}`)
+		first := make(chan answer)
+		go func() {
+			first <- c.post(toolCall("1", "steps", `{"n":4,"millis":5000}`, `,"_meta":{"progressToken":"p"}`))
+		}()
+		time.Sleep(6 * time.Second)
+		store := w.open()
+		due, err := store.Due(t.Context())
+		if err != nil || len(due) != 1 {
+			t.Fatal(due, err)
+		}
+		items, err := store.Items(t.Context(), due[0])
+		if err != nil || len(items) != 1 {
+			t.Fatal(items, err)
+		}
+		rest := c.poll("1/" + string(items[0].ID))
+		if got := rest.messages(t); textOf(t, got[len(got)-1]) != "done" || len(got) != 4 {
+			t.Errorf("got %q", got)
+		}
+		<-first
+		if items, err := store.Items(t.Context(), due[0]); err != nil || len(items) != 0 {
+			t.Errorf("a trace stays: %v %v", items, err)
+		}
+	})
+}
+
+// go-sdk has no field for a tool's support of tasks. AsTask makes the lists of tools show
+// it.
+func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, s.Options())
+		own := &mcp.Tool{Name: "b", Meta: mcp.Meta{"mine": 1}}
+		for _, tool := range []*mcp.Tool{native.AsTask(&mcp.Tool{Name: "a"}, native.TaskRequired), native.AsTask(own, native.TaskOptional), {Name: "c"}} {
+			native.AddTool(s, server, tool, func(context.Context, *mcp.CallToolRequest, words) (*mcp.CallToolResult, any, error) {
+				return text(""), nil, nil
+			})
+		}
+		if len(own.Meta) != 1 {
+			t.Error("the author's tool was changed")
+		}
+		return server, nil
+	}
+	for era, list := range map[string]string{
+		"legacy": w.legacy(everything).post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t),
+		"modern": w.modern("tools/list", "", "", "{}").last(t),
+	} {
+		var got []string
+		var tools []json.RawMessage
+		if err := json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools); err != nil {
+			t.Fatalf("%s: %s", era, list)
+		}
+		for _, tool := range tools {
+			got = append(got, string(wire.Lookup(tool, "execution"))+" "+string(wire.Lookup(tool, "_meta")))
+		}
+		if diff := cmp.Diff([]string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got); diff != "" {
+			t.Errorf("%s: %s", era, diff)
+		}
+	}
+}

@@ -1,0 +1,455 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// call executes one request.
+type call struct {
+	r        *run
+	id       json.RawMessage
+	ended    bool         // the run has the response of the call; only the run uses this field
+	m        wire.Message // as the client wrote it, or as it is sent again
+	later    bool         // m is sent again: this package has added the state of earlier rounds
+	retries  int
+	answered atomic.Bool
+
+	mu      sync.Mutex
+	conn    *connection        // connection of the round that is executed
+	session *mcp.ServerSession // session of that round
+	closed  bool
+	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
+}
+
+// outcome is the result of a call's round: a response, or a need for another round.
+type outcome struct {
+	call *call
+	raw  []byte
+	asks *asking
+}
+
+// asking is a call that needs another round.
+type asking struct {
+	id       json.RawMessage
+	raw      []byte         // the request as it is sent again
+	inputs   []bridge.Input // the inputs that it needs from its client; if there are none, it goes on at the time at
+	at       time.Time      // when it goes on without inputs
+	asked    []bridge.Asked
+	requests [][]byte
+}
+
+// modern reports whether the client uses the era in which this package drives the server.
+func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
+
+// direct reports whether the server gets the request as it came. A call that may become
+// a task is not direct: its questions go into the log.
+func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
+
+// client returns the client that the server sees.
+func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
+
+// execute executes the call until the call or its current round ends.
+func (c *call) execute() outcome {
+	defer c.answered.Store(true)
+	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
+		return c.discovered()
+	}
+	switch c.m.Method {
+	case wire.MethodPing, wire.MethodSetLevel: // the level goes with each request
+		return c.result(json.RawMessage("{}"))
+	case wire.MethodDiscover, wire.MethodListen: // a method of the other era, or one that the endpoint answers itself
+		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
+	}
+	for {
+		result, fault := c.send(c.m.Method, c.params())
+		if fault != nil {
+			return c.fault(fault)
+		}
+		if !bridge.Wants(result) {
+			return c.result(c.fit(result))
+		}
+		if o, again := c.wants(result); !again {
+			return o
+		}
+		if !c.pauses() {
+			return outcome{call: c}
+		}
+	}
+}
+
+// discovered answers a request that needs only the server's capabilities.
+func (c *call) discovered() outcome {
+	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
+	switch {
+	case fault != nil:
+		return c.fault(fault)
+	case c.m.Method == wire.MethodInitialize && c.modern():
+		return c.result(bridge.Handshake(discover))
+	case c.m.Method == wire.MethodInitialize:
+		return c.result(c.client().Initialize(discover))
+	case string(wire.Lookup(discover, "capabilities", "resources", "subscribe")) != "true":
+		return c.fault(noSubscriptions())
+	}
+	if c.r.in.server.Remote != nil {
+		if fault := c.subscribes(); fault != nil {
+			return c.fault(fault)
+		}
+	}
+	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
+		if err := newSubscribers(c.r.k.Store, c.r.in.record, uri).add(c.r.ctx, c.r.in.record.ID); err != nil {
+			return c.fault(&wire.Error{Code: wire.CodeInternal, Message: "the subscription could not be kept; subscribe again"})
+		}
+	}
+	return c.result(json.RawMessage("{}"))
+}
+
+func noSubscriptions() *wire.Error {
+	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"}
+}
+
+// params returns the params of the request as the server gets them.
+func (c *call) params() json.RawMessage {
+	if c.direct() {
+		return c.m.Params
+	}
+	return c.client().Params(c.m.Method, c.m.Params, c.r.in.record.Level, c.later)
+}
+
+func (c *call) result(result json.RawMessage) outcome {
+	return outcome{call: c, raw: wire.ResultResponse(c.id, result)}
+}
+
+func (c *call) fault(e *wire.Error) outcome {
+	if e.Code == 0 {
+		e.Code = wire.CodeInternal // go-sdk gives no code to errors that are not its own
+	}
+	raw := wire.ErrorResponse(c.id, e)
+	if !c.modern() {
+		raw, _ = wire.Replace(raw, bridge.PlainFault(c.m.Method, wire.Lookup(raw, "error")), "error")
+	}
+	return outcome{call: c, raw: raw}
+}
+
+// fit returns a result as the client gets it. The default cache hints of go-sdk make a
+// result public, with a ttlMs of 0. fit makes a result with these hints private.
+func (c *call) fit(result json.RawMessage) json.RawMessage {
+	if c.m.Method == wire.MethodToolsList {
+		result = bridge.Executions(result)
+	}
+	if !c.modern() {
+		return bridge.Plain(c.m.Method, result)
+	}
+	if string(wire.Lookup(result, "ttlMs")) == "0" && string(wire.Lookup(result, "cacheScope")) == `"public"` {
+		result, _ = wire.Replace(result, json.RawMessage(`"private"`), "cacheScope")
+	}
+	return result
+}
+
+// These limit the retries of a request that its server asks to get again at once.
+const (
+	maxRetries = 10
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// wants handles a result that asks for inputs, a pause or a retry. again is true if the
+// request only has to be sent again.
+func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
+	inputs, state, fault := bridge.ReadInputs(result)
+	if fault != nil {
+		return c.fault(fault), false
+	}
+	a := &asking{id: c.id, inputs: inputs}
+	if at, own, ok := readLater(state); ok && len(inputs) == 0 {
+		a.at, a.raw = at, bridge.Retry(c.m.Raw, own)
+		return outcome{call: c, asks: a}, false
+	}
+	if len(inputs) > 0 && c.direct() {
+		return c.result(bridge.Asking(result)), false // the client calls again by itself
+	}
+	a.raw = bridge.Retry(c.m.Raw, state)
+	if len(inputs) > 0 {
+		return outcome{call: c, asks: a}, false
+	}
+	m, err := wire.Parse(a.raw)
+	if c.retries++; c.retries > maxRetries || err != nil {
+		return c.fault(failure(phaseToolCall, fmt.Sprintf("the server wants %s to be sent again and again; it was given up after %d times", c.m.Method, maxRetries))), false
+	}
+	c.m, c.later = m, true
+	return outcome{}, true
+}
+
+// pauses waits before the request is sent again. It returns false if the call was stopped
+// meanwhile.
+func (c *call) pauses() bool {
+	timer := time.NewTimer(min(firstRetry<<(c.retries-1), lastRetry))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.r.stopped:
+		return false
+	}
+}
+
+// send makes the server and has it answer one request.
+func (c *call) send(method string, params json.RawMessage) (result json.RawMessage, fault *wire.Error) {
+	in := *c.r.in
+	in.init, in.method = in.record.Init, method
+	if method == wire.MethodToolsCall {
+		in.tool, _ = wire.String(wire.Lookup(params, "name"))
+	}
+	if c.direct() {
+		in.init = bridge.Declared(c.m.Params)
+	}
+	if c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
+		in.subscription = c.m.Method
+		in.uri, _ = wire.String(wire.Lookup(c.m.Params, "uri"))
+	}
+	if in.server.Remote != nil {
+		return c.remote(method, params, &in)
+	}
+	server, err := makeServer(c.r.ctx, Session{&in})
+	if err != nil {
+		c.r.k.Log.WarnContext(c.r.ctx, "server cannot be made", "server", in.record.Server, "session_id", in.record.ID, "error", err)
+		return nil, failure(phaseInit, err.Error())
+	}
+	conn := newConnection(c, method, params, &in)
+	ss, err := server.Connect(c.r.ctx, conn, nil)
+	if err != nil {
+		return nil, failure(phaseInit, err.Error())
+	}
+	if !c.opened(conn, ss) {
+		return nil, failure(phaseRuntime, "the request was stopped")
+	}
+	response := conn.answer()
+	switch {
+	case response == nil:
+		return nil, failure(phaseRuntime, "the request was stopped")
+	case response.Error != nil:
+		return nil, faultOf(response.Error)
+	default:
+		return response.Result, nil
+	}
+}
+
+// opened keeps the connection and the session that have to be closed. ok is false if
+// the call was stopped before.
+func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
+	c.close() // closes the round before
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		_ = conn.Close() // returns nil always
+		_ = ss.Close()   // as above
+		return false
+	}
+	c.conn, c.session = conn, ss
+	return true
+}
+
+// cancel stops the call: its context ends, and its answer is ignored.
+func (c *call) cancel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.conn != nil && !c.answered.Load() {
+		_ = c.conn.Close() // returns nil always
+	}
+	if c.abort != nil {
+		c.abort()
+	}
+}
+
+// close ends the connection of the last round, and waits for its handlers.
+func (c *call) close() {
+	c.mu.Lock()
+	ss := c.session
+	c.session = nil
+	c.mu.Unlock()
+	if ss != nil {
+		_ = ss.Close() // the error says how the connection ended, and this end is intended
+	}
+}
+
+// makeServer calls an author's code, which may panic.
+func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			server, err = nil, s.in.panicked(ctx, fault)
+		}
+	}()
+	if server, err = s.in.server.Make(ctx, s); err != nil {
+		return nil, err
+	}
+	if server == nil {
+		return nil, errors.New("Server returned neither a server nor an error; return one of them")
+	}
+	server.AddReceivingMiddleware(s.in.guard)
+	return server, nil
+}
+
+// guard answers a request whose handler panics.
+func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
+		defer func() {
+			if fault := recover(); fault != nil {
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: in.panicked(ctx, fault).Error()}
+			}
+		}()
+		if result, err = next(ctx, method, req); err == nil && in.subscription != "" {
+			err = in.subscribe(ctx, next, req)
+		}
+		return result, err
+	}
+}
+
+// subscribe calls the author's handler of subscriptions, if there is one. In the modern
+// era go-sdk itself does not take the request, so this middleware calls the handler. An
+// error of the handler refuses the subscription.
+func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
+	ss, _ := discover.GetSession().(*mcp.ServerSession)
+	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}
+	if in.subscription == wire.MethodUnsubscribe {
+		req = &mcp.UnsubscribeRequest{Session: ss, Params: &mcp.UnsubscribeParams{URI: in.uri}, Extra: in.extra}
+	}
+	_, err := next(ctx, in.subscription, req)
+	var none *jsonrpc.Error
+	if errors.As(err, &none) && none.Code == jsonrpc.CodeMethodNotFound {
+		return nil // there is no handler
+	}
+	return err
+}
+
+func (in *inside) panicked(ctx context.Context, fault any) error {
+	in.k.Log.ErrorContext(ctx, "native server panics", "server", in.record.Server, "session_id", in.record.ID,
+		"error", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	return errors.New(phaseRuntime + ": the server panicked; its operator finds the cause in the log")
+}
+
+// faultOf returns the error that a client gets for an error of the server.
+func faultOf(err error) *wire.Error {
+	var e *jsonrpc.Error
+	if !errors.As(err, &e) {
+		return &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
+	}
+	out := &wire.Error{Code: wire.Code(e.Code), Message: e.Message}
+	if len(e.Data) > 0 {
+		out.Data = e.Data
+	}
+	return out
+}
+
+// connection is the transport of one request. Its Read returns that request, and then
+// blocks until it is closed.
+type connection struct {
+	c       *call
+	id      string
+	token   json.RawMessage // the client's own progress token, nil for none
+	request chan *jsonrpc.Request
+	done    chan *jsonrpc.Response
+	closed  chan struct{}
+	once    func()
+}
+
+// Each request has a connection of its own, so requestID and progressToken can be the
+// same for all.
+const (
+	requestID     = 1
+	progressToken = "1"
+)
+
+func newConnection(c *call, method string, params json.RawMessage, in *inside) *connection {
+	conn := &connection{
+		c: c, id: string(in.record.ID), token: wire.Lookup(params, "_meta", wire.MetaProgressToken),
+		request: make(chan *jsonrpc.Request, 1), done: make(chan *jsonrpc.Response, 1), closed: make(chan struct{}),
+	}
+	conn.once = sync.OnceFunc(func() { close(conn.closed) })
+	if conn.token != nil {
+		params, _ = wire.Replace(params, json.RawMessage(progressToken), "_meta", wire.MetaProgressToken)
+	}
+	id, _ := jsonrpc.MakeID(float64(requestID)) // a number is an id
+	conn.request <- &jsonrpc.Request{ID: id, Method: method, Params: params, Extra: in.extra}
+	return conn
+}
+
+// Connect implements mcp.Transport.
+func (n *connection) Connect(context.Context) (mcp.Connection, error) { return n, nil }
+
+// SessionID implements mcp.Connection.
+func (n *connection) SessionID() string { return n.id }
+
+// Read implements mcp.Connection.
+func (n *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case m := <-n.request:
+		return m, nil
+	case <-n.closed:
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Write implements mcp.Connection.
+func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
+	switch m := m.(type) {
+	case *jsonrpc.Response:
+		select {
+		case n.done <- m:
+		default: // only the first answer counts
+		}
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return errors.New("a native server cannot ask the client while it runs; return InputRequests to ask")
+		}
+		n.notice(m)
+	}
+	return nil
+}
+
+// notice passes on a notification of the server, if the client can have asked for it.
+func (n *connection) notice(m *jsonrpc.Request) {
+	params := json.RawMessage(m.Params)
+	switch m.Method {
+	case wire.NotifyProgress:
+		if n.token == nil {
+			return
+		}
+		params, _ = wire.Replace(params, n.token, wire.MetaProgressToken)
+	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyCancelled:
+		return // they belong to no request; Session.Notify sends them
+	}
+	n.c.r.say(wire.NewNotification(m.Method, params))
+}
+
+// Close implements mcp.Connection.
+func (n *connection) Close() error {
+	n.once()
+	return nil
+}
+
+// answer waits for the response; it returns nil if the connection is closed first.
+func (n *connection) answer() *jsonrpc.Response {
+	select {
+	case m := <-n.done:
+		return m
+	case <-n.closed:
+		return nil
+	}
+}

@@ -1,0 +1,124 @@
+// Package eventbridge keeps the alarms of native servers in Amazon EventBridge
+// Scheduler.
+//
+// Each alarm is a one-time schedule that deletes itself. The package makes the two
+// requests that it needs by itself. AWS's client for them would add more to a function's
+// size and start time than everything else that alarms need.
+package eventbridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Scheduler is a native.Scheduler. It is safe for concurrent use.
+type Scheduler struct{ cfg Config }
+
+// Config says where schedules are kept and what they do. All fields are required.
+type Config struct {
+	Service awscall.Service `json:"-"`      // EventBridge Scheduler
+	Group   string          `json:"group"`  // name of the schedule group
+	Target  string          `json:"target"` // ARN of the function that is invoked
+	Role    string          `json:"role"`   // ARN of the role that may invoke it
+}
+
+// New returns a Scheduler. It does not connect to anything.
+func New(c Config) *Scheduler { return &Scheduler{c} }
+
+// soonest is the least time from now to a schedule. The API refuses a schedule whose time
+// has passed when the request arrives.
+const soonest = 2 * time.Second
+
+// schedule is the body of CreateSchedule.
+type schedule struct {
+	ClientToken           string
+	GroupName             string
+	ScheduleExpression    string
+	ScheduleTimezone      string `json:"ScheduleExpressionTimezone"`
+	FlexibleTimeWindow    struct{ Mode string }
+	ActionAfterCompletion string
+	Target                struct{ Arn, RoleArn, Input string }
+}
+
+// Schedule implements native.Scheduler. The schedule is for the alarm's time, rounded up to
+// a whole second, and at least two seconds from now.
+func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
+	input, err := native.AlarmEvent(a)
+	if err != nil {
+		return err
+	}
+	at := a.At
+	if least := time.Now().Add(soonest); at.Before(least) {
+		at = least
+	}
+	if whole := at.Truncate(time.Second); whole.Before(at) {
+		at = whole.Add(time.Second)
+	}
+	body := schedule{
+		ClientToken: session.NewNonce(), GroupName: s.cfg.Group, ScheduleTimezone: "UTC", ActionAfterCompletion: "DELETE",
+		ScheduleExpression: "at(" + at.UTC().Format("2006-01-02T15:04:05") + ")",
+	}
+	body.FlexibleTimeWindow.Mode = "OFF"
+	body.Target.Arn, body.Target.RoleArn, body.Target.Input = s.cfg.Target, s.cfg.Role, string(input)
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	// A conflict means that the alarm is set already.
+	return s.ask(ctx, http.MethodPost, s.url(a, nil), raw, http.StatusConflict)
+}
+
+// Cancel implements native.Scheduler.
+func (s *Scheduler) Cancel(ctx context.Context, a native.Alarm) error {
+	query := url.Values{"groupName": {s.cfg.Group}, "clientToken": {session.NewNonce()}}
+	return s.ask(ctx, http.MethodDelete, s.url(a, query), nil, http.StatusNotFound)
+}
+
+func (s *Scheduler) url(a native.Alarm, query url.Values) string {
+	u := s.cfg.Service.Endpoint + "/schedules/" + url.PathEscape(a.ID())
+	if query != nil {
+		u += "?" + query.Encode()
+	}
+	return u
+}
+
+// tries limits the attempts at a request that failed and may succeed later.
+const tries = 4
+
+// ask sends a request, and repeats it if that may help. The token in the request says that
+// the repeat is the same request. fine is a status that counts as success, besides 200.
+func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
+	for try := 1; ; try++ {
+		status, text, err := s.send(ctx, method, target, body)
+		switch {
+		case err == nil && (status == http.StatusOK || status == fine):
+			return nil
+		case err == nil && status != http.StatusTooManyRequests && status < http.StatusInternalServerError:
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled").
+				Because(fmt.Errorf("%s of a schedule: status %d: %s", method, status, text))
+		case try == tries && err == nil && status == http.StatusTooManyRequests:
+			return session.Errorf(session.Busy, "too many alarms are set at once; try again later")
+		case try == tries || ctx.Err() != nil:
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").
+				Because(fmt.Errorf("%s of a schedule: status %d: %s: %w", method, status, text, err))
+		}
+		select {
+		case <-time.After(50 * time.Millisecond << try):
+		case <-ctx.Done():
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").Because(ctx.Err())
+		}
+	}
+}
+
+func (s *Scheduler) send(ctx context.Context, method, target string, body []byte) (status int, text string, err error) {
+	a, err := s.cfg.Service.Do(ctx, awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, 1<<10)
+	return a.Status, string(a.Body), err
+}

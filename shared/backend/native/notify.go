@@ -1,0 +1,197 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Notify sends the client of this session a notification that belongs to no request. The
+// client gets it now, or when it next listens, for as long as events are kept. A modern
+// client gets only the kinds that it listens to, and only while it listens. params is any
+// value that encodes as a JSON object, or nil.
+//
+// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params that are
+// not JSON.
+func (s Session) Notify(ctx context.Context, method string, params any) error {
+	raw, err := notification(method, params)
+	if err != nil {
+		return err
+	}
+	return s.in.k.notify.one(ctx, s.in.record, raw)
+}
+
+// ResourceUpdated announces that a resource has changed. It notifies the sessions of the
+// tenant with this server that have subscribed to the resource (MCP 2025-11-25,
+// server/resources; 2026-07-28, subscriptions/listen). It costs two reads for the
+// resource, and two reads and a write for each session. It goes on after a session that
+// fails.
+//
+// Errors: session.Unavailable.
+func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
+	raw, err := notification(wire.NotifyResourceUpdated, map[string]string{"uri": uri})
+	if err != nil {
+		return err
+	}
+	k := s.in.k
+	records, err := newSubscribers(k.Store, s.in.record, uri).records(ctx)
+	return errors.Join(err, k.notify.all(ctx, records, raw))
+}
+
+// List names a list of a server, by the notification that announces its changes.
+type List string
+
+// The lists of a server.
+const (
+	Tools     List = wire.NotifyToolsChanged
+	Prompts   List = wire.NotifyPromptsChanged
+	Resources List = wire.NotifyResourcesChanged
+)
+
+// maxTold is how many sessions ListChanged notifies at most. It looks for them in the
+// first listPages pages of their tenant's sessions.
+const (
+	maxTold   = 1000
+	listPage  = 500
+	listPages = 10
+)
+
+// ListChanged announces that a list has changed. It notifies sessions of the tenant with
+// this server: the first 1,000, among the first 5,000 sessions that the tenant has with
+// any server. It costs a read for each of those 5,000, and two reads and two writes for
+// each session that it notifies. It goes on after a session that fails.
+//
+// Errors: session.Unavailable.
+func (s Session) ListChanged(ctx context.Context, list List) error {
+	own := s.in.record
+	raw, err := notification(string(list), nil)
+	if err != nil {
+		return err
+	}
+	var told []session.Session
+	after := session.ID("")
+	for range listPages {
+		page, err := s.in.k.Store.List(ctx, own.Tenant, after, listPage)
+		if err != nil {
+			return err
+		}
+		for _, x := range page {
+			if x.Server == own.Server && x.State == session.Ready {
+				told = append(told, x)
+			}
+		}
+		if len(page) < listPage || len(told) >= maxTold {
+			break
+		}
+		after = page[len(page)-1].ID
+	}
+	return s.in.k.notify.all(ctx, told[:min(len(told), maxTold)], raw)
+}
+
+func notification(method string, params any) ([]byte, error) {
+	var raw json.RawMessage
+	if params != nil {
+		var err error
+		if raw, err = json.Marshal(params); err != nil {
+			return nil, err
+		}
+	}
+	return wire.NewNotification(method, raw), nil
+}
+
+// notifier sends sessions notifications that belong to no request.
+type notifier struct {
+	store    session.Store
+	out      host.Outlet
+	eventAge time.Duration // how long events are kept
+}
+
+// tellers is how many sessions are notified, or read, at the same time.
+const tellers = 8
+
+// all sends the same notification to several sessions. It goes on after one that fails.
+func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byte) error {
+	var mu sync.Mutex
+	var errs []error
+	var work sync.WaitGroup
+	turn := make(chan struct{}, tellers)
+	for _, x := range sessions {
+		turn <- struct{}{}
+		work.Go(func() {
+			defer func() { <-turn }()
+			if err := k.one(ctx, x, raw); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+// one appends to the standalone stream of a session. Functions that do so at the same time
+// take turns: each writes after the last event that it has seen. Each batch has a random
+// number, so the same notification from two functions does not count as a repeat.
+func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
+	a, open, err := k.commonOf(ctx, s)
+	if err != nil || !open {
+		return err
+	}
+	b := session.Batch{
+		Session: s.ID, Stream: session.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
+	}
+	return amongOthers(ctx, func() error {
+		tail, err := k.store.Tail(ctx, s.ID, session.Standalone)
+		if err != nil {
+			return err
+		}
+		b.First = tail.Last + 1
+		if a.Conn == noConnection {
+			return k.out.End(ctx, a, b)
+		}
+		return k.out.Append(ctx, a, b)
+	})
+}
+
+// noConnection stands for the connection of a WebSocket client that has none: it gets the
+// event when it connects.
+const noConnection = "-"
+
+// commonOf returns the address to which the events of a session's standalone stream go.
+// open is false for a session that has ended.
+func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
+	a = session.Address{
+		Session: s.ID, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
+		LegacySSE: s.Transport == session.SSE,
+	}
+	if s.Transport != session.WebSocket {
+		return a, true, nil
+	}
+	now, _, err := k.store.Load(ctx, s.ID, "") // connections come and go
+	if errors.Is(err, session.NotFound) || err == nil && now.State == session.Ended {
+		return a, false, nil
+	}
+	if err != nil {
+		return a, false, err
+	}
+	a.Conn = noConnection
+	if len(now.Conns) == 0 {
+		return a, true, nil
+	}
+	conn, err := k.store.Connection(ctx, now.Conns[len(now.Conns)-1])
+	if err == nil {
+		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
+	}
+	if errors.Is(err, session.NotFound) {
+		err = nil
+	}
+	return a, true, err
+}

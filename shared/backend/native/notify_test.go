@@ -1,0 +1,255 @@
+package native_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+)
+
+// news is a server with a resource that changes. Its tool touch notifies subscribers. Its
+// tool grow announces that there are more resources, and its tool say notifies its own
+// client.
+func news(_ context.Context, s native.Session) (*mcp.Server, error) {
+	o := s.Options()
+	o.Capabilities.Resources = &mcp.ResourceCapabilities{Subscribe: true, ListChanged: true}
+	o.SubscribeHandler = func(context.Context, *mcp.SubscribeRequest) error { return nil }
+	o.UnsubscribeHandler = func(context.Context, *mcp.UnsubscribeRequest) error { return nil }
+	server := mcp.NewServer(&mcp.Implementation{Name: "news", Version: "1"}, o)
+	tell := map[string]func(context.Context) error{
+		"touch": func(ctx context.Context) error { return s.ResourceUpdated(ctx, "note://1") },
+		"grow":  func(ctx context.Context) error { return s.ListChanged(ctx, native.Resources) },
+		"say": func(ctx context.Context) error {
+			return s.Notify(ctx, wire.NotifyMessage, map[string]string{"level": "info", "data": "hello"})
+		},
+	}
+	for name, f := range tell {
+		mcp.AddTool(server, &mcp.Tool{Name: name}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}, nil, f(ctx)
+		})
+	}
+	return server, nil
+}
+
+// heard returns the notifications on the standalone stream of a session, by method and URI.
+func (w *world) heard(id session.ID) []string {
+	w.t.Helper()
+	page, err := w.open().Read(context.Background(), id, session.Standalone, 0, session.MaxRead)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var all []string
+	for _, e := range page.Events {
+		method, _ := wire.String(wire.Lookup(e.Raw, "method"))
+		uri, _ := wire.String(wire.Lookup(e.Raw, "params", "uri"))
+		all = append(all, strings.TrimSpace(strings.TrimPrefix(method, "notifications/")+" "+uri))
+	}
+	return all
+}
+
+func (w *world) wantHeard(who string, id session.ID, want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.heard(id)); diff != "" {
+		w.t.Errorf("%s has heard:\n%s", who, diff)
+	}
+}
+
+func (c legacy) done(tool string) {
+	c.t.Helper()
+	if got := c.tool(tool, "{}").last(c.t); !strings.Contains(got, "done") {
+		c.t.Fatalf("%s: %s", tool, got)
+	}
+}
+
+func (c legacy) resource(method string) {
+	c.t.Helper()
+	if got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/` + method + `","params":{"uri":"note://1"}}`).last(c.t); !strings.Contains(got, `"result":{}`) {
+		c.t.Fatalf("%s: %s", method, got)
+	}
+}
+
+func TestSubscribersHearOfAChangeThatAnotherSessionMade(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.hosted.Make = news
+		reader, writer := w.legacy("{}"), w.legacy("{}")
+		writer.done("touch")
+		reader.resource("subscribe")
+		writer.done("touch")
+		writer.done("touch")
+		const updated = "resources/updated note://1"
+		w.wantHeard("the subscriber", session.ID(reader.id), updated, updated)
+		reader.resource("unsubscribe")
+		writer.done("touch")
+		writer.resource("subscribe")
+		writer.done("touch")
+		w.wantHeard("who is not any more", session.ID(reader.id), updated, updated)
+		w.wantHeard("who subscribed last", session.ID(writer.id), updated)
+	})
+}
+
+// The author's SubscribeHandler is meant for go-sdk's own transports. This package calls
+// it too, on the server that is made for the request, before it keeps anything.
+func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
+	w := memory(t)
+	var asked []string
+	w.hosted.Make = func(ctx context.Context, s native.Session) (*mcp.Server, error) {
+		o := s.Options()
+		o.SubscribeHandler = func(_ context.Context, r *mcp.SubscribeRequest) error {
+			asked = append(asked, "subscribe "+r.Params.URI+" "+r.Extra.TokenInfo.UserID)
+			if r.Params.URI != "note://1" {
+				return errors.New("there is no such note")
+			}
+			return nil
+		}
+		o.UnsubscribeHandler = func(_ context.Context, r *mcp.UnsubscribeRequest) error {
+			asked = append(asked, "unsubscribe "+r.Params.URI)
+			return nil
+		}
+		server := mcp.NewServer(&mcp.Implementation{Name: "news", Version: "1"}, o)
+		server.AddResource(&mcp.Resource{Name: "1", URI: "note://1"}, nil)
+		return server, nil
+	}
+	c := w.legacy("{}")
+	c.resource("subscribe")
+	c.resource("unsubscribe")
+	got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://2"}}`).last(t)
+	if !strings.Contains(got, "there is no such note") {
+		t.Errorf("got %s", got)
+	}
+	if diff := cmp.Diff([]string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestManySubscribeAtOnceAndAllHear(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.hosted.Make = news
+		clients := make([]legacy, 12)
+		for i := range clients {
+			clients[i] = w.legacy("{}")
+		}
+		var work sync.WaitGroup
+		for i, c := range clients {
+			work.Go(func() {
+				c.resource("subscribe")
+				if i%3 == 0 { // who leaves is dropped while others come
+					c.resource("unsubscribe")
+					c.done("touch")
+				}
+			})
+		}
+		work.Wait()
+		clients[0].done("touch")
+		for i, c := range clients {
+			if all := w.heard(session.ID(c.id)); i%3 != 0 && len(all) == 0 {
+				t.Errorf("client %d has heard nothing", i)
+			}
+		}
+	})
+}
+
+func TestAllSessionsOfTheServerHearThatAListHasChanged(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = news
+	a, b := w.legacy("{}"), w.legacy("{}")
+	other := session.Session{ID: "other", Server: "other", Tenant: "acme", State: session.Ready, Expires: time.Now().Add(time.Hour)}
+	foreign := session.Session{ID: "foreign", Server: "demo", Tenant: "umbrella", State: session.Ready, Expires: time.Now().Add(time.Hour)}
+	for _, s := range []session.Session{other, foreign} {
+		if err := w.open().Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.done("grow")
+	w.wantHeard("the one", session.ID(a.id), "resources/list_changed")
+	w.wantHeard("the other", session.ID(b.id), "resources/list_changed")
+	w.wantHeard("who uses another server", "other")
+	w.wantHeard("another tenant", "foreign")
+}
+
+func TestNothingSaidAtOnceByManyFunctionsIsLost(t *testing.T) {
+	onEachStore(t, func(t *testing.T, w *world) {
+		w.hosted.Make = news
+		c := w.legacy("{}")
+		var work sync.WaitGroup
+		for range 20 {
+			work.Go(func() { c.done("say") })
+		}
+		work.Wait()
+		w.wantHeard("the client", session.ID(c.id), slices.Repeat([]string{"message"}, 20)...)
+	})
+}
+
+func TestAModernClientThatListensHearsWhatAnotherFunctionSays(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = news
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	body := `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"resourcesListChanged":true,"resourceSubscriptions":["note://1"]},` +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"new","version":"2"}}}}`
+	r := request("POST", body, "MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "subscriptions/listen").WithContext(ctx)
+	out := &feed{header: http.Header{}, lines: make(chan string, 100)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		native.Handler(front.New(w.options())).ServeHTTP(out, r)
+	}()
+	out.until(ctx, t, "acknowledged")
+	c := w.legacy("{}")
+	c.done("touch")
+	out.until(ctx, t, "resources/updated")
+	c.done("grow")
+	out.until(ctx, t, "resources/list_changed")
+	cancel()
+	<-ended
+}
+
+// feed is a response that the test reads while it is written.
+type feed struct {
+	header http.Header
+	part   bytes.Buffer
+	lines  chan string
+}
+
+func (f *feed) Header() http.Header { return f.header }
+func (f *feed) WriteHeader(int)     {}
+func (f *feed) Flush()              {}
+
+func (f *feed) Write(p []byte) (int, error) {
+	f.part.Write(p)
+	for {
+		line, err := f.part.ReadString('\n')
+		if err != nil {
+			f.part.WriteString(line)
+			return len(p), nil
+		}
+		f.lines <- line
+	}
+}
+
+// until waits for a line that contains a word.
+func (f *feed) until(ctx context.Context, t *testing.T, word string) {
+	t.Helper()
+	for {
+		select {
+		case line := <-f.lines:
+			if strings.Contains(line, word) {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatalf("%q did not come", word)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package native
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// sockets are the connections to a WebSocket API.
+type sockets struct {
+	mu     sync.Mutex
+	open   map[string]bool
+	posted []string
+}
+
+func (s *sockets) Post(_ context.Context, conn string, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.open[conn] {
+		return session.Closed
+	}
+	s.posted = append(s.posted, conn+" "+string(data))
+	return nil
+}
+
+func (s *sockets) Close(context.Context, string) error { return nil }
+
+func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
+	a := newAgent(t, sessiontest.NewMemory())
+	api := &sockets{open: map[string]bool{"c1": true}}
+	ctx := t.Context()
+	change := func(change func(*session.Session)) {
+		t.Helper()
+		s := a.session().in.record
+		change(&s)
+		if err := a.store.Save(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say := func(what string) {
+		t.Helper()
+		s := a.session()
+		s.in.k = NewBackend(Config{Store: a.store, Clients: api})
+		if err := s.Notify(ctx, wire.NotifyMessage, map[string]string{"data": what}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(conn, what string) string {
+		return conn + ` {"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + what + `"}}`
+	}
+	connect := func(conn string) {
+		t.Helper()
+		if err := a.store.PutConnection(ctx, session.Connection{ID: conn, Session: a.id, Expires: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		change(func(s *session.Session) { s.Transport, s.Conns = session.WebSocket, []string{conn} })
+	}
+	connect("c1")
+	say("now")
+	change(func(s *session.Session) { s.Conns = nil })
+	api.open = map[string]bool{"c2": true}
+	say("while nobody is there")
+	connect("c2")
+	if err := host.New(a.store, nil, host.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
+		t.Fatal(err)
+	}
+	say("later")
+	if diff := cmp.Diff([]string{told("c1", "now"), told("c2", "while nobody is there"), told("c2", "later")}, api.posted); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,146 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Remote is a server that runs elsewhere. This package treats it like a server in Go: it
+// sends each request in the modern era, stores what comes back, and executes calls in
+// rounds. A Remote is safe for concurrent use.
+type Remote interface {
+	// Send has the server answer one request. It returns when the request has its answer, or
+	// soon after ctx has ended. It also returns when the server asks its client; the result
+	// is then a call for input.
+	Send(ctx context.Context, r RemoteRequest) (result json.RawMessage, fault *wire.Error)
+	// Tell passes on a notification of the client, which is Method with Params. If a legacy
+	// client's roots have changed, Tell waits a moment for what the server asks because of it.
+	Tell(ctx context.Context, r RemoteRequest)
+	// Forward passes on a client's response to a question that came by Ask or Apart. name is
+	// what [session.Forwards] returns. Errors: session.Unavailable; Forward may be called
+	// again.
+	Forward(ctx context.Context, r RemoteRequest, name string, response []byte) error
+}
+
+// RemoteRequest is one request to a [Remote].
+type RemoteRequest struct {
+	Session Session
+	Method  string
+	Params  json.RawMessage // of the modern era
+	Init    json.RawMessage // what the client says about itself, as params of initialize
+	Legacy  bool            // the client is of the legacy era
+	// Once says that the session is not in the store, so the Remote must keep nothing
+	// about it.
+	Once bool
+	// Secrets are the keys and tokens that the caller has at third parties. It is nil in a
+	// later round, in which no caller is present.
+	Secrets map[string]session.Secret
+	// Say adds a notification of the server to the log of the request. It may be called
+	// until Send returns.
+	Say func(notification []byte)
+	// Ask adds a question of the server to the log of the request, as Say does, and has it
+	// written at once. Its id is one of [session.ForwardID]. Only a legacy client can get it.
+	Ask func(question []byte)
+	// Apart adds a message of the server to the standalone stream of the session.
+	Apart func(ctx context.Context, message []byte) error
+	// Note says with which requestState another function can go on with the request, if
+	// this one dies. To that function the server sends only what comes after the
+	// notifications so far.
+	Note func(state string)
+}
+
+// remote sends one request to a server that runs elsewhere.
+func (c *call) remote(method string, params json.RawMessage, in *inside) (json.RawMessage, *wire.Error) {
+	ctx, cancel := context.WithCancel(c.r.ctx)
+	defer cancel()
+	c.mu.Lock()
+	c.abort = cancel
+	if c.closed {
+		cancel()
+	}
+	c.mu.Unlock()
+	r := in.remote(method, params)
+	r.Say, r.Ask, r.Note, r.Once = c.r.repeat, c.r.urge, c.note, c.r.address.Stream == ""
+	return in.server.Remote.Send(ctx, r)
+}
+
+// remote returns a request to the server, without the fields that need a run: Say, Ask,
+// Note and Once.
+func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
+	return RemoteRequest{
+		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
+		Init: in.record.Init, Legacy: in.record.Transport != session.Modern,
+		Apart: func(ctx context.Context, message []byte) error { return in.k.notify.one(ctx, in.record, message) },
+	}
+}
+
+// repeat is say for a server that may repeat events that are in the log. It leaves these
+// out, and waits while too much is to be written.
+func (r *run) repeat(raw []byte) {
+	if !r.said.skipped(raw) {
+		r.said.room(r.stopped, r.over)
+		r.say(raw)
+	}
+}
+
+// urge is say for a question. It has the question written at once, because the server
+// waits for the answer.
+func (r *run) urge(question []byte) {
+	r.say(question)
+	r.said.hurry()
+}
+
+// tells passes on notifications to a server that runs elsewhere: those of extensions, and
+// that the roots of a legacy client have changed. The invocation stays until Tell has
+// returned.
+func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msgs []wire.Message) {
+	for _, m := range msgs {
+		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != session.Modern
+		if server.Remote == nil || m.Kind != wire.Notification || !roots && !wire.OfExtension(m.Method) {
+			continue
+		}
+		in, ended := &inside{k: k, record: d.Client, server: server}, begun(ctx)
+		go func() {
+			defer ended()
+			server.Remote.Tell(context.WithoutCancel(ctx), in.remote(m.Method, m.Params))
+		}()
+	}
+}
+
+// forward passes on the answer to a question that a server elsewhere keeps open.
+func (k *Backend) forward(ctx context.Context, a session.Answer, name string) error {
+	s, _, err := k.Store.Load(ctx, a.Session, "")
+	if err != nil {
+		return err
+	}
+	server, ok := k.Servers(s.Server)
+	if !ok || server.Remote == nil {
+		return nil
+	}
+	in := &inside{k: k, record: s, server: server}
+	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
+}
+
+// note keeps a state of the request. The run writes it into its item, so that another
+// function can go on from it.
+func (c *call) note(state string) {
+	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
+		return // a batch cannot go on in parts; other requests are cheap to send again
+	}
+	own, _ := json.Marshal(state) // a string
+	c.r.said.note(bridge.Retry(c.m.Raw, own))
+}
+
+// subscribes sends a legacy client's resources/subscribe or resources/unsubscribe to a
+// server that runs elsewhere.
+func (c *call) subscribes() *wire.Error {
+	in := *c.r.in
+	in.init, in.method = in.record.Init, c.m.Method
+	_, fault := c.remote(c.m.Method, c.params(), &in)
+	return fault
+}

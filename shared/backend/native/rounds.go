@@ -1,0 +1,282 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// laterPrefix begins the state of a call that pauses. The store keeps that state, so no
+// client can send it.
+const laterPrefix = "dormouse-later:"
+
+// maxPauses is how often one call may pause. maxAsked is how many questions may be open at
+// a time, because one record holds them all.
+const (
+	maxPauses = 10_000
+	maxAsked  = 100
+)
+
+// Later is the result of a tool whose call has nothing to do until a time. Then an
+// invocation of its own calls the handler again, with the same arguments and with state as
+// RequestState. No function runs meanwhile. The client gets the handler's earlier progress
+// at once.
+//
+// If another call of the same batch asks its client, the handler may be called sooner. A
+// call may pause 10,000 times, at most as long as its session lives. It can ask its client
+// in its first 100 rounds, pauses included.
+func Later(at time.Time, state string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{
+		InputRequests: mcp.InputRequestMap{}, RequestState: laterPrefix + strconv.FormatInt(at.UnixMilli(), 10) + ":" + state,
+	}
+}
+
+// readLater reads the state of a [Later]: the time, and the author's own state as JSON.
+func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok bool) {
+	text, _ := wire.String(state)
+	rest, ok := strings.CutPrefix(text, laterPrefix)
+	if !ok {
+		return time.Time{}, nil, false
+	}
+	ms, state2, _ := strings.Cut(rest, ":")
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil {
+		return time.Time{}, nil, false
+	}
+	own, err = json.Marshal(state2)
+	return time.UnixMilli(n), own, err == nil
+}
+
+// ask adds a call that needs another round. If the call cannot have one, ask returns its
+// error response.
+func (r *run) ask(a *asking) []byte {
+	most, why := session.MaxRounds, "the server has asked too often"
+	if len(a.inputs) == 0 {
+		most, why = maxPauses, "the call has paused too often"
+	}
+	if r.round >= most {
+		return wire.ErrorResponse(a.id, failure(phaseToolCall, why))
+	}
+	if len(a.inputs) > 0 {
+		first := 0
+		for _, other := range r.asks {
+			first += len(other.asked)
+		}
+		if first+len(a.inputs) > maxAsked {
+			return wire.ErrorResponse(a.id, failure(phaseToolCall, "the server asks for too much at a time"))
+		}
+		var fault *wire.Error
+		client := bridge.ReadLegacy(r.in.record.Init)
+		a.asked, a.requests, fault = client.Ask(string(r.address.Stream), r.round+1, first, len(r.asks), a.inputs)
+		if fault != nil {
+			return wire.ErrorResponse(a.id, fault)
+		}
+	}
+	r.asks = append(r.asks, a)
+	return nil
+}
+
+// suspend ends the round of a request that goes on later. It writes the item before the
+// questions, so that an answer finds the item. Without questions, the next round may begin
+// as soon as the item is there. So suspend then writes the events before the item.
+func (r *run) suspend() {
+	var questions []bridge.Asked
+	var raws, requests [][]byte
+	var at time.Time
+	for _, a := range r.asks {
+		questions, requests, raws = append(questions, a.asked...), append(requests, a.requests...), append(raws, a.raw)
+		if !a.at.IsZero() && (at.IsZero() || a.at.Before(at)) {
+			at = a.at
+		}
+	}
+	said := append(r.said.drain(true), requests...)
+	if len(questions) > 0 {
+		within := r.in.server.AnswerTimeout
+		if within <= 0 {
+			within = session.MaxAsk
+		}
+		it := r.item().Suspend(questions, merged(raws), r.base+session.Index(len(said)), time.Now(), within)
+		if r.park(it) {
+			r.writeAll(said, false)
+		}
+		return
+	}
+	if len(said) > 0 {
+		if err := r.mark(); err != nil {
+			r.warn(err)
+			r.lost = true
+			return
+		}
+		r.writeAll(said, false)
+	}
+	it := r.item()
+	it.State, it.Round, it.Raw, it.NotAfter = session.Suspended, r.round+1, merged(raws), at
+	if !r.lost && r.park(it) {
+		r.warn(r.k.items.schedule(r.ctx, it))
+	}
+}
+
+// park writes the item of a suspended request. If it cannot, the run gives the request up.
+func (r *run) park(it session.Item) bool {
+	var err error
+	if r.claim.put {
+		r.parked, err = r.k.items.swap(r.ctx, r.item(), it)
+	} else {
+		r.parked, err = r.k.items.put(r.ctx, it)
+	}
+	r.warn(err)
+	r.lost = !r.parked
+	return r.parked
+}
+
+// answered continues a suspended call if all its questions are answered. An invocation of
+// its own executes the round, so that the function with the last answer need not wait for
+// it. If the client cannot do what the server asked, the call ends. The item may come
+// without Raw.
+func (k *Backend) answered(ctx context.Context, it session.Item) error {
+	ids := make([]string, len(it.Questions))
+	for i, q := range it.Questions {
+		ids[i] = q.ID
+	}
+	answers, err := k.Store.Answers(ctx, it.Address.Session, ids)
+	if err != nil || len(answers) < len(ids) {
+		return err
+	}
+	if it, err = k.items.whole(ctx, it); err != nil || it.Raw == nil {
+		return err
+	}
+	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
+	if fault != nil {
+		return k.items.end(ctx, it, fault)
+	}
+	if k.Invoke == nil {
+		r, err := k.resume(ctx, it, raw)
+		if r != nil {
+			go r.execute()
+		}
+		return err
+	}
+	now := time.Now()
+	next := it.Resume(raw, now, now.Add(validity))
+	swapped, err := k.items.swap(ctx, it, next)
+	if swapped {
+		k.items.invokeLater(ctx, next)
+	}
+	return err
+}
+
+// Handle does the work of an invocation that an alarm or [Config.Invoke] began, and returns
+// when it is done. After an error, call it again.
+//
+// Errors: Unavailable.
+func (k *Backend) Handle(ctx context.Context, a Alarm) error {
+	if a.Stream == "" {
+		return k.ring(ctx, a)
+	}
+	it, err := k.Store.Item(ctx, session.BoxFor(a.Tenant, a.Server), a.Stream)
+	switch {
+	case errors.Is(err, session.NotFound):
+		return nil // it has ended
+	case err != nil:
+		return err
+	case it.Address.Session != a.Session || it.Round != a.Round:
+		return nil // it has gone on
+	case it.State == session.Waiting, it.State == session.Suspended && len(it.Questions) == 0:
+		return k.goOn(ctx, it)
+	case k.noted(it):
+		r, err := k.resume(ctx, it, it.Raw)
+		if r != nil {
+			r.execute()
+		}
+		return err
+	default:
+		return k.resolve(ctx, it)
+	}
+}
+
+// goOn executes an item that waits for no answer any more. If its time has not come yet,
+// goOn schedules it again.
+func (k *Backend) goOn(ctx context.Context, it session.Item) error {
+	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
+		return k.items.schedule(ctx, it)
+	}
+	r, err := k.resume(ctx, it, it.Raw)
+	if r != nil {
+		r.execute()
+	}
+	return err
+}
+
+// early is how long before its time an alarm may come. Schedulers know only whole
+// seconds.
+const early = time.Second
+
+// resume claims an item for this function, to execute raw. The run is nil if another
+// function has the item, or if there is nothing left to execute.
+func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
+	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
+	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	base, skip := it.Base, map[string]int(nil)
+	if it.State != session.Waiting {
+		// The client may have cancelled the request before its item was there.
+		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
+		if err != nil {
+			return nil, err
+		}
+		if it.State == session.Taken { // by a function that is gone; see Note
+			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
+				return nil, err
+			}
+			base = tail.Last
+		}
+		if tail.Final {
+			return nil, k.items.end(ctx, it, failure(phaseRuntime, "the request has ended"))
+		}
+	}
+	server, ok := k.Servers(s.Server)
+	msgs, _, bad := wire.ParseBody(raw)
+	if !ok || bad != nil {
+		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
+	}
+	r := k.newRun(ctx, it.Address, s, server)
+	r.round, r.base, r.start, r.claim.put, r.claim.renewed = it.Round, base, base, true, time.Now()
+	r.said.skip = skip
+	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
+		return nil, err
+	}
+	r.take(msgs, it.Round > 0 || it.State == session.Taken)
+	r.enter(ctx)
+	return r, nil
+}
+
+// logged returns the events of a request that are in the log, from the base of its item
+// to an index, and how often each occurs.
+func (k *Backend) logged(ctx context.Context, it session.Item, to session.Index) (map[string]int, error) {
+	events := map[string]int{}
+	for at := it.Base; at < to; {
+		page, err := k.Store.Read(ctx, it.Address.Session, it.ID, at, session.MaxRead)
+		if err != nil || len(page.Events) == 0 {
+			return events, err
+		}
+		for _, e := range page.Events {
+			if at = e.Index; at <= to {
+				events[string(e.Raw)]++
+			}
+		}
+	}
+	return events, nil
+}

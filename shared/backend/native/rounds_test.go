@@ -1,0 +1,472 @@
+package native_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// asked returns the ids of the questions among messages, by method.
+func asked(t testing.TB, messages []string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, raw := range messages {
+		m, err := wire.Parse([]byte(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Kind == wire.Request {
+			out[m.Method], _ = wire.String(m.ID)
+		}
+	}
+	return out
+}
+
+// results returns answers to questions, by method.
+func results() map[string]string {
+	return map[string]string{
+		"elicitation/create":     `{"action":"accept","content":{"name":"Ada"}}`,
+		"sampling/createMessage": `{"role":"assistant","content":{"type":"text","text":"4"},"model":"m1"}`,
+		"roots/list":             `{"roots":[{"uri":"file:///r"}]}`,
+	}
+}
+
+func TestQuestionsAreAnsweredToAnotherProcess(t *testing.T) {
+	for what, want := range map[string]string{
+		"form": "accept Ada kept", "sample": "m1 kept", "roots": "file:///r kept", "form,sample,roots": "accept Ada; m1; file:///r kept",
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachStore(t, func(t *testing.T, w *world) {
+				w.limits.Hold = 1 // the client is sent away at once
+				c := w.legacy(everything)
+				first := c.tool("ask", `{"text":"`+what+`"}`)
+				questions := asked(t, first.messages(t))
+				if len(questions) != strings.Count(what, ",")+1 {
+					t.Fatalf("asked %v", questions)
+				}
+				for method, id := range questions {
+					if a := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, id, results()[method])); a.status != 202 {
+						t.Fatalf("an answer got %d %s", a.status, a.body)
+					}
+				}
+				w.work()
+				if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+				w.empty()
+			})
+		})
+	}
+}
+
+// empty asserts that no work is left in the store.
+func (w *world) empty() {
+	w.t.Helper()
+	store := w.open()
+	due, err := store.Due(w.t.Context())
+	if err != nil || len(due) > 0 {
+		w.t.Errorf("the store has work left for %v, %v; want none", due, err)
+	}
+}
+
+func TestDeclinedQuestionReachesTheServer(t *testing.T) {
+	w := memory(t)
+	w.limits.Hold = 1
+	c := w.legacy(everything)
+	for answer, want := range map[string]string{
+		`"result":{"action":"decline"}`:             "decline <nil> kept",
+		`"error":{"code":-32601,"message":"no"}`:    "cancel <nil> kept",
+		`"result":{"action":"accept","content":{}}`: "accept <nil> kept",
+	} {
+		first := c.tool("ask", `{"text":"form"}`)
+		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, asked(t, first.messages(t))["elicitation/create"], answer))
+		w.work()
+		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestClientThatCannotBeAskedIsNotAsked(t *testing.T) {
+	w := memory(t)
+	if got := w.legacy(`{}`).tool("ask", `{"text":"form"}`).last(t); !strings.Contains(got, `"code":-32603`) || !strings.Contains(got, "elicitation") {
+		t.Errorf("legacy: %s", got)
+	}
+	if got := w.modern("tools/call", "ask", `"name":"ask","arguments":{"text":"form"},`, `{}`); got.status != 400 || !strings.Contains(got.body, `"code":-32021`) {
+		t.Errorf("modern: %d %s", got.status, got.body)
+	}
+	w.empty()
+}
+
+func TestModernClientIsAskedAndCallsAgain(t *testing.T) {
+	w := memory(t)
+	first := []byte(w.modernTool("ask", `{"text":"form,roots"}`, "").last(t))
+	if got := wire.Lookup(first, "result", "resultType"); string(got) != `"input_required"` {
+		t.Fatalf("got %s", first)
+	}
+	if got := wire.Lookup(first, "result", "content"); got != nil {
+		t.Errorf("it has a content: %s", got)
+	}
+	state := wire.Lookup(first, "result", "requestState")
+	if strings.Contains(string(state), "kept") {
+		t.Error("the server's state is not sealed")
+	}
+	again := w.modernTool("ask", `{"text":"form,roots"}`, `"requestState":`+string(state)+`,"inputResponses":{"form":`+
+		results()["elicitation/create"]+`,"roots":`+results()["roots/list"]+`},`)
+	if got := textOf(t, again.last(t)); got != "accept Ada; file:///r kept" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		first := c.tool("ask", `{"text":"form"}`)
+		time.Sleep(time.Hour)
+		b, _ := w.backend()
+		if err := b.Sweep(t.Context()); err != nil { // nothing is due
+			t.Error(err)
+		}
+		if n := len(w.invoked); n != 0 {
+			t.Errorf("%d invocations", n)
+		}
+		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
+		w.work()
+		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "decline <nil> kept" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestModernQuestionIsAnsweredAnHourLaterToAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		first := []byte(w.modernTool("ask", `{"text":"form"}`, "").last(t))
+		counting := sessiontest.NewCounting(w.open())
+		w.open = func() session.Store { return counting }
+		time.Sleep(time.Hour)
+		if calls := counting.Counts().Calls; len(calls) > 0 || len(w.invoked) > 0 || len(w.due()) > 0 {
+			t.Errorf("while the user thinks: %v, %v", calls, w.invoked)
+		}
+		again := w.modernTool("ask", `{"text":"form"}`, `"requestState":`+string(wire.Lookup(first, "result", "requestState"))+
+			`,"inputResponses":{"form":`+results()["elicitation/create"]+`},`)
+		if got := textOf(t, again.last(t)); got != "accept Ada kept" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestQuestionThatNobodyAnswersEndsTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		first := c.tool("ask", `{"text":"form"}`)
+		time.Sleep(w.hosted.AnswerTimeout + time.Second)
+		b, _ := w.backend()
+		if err := b.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := c.poll(first.lastID(t)).last(t); !strings.Contains(got, "answer_timeout_sec") {
+			t.Errorf("got %s", got)
+		}
+		w.empty()
+	})
+}
+
+func TestAnswerWhoseInvocationIsLostIsFoundByTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		first := c.tool("ask", `{"text":"form"}`)
+		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
+		w.invoked = nil
+		time.Sleep(time.Minute)
+		b, _ := w.backend()
+		if err := b.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.work()
+		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "decline <nil> kept" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestJobPausesAndFinishesByAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(`{}`)
+		first := c.post(toolCall("1", "job", `{}`, `,"_meta":{"progressToken":"p"}`))
+		if got := first.messages(t); len(got) != 1 || !strings.Contains(got[0], "progress") {
+			t.Fatalf("got %q", got)
+		}
+		begun := time.Now()
+		for range 2 {
+			due := w.due()
+			if len(due) != 1 {
+				t.Fatalf("%d alarms", len(due))
+			}
+			w.handle(due[0]) // too soon: it is set again
+			if due = w.due(); len(due) != 1 {
+				t.Fatalf("an alarm that came too soon is gone")
+			}
+			time.Sleep(time.Until(due[0].At))
+			w.handle(due[0])
+			w.handle(due[0]) // twice
+		}
+		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "finished" {
+			t.Errorf("got %q", got)
+		}
+		if took := time.Since(begun); took < 90*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		w.empty()
+	})
+}
+
+func TestPauseWhoseAlarmIsLostGoesOnBySweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(`{}`)
+		first := c.post(toolCall("1", "job", `{}`, `,"_meta":{"progressToken":"p"}`))
+		for range 2 {
+			w.due()
+			time.Sleep(time.Hour + time.Minute)
+			b, _ := w.backend()
+			if err := b.Sweep(t.Context()); err != nil {
+				t.Error(err)
+			}
+			w.work()
+		}
+		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "finished" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
+	for name, call := range map[string]string{
+		"executed": toolCall("1", "steps", `{"n":1000,"millis":1000}`, `,"_meta":{"progressToken":"p"}`),
+		"asks":     toolCall("1", "ask", `{"text":"form"}`, ""),
+		"pauses":   toolCall("1", "job", `{}`, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := memory(t)
+				c := w.legacy(everything)
+				begun := time.Now()
+				first := make(chan answer, 1)
+				go func() { first <- c.post(call) }()
+				time.Sleep(3 * time.Second)
+				if a := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.status != 202 {
+					t.Errorf("got %d %s", a.status, a.body)
+				}
+				a := <-first
+				if took := time.Since(begun); took > 6*time.Second {
+					t.Errorf("it went on for %s", took)
+				}
+				if got := a.last(t); !strings.Contains(got, `"code":-32800`) {
+					got = c.poll(a.lastID(t)).last(t)
+					if !strings.Contains(got, `"code":-32800`) {
+						t.Errorf("got %s", got)
+					}
+				}
+				if n := len(w.due()); n != 0 {
+					t.Errorf("%d alarms are left", n)
+				}
+				w.empty()
+			})
+		})
+	}
+}
+
+// A cancel in another function also ends a request that began less than a second ago, and
+// so has left no trace yet.
+func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		begun := time.Now()
+		first := make(chan answer, 1)
+		go func() { first <- c.post(toolCall("1", "steps", `{"n":1000,"millis":1000}`, "")) }()
+		time.Sleep(300 * time.Millisecond)
+		if a := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.status != 202 {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+		if got := (<-first).last(t); !strings.Contains(got, `"code":-32800`) {
+			t.Errorf("got %s", got)
+		}
+		if took := time.Since(begun); took > 4*time.Second {
+			t.Errorf("it went on for %s", took)
+		}
+		w.empty()
+	})
+}
+
+// A cancel that comes too late is accepted, and its client does not wait long.
+func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := memory(t).legacy(everything)
+		got := c.tool("echo", `{"text":"done"}`)
+		begun := time.Now()
+		if a := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.status != 202 {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if text := textOf(t, got.last(t)); text != "done" {
+			t.Errorf("got %q", text)
+		}
+	})
+}
+
+func TestModernClientThatGoesCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		begun := time.Now()
+		ctx, cancel := contextFor(3 * time.Second)
+		defer cancel()
+		meta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+		r := request("POST", toolCall("1", "steps", `{"n":100,"millis":1000}`, meta),
+			"MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "tools/call", "Mcp-Name", "steps").WithContext(ctx)
+		w.do(r)
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("it went on for %s", took)
+		}
+		w.empty()
+	})
+}
+
+// A cancel in another process may write the end of a call before the call's item exists.
+// The call must not go on after its pause.
+func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(`{}`)
+		c.tool("job", `{}`)
+		store := w.open()
+		items, err := store.Items(t.Context(), session.BoxFor("acme", "demo"))
+		if err != nil || len(items) != 1 {
+			t.Fatalf("items are %v, %v", items, err)
+		}
+		if err := (host.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		for _, a := range w.due() {
+			w.handle(a)
+		}
+		if n := len(w.due()); n != 0 {
+			t.Errorf("it was executed, and pauses again: %d alarms", n)
+		}
+		w.empty()
+	})
+}
+
+func TestServerThatAsksForTooMuchAtATimeGetsNoAnswer(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
+		tool(server, "much", func(context.Context, *mcp.CallToolRequest, words) (*mcp.CallToolResult, error) {
+			inputs := mcp.InputRequestMap{}
+			for i := range 101 {
+				inputs[fmt.Sprint(i)] = &mcp.ListRootsParams{} //nolint:staticcheck // deprecated, and used
+			}
+			return &mcp.CallToolResult{InputRequests: inputs}, nil
+		})
+		return server, nil
+	}
+	if got := w.legacy(everything).tool("much", `{}`).last(t); !strings.Contains(got, "too much at a time") {
+		t.Errorf("got %.200s", got)
+	}
+	w.empty()
+}
+
+func TestDeleteEndsTheCallsOfASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		c.tool("ask", `{"text":"form"}`)
+		c.tool("job", `{}`)
+		if a := c.do(c.request("DELETE", "")); a.status != 204 {
+			t.Errorf("got %d", a.status)
+		}
+		w.empty()
+		if n := len(w.due()); n != 0 {
+			t.Errorf("%d alarms are left", n)
+		}
+	})
+}
+
+func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		c := w.legacy(everything)
+		box, stream := session.BoxFor("acme", "demo"), session.NewStreamID()
+		_, err := w.open().PutItem(t.Context(), session.Item{
+			Box: box, ID: stream, State: session.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
+			Address: session.Address{Session: session.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := c.poll("0.00000000000/" + string(stream))
+		for range 5 { // the client comes back
+			if strings.Contains(a.body, "error") {
+				break
+			}
+			a = c.poll(a.lastID(t))
+		}
+		if got := a.last(t); !strings.Contains(got, `"phase":"runtime"`) {
+			t.Errorf("got %s", got)
+		}
+		b, _ := w.backend()
+		if err := b.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.empty()
+	})
+}
+
+func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
+	w := memory(t)
+	s := w.socket()
+	s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+everything+`,"clientInfo":{"name":"old","version":"1"}}}`)
+	s.send(t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	w.posts()
+	s.send(t, toolCall("1", "ask", `{"text":"form"}`, ""))
+	if got := w.posts(); len(got) != 0 {
+		t.Errorf("the function waited: %q", got)
+	}
+	w.work()
+	questions := asked(t, w.posts())
+	s.send(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, questions["elicitation/create"], results()["elicitation/create"]))
+	w.work()
+	if got := w.posts(); len(got) != 1 || textOf(t, got[0]) != "accept Ada kept" {
+		t.Errorf("got %q", got)
+	}
+	w.empty()
+}
+
+func TestLaterKeepsTheStateOfItsAuthor(t *testing.T) {
+	at := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	r := native.Later(at, "a:b\n\"c\"")
+	if diff := cmp.Diff(true, strings.HasSuffix(r.RequestState, "a:b\n\"c\"")); diff != "" {
+		t.Error(diff)
+	}
+}

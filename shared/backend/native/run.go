@@ -1,0 +1,451 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Times of a run.
+const (
+	// traceAfter is when the run writes an item for a request that has not ended. Earlier
+	// events go into the log together with the item, or with the answer.
+	traceAfter = time.Second
+	// gatherFor is how long later events are gathered for one write.
+	gatherFor = 100 * time.Millisecond
+	// lease is how long an item is valid, and renew how often the run renews it. look is
+	// how often the run reads it: a client may have cancelled through another function.
+	lease = 30 * time.Second
+	renew = 10 * time.Second
+	look  = 2 * time.Second
+	// spare is how long before its deadline a function gives up its runs.
+	spare = 5 * time.Second
+	// unwind is how long a handler may take to notice that it was stopped.
+	unwind = time.Second
+)
+
+// These limit one write. They are below the limits of the log, so that one more answer
+// fits.
+const (
+	mostEvents = session.MaxBatchEvents / 2
+	mostBytes  = 4 << 20
+	mostPushed = 50 // events, if they are also sent to a connection
+)
+
+// run executes one delivery, or one more round of it. It is the only writer of its stream
+// until it is over. The goroutine that executes it owns all fields; handlers use said only.
+type run struct {
+	k       *Backend
+	ctx     context.Context // the invocation's context, without its end
+	in      *inside
+	address session.Address
+	ended   func()
+
+	calls   []*call
+	round   int
+	base    session.Index // index of the last event in the log
+	start   session.Index // the same when the run began
+	claim   claim
+	lost    bool      // another function has ended the request
+	parked  bool      // the item is suspended
+	until   time.Time // when it is given up; zero: never
+	asks    []*asking
+	trace   chan chan error // the run writes its claim for each channel that it gets here, and sends its error there
+	stopped chan struct{}   // closed: the request was cancelled
+	stop    func()          // closes stopped
+	over    chan struct{}   // closed: the run has ended
+
+	said  *outbox
+	shown *shown // events in the log, for a function that waits in this process
+}
+
+// claim is the item in the store that says that this run executes the request.
+type claim struct {
+	gen     session.Generation // names the run
+	put     bool               // the item is there
+	renewed time.Time          // when it was written last
+}
+
+// newRun makes the run of a delivery. ctx is the context of the invocation. Its end
+// stops nothing, because the waiting client may go. Its deadline bounds the run.
+func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Session, h Hosted) *run {
+	r := &run{
+		k: k, ctx: context.WithoutCancel(ctx), address: a,
+		in:      &inside{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
+		claim:   claim{gen: session.Generation(rand.Int64N(1<<52) + 1)},
+		trace:   make(chan chan error),
+		stopped: make(chan struct{}), over: make(chan struct{}),
+		said: newOutbox(), shown: newShown(),
+	}
+	r.stop = sync.OnceFunc(func() { close(r.stopped) })
+	if deadline, ok := ctx.Deadline(); ok {
+		r.until = deadline.Add(-spare)
+	}
+	if h.ToolTimeout > 0 {
+		if limit := time.Now().Add(h.ToolTimeout); r.until.IsZero() || limit.Before(r.until) {
+			r.until = limit
+		}
+	}
+	return r
+}
+
+// enter registers the run with its function. Call it before execute.
+func (r *run) enter(ctx context.Context) {
+	r.ended = sync.OnceFunc(begun(ctx))
+	r.k.mu.Lock()
+	defer r.k.mu.Unlock()
+	r.k.running[r.address.Stream] = r
+}
+
+// take adds a call for each request among the messages. later says that this is a later
+// round of the request.
+func (r *run) take(msgs []wire.Message, later bool) {
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			r.calls = append(r.calls, &call{r: r, id: m.ID, m: m, later: later})
+		}
+	}
+}
+
+// execute executes the calls until the request or its current round ends.
+func (r *run) execute() {
+	defer r.ended()
+	results := make(chan outcome, len(r.calls))
+	for _, c := range r.calls {
+		go func() { results <- c.execute() }()
+	}
+	r.follow(results)
+	r.finish()
+	r.leave()
+	r.wait()
+}
+
+// leave removes the run from its function. If all handlers have returned, the function
+// need not wait for their connections.
+func (r *run) leave() {
+	r.k.mu.Lock()
+	delete(r.k.running, r.address.Stream)
+	r.k.mu.Unlock()
+	close(r.over)
+	if !slices.ContainsFunc(r.calls, func(c *call) bool { return !c.answered.Load() }) {
+		r.ended()
+	}
+}
+
+// follow collects the outcomes of the calls, and renews the claim meanwhile.
+func (r *run) follow(results <-chan outcome) {
+	trace, beat := time.NewTimer(traceAfter), time.NewTicker(look)
+	defer trace.Stop()
+	defer beat.Stop()
+	var late, flush <-chan time.Time
+	if !r.until.IsZero() {
+		timer := time.NewTimer(time.Until(r.until))
+		defer timer.Stop()
+		late = timer.C
+	}
+	for open := len(r.calls); open > 0; {
+		select {
+		case o := <-results:
+			open--
+			r.outcome(o)
+		case <-trace.C:
+			r.warn(r.mark())
+			r.flush()
+		case reply := <-r.trace:
+			reply <- r.mark()
+		case <-r.said.news:
+			if r.said.pressing() {
+				r.flush()
+			} else if flush == nil && r.claim.put {
+				flush = time.After(gatherFor)
+			}
+		case <-flush:
+			flush = nil
+			r.flush()
+		case <-beat.C:
+			r.warn(r.stands())
+			if r.said.pressing() { // an earlier write has failed
+				r.flush()
+			}
+		case <-late:
+			r.giveUp()
+			return
+		case <-r.stopped:
+			r.lost = true
+		}
+		if r.lost {
+			return
+		}
+	}
+}
+
+// outcome handles the outcome of one call.
+func (r *run) outcome(o outcome) {
+	if o.asks != nil {
+		o.raw = r.ask(o.asks)
+	}
+	if o.raw != nil {
+		o.call.ended = true
+		r.say(o.raw)
+	}
+}
+
+// giveUp ends the calls that have not ended in time.
+func (r *run) giveUp() {
+	r.asks = nil
+	why := failure(phaseToolCall, "the server did not answer within the time it has (tool_timeout_sec, or the function's own limit)")
+	for _, c := range r.calls {
+		if !c.ended {
+			r.say(wire.ErrorResponse(c.id, why))
+		}
+	}
+}
+
+// say adds an event for the log.
+func (r *run) say(raw []byte) {
+	if len(raw) > session.MaxBatchBytes {
+		if raw = r.tooLarge(raw); raw == nil {
+			return
+		}
+	}
+	r.said.add(raw)
+}
+
+// tooLarge returns what takes the place of an event that is too large for the log: an error
+// for an answer, nil for a notification.
+func (r *run) tooLarge(raw []byte) []byte {
+	m, err := wire.Parse(raw)
+	if err != nil || m.Kind != wire.Response {
+		r.warn(session.Errorf(session.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
+		return nil
+	}
+	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
+}
+
+// mark writes the item of the claim, if it is not there.
+func (r *run) mark() error {
+	if r.claim.put || r.lost {
+		return nil
+	}
+	it := r.item()
+	put, err := r.k.Store.PutItem(r.ctx, it)
+	if err == nil && !put {
+		// An earlier try put the item, and the answer was lost. The stream's name is
+		// new, so no other function can have put one.
+		put = true
+	}
+	r.claim.put, r.claim.renewed = put, time.Now()
+	return err
+}
+
+func (r *run) item() session.Item {
+	now := time.Now()
+	it := session.Item{
+		Box: r.address.Box, ID: r.address.Stream, State: session.Taken, Gen: r.claim.gen, Round: r.round,
+		Address: r.address, NotAfter: now.Add(lease), Created: now, Base: r.base,
+	}
+	if n, ok := r.said.noted(int(r.base - r.start)); ok {
+		it.Raw, it.Base = n.raw, r.start+session.Index(n.at)
+	}
+	return it
+}
+
+// stands finds out whether the claim is still valid: it reads the item, or renews it when
+// that is due.
+func (r *run) stands() error {
+	if !r.claim.put {
+		return nil
+	}
+	if time.Since(r.claim.renewed) >= renew-look/2 {
+		return r.renew()
+	}
+	it, err := r.k.Store.Item(r.ctx, r.address.Box, r.address.Stream)
+	if errors.Is(err, session.NotFound) || err == nil && it.Gen != r.claim.gen {
+		r.lost, err = true, nil
+	}
+	return err
+}
+
+// renew writes the item again. The run is lost if another function has ended the request.
+func (r *run) renew() error {
+	it := r.item()
+	swapped, err := r.k.Store.SwapItem(r.ctx, it, it)
+	if err == nil {
+		r.claim.renewed, r.lost = time.Now(), !swapped
+	}
+	return err
+}
+
+// flush writes the buffered events. It writes the item before them: a client that has got
+// some of the events must get the rest too.
+func (r *run) flush() {
+	if err := r.mark(); err != nil {
+		r.warn(err)
+		return // the events wait for the next flush
+	}
+	r.writeAll(r.said.drain(false), false)
+}
+
+// writeAll writes events, in as many writes as they need. With final, the last write ends
+// the stream. A write may have to send each event to a connection, one after another, and
+// so take long. So writeAll renews the claim meanwhile.
+func (r *run) writeAll(events [][]byte, final bool) {
+	for len(events) > 0 && !r.lost {
+		n := r.fits(events)
+		r.write(events[:n], final && n == len(events))
+		events = events[n:]
+		if len(events) > 0 && r.claim.put && !r.parked && time.Since(r.claim.renewed) >= renew {
+			r.warn(r.renew())
+		}
+	}
+}
+
+// fits returns how many of the events go into one write.
+func (r *run) fits(events [][]byte) int {
+	most, size := mostEvents, 0
+	if r.address.Conn != "" {
+		most = mostPushed
+	}
+	for i, e := range events {
+		if size += len(e); i > 0 && (i == most || size > mostBytes) {
+			return i
+		}
+	}
+	return len(events)
+}
+
+// write appends events. It tries again until r.until, because it has the only copy of
+// them.
+func (r *run) write(events [][]byte, final bool) {
+	b := session.Batch{
+		Session: r.address.Session, Stream: r.address.Stream, First: r.base + 1, Final: final, Events: events,
+		Expires: time.Now().Add(r.k.EventAge),
+	}
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := r.k.out.Append(r.ctx, r.address, b)
+		switch {
+		case err == nil:
+			r.base = b.Last()
+			r.shown.publish(host.Shown(r.address, b))
+			return
+		case !errors.Is(err, session.Unavailable):
+			r.lost = true // the stream has ended
+			if !errors.Is(err, session.Conflict) {
+				r.warn(err)
+			}
+			return
+		}
+		if !r.until.IsZero() && time.Now().After(r.until.Add(spare/2)) {
+			r.lost = true // another function will find that the lease has expired, and end the request
+			r.warn(err)
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// finish ends the request in the log, or suspends it.
+func (r *run) finish() {
+	if len(r.asks) > 0 && !r.lost {
+		r.suspend()
+	}
+	said := r.said.drain(true)
+	if r.fits(said) < len(said) && !r.lost {
+		r.warn(r.mark())
+	}
+	r.writeAll(said, true)
+	if r.claim.put && !r.parked && !r.lost {
+		r.warn(r.k.Store.DeleteItem(r.ctx, r.address.Box, r.address.Stream, r.claim.gen))
+	}
+}
+
+// wait closes the connections of the calls. If the handler of a call does not return, wait
+// gives up on that call.
+func (r *run) wait() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, c := range r.calls {
+			c.close()
+		}
+	}()
+	for _, c := range r.calls {
+		c.cancel()
+	}
+	timer := time.NewTimer(unwind)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		r.k.Log.WarnContext(r.ctx, "handler does not end", "server", r.in.record.Server, "session_id", r.address.Session, "stream", r.address.Stream)
+	}
+}
+
+func (r *run) warn(err error) {
+	if err != nil {
+		r.k.Log.WarnContext(r.ctx, "failure while a request is executed", "server", r.in.record.Server,
+			"session_id", r.address.Session, "stream", r.address.Stream, "error", err)
+	}
+}
+
+// Watch implements host.InlineTracker.
+func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error) {
+	return r.shown.watch(ctx, after, until, r.over)
+}
+
+// Held implements host.InlineTracker. It reports whether this run still executes the
+// request.
+func (r *run) Held() bool {
+	select {
+	case <-r.over:
+		return false
+	default:
+		return true
+	}
+}
+
+// Check implements host.Tracker. It makes the run write its claim.
+func (r *run) Check(ctx context.Context) (host.Status, error) {
+	reply := make(chan error, 1)
+	select {
+	case r.trace <- reply:
+		if err := <-reply; err != nil {
+			return host.Status{}, err
+		}
+	case <-r.over: // the request has ended, or is suspended
+		w := watch{r.k, r.in.record, r.address.Box, r.address.Stream}
+		return w.Check(ctx)
+	case <-ctx.Done():
+		return host.Status{}, ctx.Err()
+	}
+	return host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
+}
+
+// The phases in errors that clients get, as package box has them.
+const (
+	phaseUnavailable = "box_unavailable"
+	phaseInit        = "mcp_init"
+	phaseRuntime     = "runtime"
+	phaseToolCall    = "tool_call"
+)
+
+// failure makes an error that a client gets in the place of an answer.
+func failure(phase, detail string) *wire.Error {
+	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
+}
+
+// merged returns a single message unchanged, and several messages as a batch.
+func merged(raws [][]byte) []byte {
+	if len(raws) == 1 {
+		return raws[0]
+	}
+	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+}

@@ -1,0 +1,85 @@
+package native
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// mostKept is how many bytes of events a run keeps for watchers in its function.
+const mostKept = 2 * mostBytes
+
+// shown keeps the events that a run has written to the log and that no watcher has read
+// yet. In most cases the function that waits for the answer also executes the request.
+// Then it need not read the store. Above a limit, shown drops the events; the store has
+// them.
+type shown struct {
+	mu    sync.Mutex
+	tail  []session.Event
+	from  session.Index // the index before tail
+	grown chan struct{} // closed when there is more
+}
+
+func newShown() *shown { return &shown{grown: make(chan struct{})} }
+
+// publish adds a batch that is in the log now.
+func (s *shown) publish(b session.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, raw := range b.Events {
+		e := session.Event{Index: b.First + session.Index(i), Raw: raw}
+		e.Final = b.Final && e.Index == b.Last()
+		s.tail = append(s.tail, e)
+	}
+	size := 0
+	for _, e := range s.tail {
+		size += len(e.Raw)
+	}
+	if len(s.tail) > mostEvents || size > mostKept {
+		s.from = s.tail[len(s.tail)-1].Index
+		s.tail = nil
+	}
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// watch waits for events after an index, as host.InlineTracker says. over is closed when
+// no more events can come.
+func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	for {
+		page, ok, grown := s.behind(after)
+		if !ok || len(page.Events) > 0 {
+			return page, ok, nil
+		}
+		select {
+		case <-grown:
+		case <-over: // the last events were published before over was closed
+			page, ok, _ := s.behind(after)
+			return page, ok && len(page.Events) > 0, nil
+		case <-timer.C:
+			return session.Page{}, true, nil
+		case <-ctx.Done():
+			return session.Page{}, false, ctx.Err()
+		}
+	}
+}
+
+// behind returns the events after an index, and drops the others. ok is false if shown
+// does not have them any more. grown is closed when there are more.
+func (s *shown) behind(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after < s.from {
+		return page, false, nil
+	}
+	n := 0
+	for n < len(s.tail) && s.tail[n].Index <= after {
+		n++
+	}
+	page.Events, s.tail, s.from = s.tail[n:], s.tail[n:], after
+	return page, true, s.grown
+}

@@ -1,0 +1,316 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Scope says to whom durable values belong.
+type Scope = session.ValueScope
+
+// The scopes of durable values. One tenant never sees the values of another.
+const (
+	OfSession   Scope = session.ValueOfSession   // of the session; they go with it
+	OfPrincipal Scope = session.ValueOfPrincipal // of all sessions of the principal with this server
+	OfServer    Scope = session.ValueOfServer    // of all sessions of the tenant with this server
+)
+
+// State is the durable values of one scope, by name. They outlive the message, the process
+// and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte. A
+// value is any Go value that encodes to at most 256 KiB of JSON.
+type State struct {
+	store session.Values
+	key   session.ValueKey
+	life  time.Duration
+}
+
+// State returns the durable values of a scope. For a modern client, one session covers all
+// requests of its principal to this server.
+func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
+
+func stateOf(store session.Values, s session.Session, scope Scope) State {
+	k := session.ValueKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
+	switch scope {
+	case OfSession:
+		k.Of, k.Since = string(s.ID), s.Created
+	case OfPrincipal:
+		k.Of = s.Principal
+	case OfServer:
+	}
+	return State{store: store, key: k}
+}
+
+// Expiring returns the same values with a lifetime. A value that is saved through it is
+// deleted when it has not been saved again for that time. Do not use it for values of a
+// session, which end with the session.
+func (s State) Expiring(after time.Duration) State {
+	s.life = after
+	return s
+}
+
+// Load decodes a value into a pointer. rev is the revision that [State.Save] needs. If
+// there is no value, rev is 0 and into stays unchanged.
+//
+// Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if the
+// value cannot be decoded.
+func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
+	k, err := s.named(name)
+	if err != nil {
+		return 0, err
+	}
+	v, err := s.store.LoadValue(ctx, k)
+	if err != nil || v.Rev == 0 {
+		return 0, err
+	}
+	return v.Rev, json.Unmarshal(v.Data, into)
+}
+
+// Save writes a value, or deletes it if value is nil, provided that rev is still its
+// revision. It returns the new revision for the next Save. If another writer was first,
+// the error is session.Conflict: load the value and decide again, as [Update] does.
+//
+// Errors: session.Invalid (the name), session.TooLarge, session.Conflict,
+// session.Unavailable (the value may have been saved); one of encoding/json for a value
+// that cannot be encoded.
+func (s State) Save(ctx context.Context, name string, rev int64, value any) (next int64, err error) {
+	k, err := s.named(name)
+	if err != nil {
+		return 0, err
+	}
+	return s.save(ctx, session.Value{Key: k, Rev: rev}, value)
+}
+
+func (s State) save(ctx context.Context, v session.Value, value any) (int64, error) {
+	v.Data, v.Expires = nil, time.Time{}
+	if value != nil {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return 0, err
+		}
+		if v.Data = data; s.life > 0 {
+			v.Expires = time.Now().Add(s.life)
+		}
+	}
+	v, err := s.store.SaveValue(ctx, v)
+	return v.Rev, err
+}
+
+// named returns the key of an author's value.
+func (s State) named(name string) (session.ValueKey, error) {
+	if strings.HasPrefix(name, "\x00") {
+		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a NUL character")
+	}
+	return s.own(name), nil
+}
+
+// own returns the key of a value of this package. Its name begins with a zero byte.
+func (s State) own(name string) session.ValueKey {
+	k := s.key
+	k.Name = name
+	return k
+}
+
+// Update changes a value. change gets the value, or the zero value if there is none, and
+// returns the new one. It is called again whenever another writer was first, so that no
+// change is lost; it must have no other effects. If it returns an error, Update returns
+// that error and saves nothing.
+//
+// Errors: those of [State.Load] and [State.Save] but session.Conflict.
+func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (value T, err error) {
+	err = amongOthers(ctx, func() error {
+		var old T
+		rev, err := s.Load(ctx, name, &old)
+		if err == nil {
+			value, err = change(old)
+		}
+		if err == nil {
+			_, err = s.Save(ctx, name, rev, value)
+		}
+		return err
+	})
+	return value, err
+}
+
+// amongOthers calls write, which reads and then writes. It calls write again, after a
+// random time, whenever another writer was first.
+func amongOthers(ctx context.Context, write func() error) error {
+	for tries := 0; ; tries++ {
+		err := write()
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
+			return err
+		}
+	}
+}
+
+// rest waits for d, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// maxOnce is the longest name for Once, in bytes. oncePrefix begins the name of the value
+// that Once keeps.
+const (
+	maxOnce    = session.MaxValueName - len(oncePrefix)
+	oncePrefix = "\x00once:"
+)
+
+// once is the value that Once keeps.
+type once struct {
+	Done  bool      `json:"done,omitempty"`
+	Until time.Time `json:"until,omitzero"` // a caller is running f, and holds the value until this time
+}
+
+// Once calls f, unless f has succeeded under this name in this scope before. It returns
+// when f has succeeded: in this call, or in another, which may be in another process.
+// While one caller runs f, the others wait. If f fails, or its process dies, the next
+// caller runs f again, so part of the work may be done twice. f runs at most once at a
+// time, and succeeds once. The context of f ends if another caller has taken over, which
+// happens only to a process that stood still for half a minute.
+//
+// name has 1 to 122 bytes. Load finds no value under it. Errors: that of f;
+// session.Invalid, session.Unavailable, that of ctx.
+func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
+	if name == "" || len(name) > maxOnce {
+		return session.Errorf(session.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)
+	}
+	k := s.own(oncePrefix + name)
+	for begun := time.Now(); ; {
+		v, err := s.store.LoadValue(ctx, k)
+		if err != nil {
+			return err
+		}
+		var o once
+		if v.Rev != 0 {
+			if err := json.Unmarshal(v.Data, &o); err != nil {
+				return err
+			}
+		}
+		now := time.Now()
+		switch {
+		case o.Done:
+			return nil
+		case o.Until.After(now):
+			err = rest(ctx, min(max(now.Sub(begun)/10, 5*time.Millisecond), time.Second, o.Until.Sub(now)))
+		default:
+			if v.Rev, err = s.save(ctx, v, once{Until: now.Add(lease)}); err == nil {
+				if over, err := s.doOnce(ctx, v, f); over {
+					return err
+				}
+				continue // another has taken over
+			}
+			if errors.Is(err, session.Conflict) {
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// doOnce runs f for the caller that holds the value. over is false if another caller has
+// taken over before the success was written.
+func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Context) error) (over bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
+	if err := f(ctx); err != nil {
+		_ = h.release(nil) // if this fails, the lease runs out
+		return true, err
+	}
+	err = h.release(once{Done: true})
+	return !errors.Is(err, session.Conflict), err
+}
+
+// holding is a lease in a value. While the lease is held, the value says that a caller is
+// doing the work.
+type holding struct {
+	state State
+	v     session.Value
+	quit  chan struct{}
+	done  chan struct{}
+
+	unsure bool   // it is not known whether the store has sent, the value written last
+	sent   []byte // nil: it was deleted
+}
+
+// hold starts to renew the value with the result of mark, until release is called. It
+// calls lost if another writer has changed the value.
+func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
+	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		beat := time.NewTicker(renew)
+		defer beat.Stop()
+		for {
+			select {
+			case <-h.quit:
+				return
+			case <-beat.C:
+			}
+			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), session.Conflict) {
+				lost()
+				return
+			}
+		}
+	}()
+	return h
+}
+
+// save writes the value. It returns Conflict if another writer has changed it. If an
+// earlier write got no answer, save first finds out whether the store has that write.
+func (h *holding) save(ctx context.Context, value any) error {
+	if h.unsure {
+		now, err := h.state.store.LoadValue(ctx, h.v.Key)
+		if err != nil {
+			return err
+		}
+		if h.unsure = false; bytes.Equal(now.Data, h.sent) {
+			h.v.Rev = now.Rev
+		}
+	}
+	rev, err := h.state.save(ctx, h.v, value)
+	switch {
+	case err == nil:
+		h.v.Rev = rev
+	case errors.Is(err, session.Unavailable):
+		if h.unsure, h.sent = true, nil; value != nil {
+			h.sent, _ = json.Marshal(value) // it was encoded before
+		}
+	}
+	return err
+}
+
+// release ends the lease and writes the value, or deletes it if value is nil. It
+// returns Conflict if another writer has changed it.
+func (h *holding) release(value any) error {
+	close(h.quit)
+	<-h.done
+	ctx, cancel := context.WithTimeout(context.Background(), lease)
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		if err := h.save(ctx, value); !errors.Is(err, session.Unavailable) || pause > time.Second {
+			return err
+		}
+		if err := rest(ctx, pause); err != nil {
+			return err
+		}
+	}
+}

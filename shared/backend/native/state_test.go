@@ -1,0 +1,301 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+)
+
+func aSession(id session.ID) session.Session {
+	created := time.Now()
+	return session.Session{
+		ID: id, Server: "counter", Tenant: "acme", Principal: "alice", Transport: session.HTTP, State: session.Ready,
+		Created: created, Expires: created.Add(24 * time.Hour),
+	}
+}
+
+// eachStore runs a test over the stores of one machine. again opens the same data as
+// another process would.
+func eachStore(t *testing.T, check func(t *testing.T, again func() session.Store, s session.Session)) {
+	t.Run("memory", func(t *testing.T) {
+		store, s := sessiontest.NewMemory(), aSession("s1")
+		if err := store.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		check(t, func() session.Store { return store }, s)
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "store.db")
+		again := func() session.Store {
+			store, err := sqlitestore.Open(path)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Cleanup(func() { _ = store.Close() })
+			return store
+		}
+		s := aSession("s1")
+		if err := again().Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		check(t, again, s)
+	})
+}
+
+func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
+	eachStore(t, func(t *testing.T, again func() session.Store, s session.Session) {
+		var inits, doing atomic.Int32
+		var messages sync.WaitGroup
+		for range 20 {
+			messages.Go(func() {
+				state := stateOf(again(), s, OfSession)
+				err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+					if doing.Add(1) != 1 {
+						t.Error("two initialize at once")
+					}
+					defer doing.Add(-1)
+					inits.Add(1)
+					_, err := Update(ctx, state, "count", func(n int) (int, error) { return n + 100, nil })
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := Update(t.Context(), state, "count", func(n int) (int, error) { return n + 1, nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		messages.Wait()
+		var count int
+		if _, err := stateOf(again(), s, OfSession).Load(t.Context(), "count", &count); err != nil {
+			t.Fatal(err)
+		}
+		if got := inits.Load(); got != 1 || count != 120 {
+			t.Errorf("initialized %d times and counted %d; want once and 120", got, count)
+		}
+	})
+}
+
+func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
+	store := sessiontest.NewMemory()
+	state := stateOf(store, aSession("s1"), OfSession)
+	broken := errors.New("broken")
+	if err := state.Once(t.Context(), "init", func(context.Context) error { return broken }); !errors.Is(err, broken) {
+		t.Fatalf("Once returned %v, want the function's own error", err)
+	}
+	var done int
+	for range 3 {
+		if err := state.Once(t.Context(), "init", func(context.Context) error { done++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done != 1 {
+		t.Errorf("done %d times, want once", done)
+	}
+}
+
+// unanswered is a store on which one SaveValue, the first one after the time by, succeeds
+// but returns Unavailable.
+type unanswered struct {
+	session.Store
+	by time.Time // from then on
+	n  atomic.Int32
+}
+
+func (u *unanswered) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+	saved, err := u.Store.SaveValue(ctx, v)
+	if err == nil && !time.Now().Before(u.by) && u.n.Add(1) == 1 {
+		return session.Value{}, session.Errorf(session.Unavailable, "the answer is lost")
+	}
+	return saved, err
+}
+
+func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
+	for name, from := range map[string]time.Duration{"when it is renewed": renew, "when it is done": 2*renew + time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &unanswered{Store: sessiontest.NewMemory(), by: time.Now().Add(from)}
+				state, done := stateOf(store, aSession("s1"), OfSession), 0
+				for range 2 {
+					err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+						done++
+						return rest(ctx, 2*renew+time.Second)
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if done != 1 || store.n.Load() == 0 {
+					t.Errorf("done %d times, %d answers were lost", done, store.n.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+		if _, err := state.save(t.Context(), session.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := state.Once(t.Context(), "init", func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took != lease {
+			t.Errorf("taken over after %s, want %s", took, lease)
+		}
+	})
+}
+
+func TestWhoTakesLongKeepsItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+		var done atomic.Int32
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+					done.Add(1)
+					return rest(ctx, 10*lease)
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if done.Load() != 1 {
+			t.Errorf("done %d times, want once", done.Load())
+		}
+	})
+}
+
+func TestWhoLostItsLeaseIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+		err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+			k := state.own(oncePrefix + "init")
+			v, err := state.store.LoadValue(ctx, k)
+			if err == nil {
+				_, err = state.save(ctx, v, once{Until: time.Now().Add(lease)})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Once returned %v, want that it was stopped", err)
+		}
+	})
+}
+
+func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
+	type note struct{ Text string }
+	eachStore(t, func(t *testing.T, again func() session.Store, s session.Session) {
+		a, b := stateOf(again(), s, OfSession), stateOf(again(), s, OfSession)
+		got := note{"as it was"}
+		if rev, err := a.Load(t.Context(), "note", &got); rev != 0 || err != nil || got.Text != "as it was" {
+			t.Fatalf("Load of nothing: %d, %v, %q", rev, err, got.Text)
+		}
+		rev, err := a.Save(t.Context(), "note", 0, note{"first"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Save(t.Context(), "note", 0, note{"second"}); !errors.Is(err, session.Conflict) {
+			t.Fatalf("Save over what was not loaded: %v, want a conflict", err)
+		}
+		loaded, err := b.Load(t.Context(), "note", &got)
+		if diff := cmp.Diff(note{"first"}, got); diff != "" || err != nil || loaded != rev {
+			t.Fatalf("Load: %v, rev %d instead of %d\n%s", err, loaded, rev, diff)
+		}
+		if _, err := b.Save(t.Context(), "note", loaded, nil); err != nil {
+			t.Fatal(err)
+		}
+		if rev, err := a.Load(t.Context(), "note", &got); rev != 0 || err != nil {
+			t.Errorf("Load of what was deleted: %d, %v", rev, err)
+		}
+	})
+}
+
+func TestScopesReachAsFarAsTheySay(t *testing.T) {
+	store := sessiontest.NewMemory()
+	mine := aSession("s1")
+	others := map[string]session.Session{"the same session": mine}
+	for name, change := range map[string]func(*session.Session){
+		"another session":   func(s *session.Session) { s.ID = "s2" },
+		"its id again":      func(s *session.Session) { s.Created = s.Created.Add(time.Minute) },
+		"another principal": func(s *session.Session) { s.ID, s.Principal = "s3", "bob" },
+		"another server":    func(s *session.Session) { s.ID, s.Server = "s4", "other" },
+		"another tenant":    func(s *session.Session) { s.ID, s.Tenant = "s5", "umbrella" },
+	} {
+		s := mine
+		change(&s)
+		others[name] = s
+	}
+	for _, scope := range []Scope{OfSession, OfPrincipal, OfServer} {
+		if _, err := stateOf(store, mine, scope).Save(t.Context(), "n", 0, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := map[string][]Scope{}
+	for name, s := range others {
+		for _, scope := range []Scope{OfSession, OfPrincipal, OfServer} {
+			var n int
+			rev, err := stateOf(store, s, scope).Load(t.Context(), "n", &n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rev != 0 {
+				got[name] = append(got[name], scope)
+			}
+		}
+	}
+	want := map[string][]Scope{
+		"the same session":  {OfSession, OfPrincipal, OfServer},
+		"another session":   {OfPrincipal, OfServer},
+		"its id again":      {OfPrincipal, OfServer},
+		"another principal": {OfServer},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWhatExpiresGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfPrincipal)
+		if _, err := state.Expiring(time.Hour).Save(t.Context(), "token", 0, "secret"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour + time.Second) // virtual
+		var token string
+		if rev, err := state.Load(t.Context(), "token", &token); rev != 0 || err != nil {
+			t.Errorf("Load after an hour: %d, %v", rev, err)
+		}
+	})
+}
+
+func TestNamesOfOursAreNotAnAuthors(t *testing.T) {
+	state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+	if _, err := state.Save(t.Context(), oncePrefix+"init", 0, once{Done: true}); !errors.Is(err, session.Invalid) {
+		t.Errorf("Save: %v, want Invalid", err)
+	}
+	if _, err := state.Load(t.Context(), "\x00", new(int)); !errors.Is(err, session.Invalid) {
+		t.Errorf("Load: %v, want Invalid", err)
+	}
+}

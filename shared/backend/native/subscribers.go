@@ -1,0 +1,147 @@
+package native
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// These limit the durable value about a resource. They say how many sessions of a tenant
+// may subscribe to it, and how long the value is kept after the last subscription.
+const (
+	maxSubscribers = 2000
+	subscriberLife = 365 * 24 * time.Hour
+)
+
+// subscribers are the sessions that have subscribed to one resource. They are in a value
+// of the server, under the name of the resource, so that a change need not search all
+// sessions.
+//
+// The value may list too many sessions but never too few. The session's own record says
+// whether it has subscribed. A change of the resource reads the records, and drops the
+// entries of sessions that have gone or have unsubscribed.
+type subscribers struct {
+	store session.Store
+	of    session.Session // any session of the server and tenant
+	uri   string
+	state State
+	key   session.ValueKey
+}
+
+// subscriberList is the durable value that lists the subscribers of a resource.
+type subscriberList struct {
+	Sessions []session.ID `json:"sessions"`
+}
+
+func newSubscribers(store session.Store, of session.Session, uri string) subscribers {
+	sum := sha256.Sum256([]byte(uri))
+	state := stateOf(store, of, OfServer).Expiring(subscriberLife)
+	key := state.own("\x00subscribers:" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20])))
+	return subscribers{store, of, uri, state, key}
+}
+
+// add adds a session whose record says that it has subscribed. It writes the value even
+// if the value lists the session already. Another function may have read the record
+// before the subscription, and may be about to drop the entry.
+//
+// Errors: Busy (too many), Unavailable.
+func (k subscribers) add(ctx context.Context, id session.ID) error {
+	for pruned := false; ; {
+		full := false
+		err := k.change(ctx, func(ids []session.ID) []session.ID {
+			if slices.Contains(ids, id) {
+				return ids
+			}
+			if full = len(ids) >= maxSubscribers; full {
+				return nil
+			}
+			return append(ids, id)
+		})
+		if err != nil || !full {
+			return err
+		}
+		if pruned {
+			return session.Errorf(session.Busy, "more than %d sessions have subscribed to this resource; try again when some have ended", maxSubscribers)
+		}
+		pruned = true
+		if _, err := k.records(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// change replaces the entries by the result of change; a nil result leaves them as they
+// are.
+func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
+	return amongOthers(ctx, func() error {
+		v, err := k.store.LoadValue(ctx, k.key)
+		if err != nil {
+			return err
+		}
+		var subs subscriberList
+		if v.Rev != 0 {
+			if err := json.Unmarshal(v.Data, &subs); err != nil {
+				return err
+			}
+		}
+		changed := change(subs.Sessions)
+		if changed == nil {
+			return nil
+		}
+		var value any
+		if len(changed) > 0 {
+			value = subscriberList{changed}
+		}
+		_, err = k.state.save(ctx, v, value)
+		return err
+	})
+}
+
+// records returns the records of the sessions that have subscribed according to their
+// records. It drops all other entries.
+func (k subscribers) records(ctx context.Context) (records []session.Session, err error) {
+	var unknown error
+	err = k.change(ctx, func(ids []session.ID) []session.ID {
+		records, unknown = k.confirmed(ctx, ids)
+		if unknown != nil || len(records) == len(ids) {
+			return nil
+		}
+		left := make([]session.ID, len(records))
+		for i, r := range records {
+			left[i] = r.ID
+		}
+		return left
+	})
+	return records, errors.Join(err, unknown)
+}
+
+// confirmed returns the given sessions whose records say that they have subscribed.
+func (k subscribers) confirmed(ctx context.Context, ids []session.ID) ([]session.Session, error) {
+	found := make([]session.Session, len(ids))
+	errs := make([]error, len(ids))
+	var work sync.WaitGroup
+	turn := make(chan struct{}, tellers)
+	for i, id := range ids {
+		turn <- struct{}{}
+		work.Go(func() {
+			defer func() { <-turn }()
+			x, _, err := k.store.Load(ctx, id, "")
+			switch {
+			case err != nil && !errors.Is(err, session.NotFound):
+				errs[i] = err
+			case err == nil && x.State == session.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri):
+				found[i] = x
+			}
+		})
+	}
+	work.Wait()
+	return slices.DeleteFunc(found, func(x session.Session) bool { return x.ID == "" }), errors.Join(errs...)
+}

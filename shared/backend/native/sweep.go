@@ -1,0 +1,106 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// grace is how late an invocation may be before another function does its work.
+const grace = 10 * time.Second
+
+// Sweep does the due work for calls of native servers, in case no other function does it.
+// It goes on after a call that fails, and returns all errors joined. Several Sweeps may
+// run at the same time, and a Sweep may be repeated.
+func (k *Backend) Sweep(ctx context.Context) error {
+	due, err := k.Store.Due(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, box := range due {
+		if !k.Owns(box) {
+			continue
+		}
+		items, err := k.Store.Items(ctx, box)
+		errs = append(errs, err)
+		for _, it := range items {
+			errs = append(errs, k.resolve(ctx, it))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// resolve does the due work for one item. Its function may have died while it executed the
+// request, its invocation or alarm may be lost, or its client may not answer. The item may
+// come without Raw.
+func (k *Backend) resolve(ctx context.Context, it session.Item) error {
+	now := time.Now()
+	switch {
+	case it.State == session.Taken && now.After(it.NotAfter):
+		if whole, err := k.items.whole(ctx, it); err != nil {
+			return err
+		} else if k.noted(whole) && whole.Gen == it.Gen {
+			return k.invokeAgain(ctx, whole)
+		}
+		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request is gone; whether it was finished is not known"))
+	case it.State == session.Waiting && now.After(it.NotAfter):
+		return k.items.end(ctx, it, failure(phaseUnavailable, "no function executed the request within "+validity.String()+"; it was not executed, send it again"))
+	case it.State == session.Waiting && now.After(it.Created.Add(grace)):
+		return k.invokeAgain(ctx, it)
+	case it.State == session.Suspended && len(it.Questions) == 0 && now.After(it.NotAfter.Add(grace)):
+		return k.invokeAgain(ctx, it)
+	case it.State == session.Suspended && len(it.Questions) > 0:
+		return k.resolveAsking(ctx, it, now)
+	default:
+		return nil
+	}
+}
+
+// noted reports whether another function can go on with the request of an item whose own
+// function is gone. Only remote servers say how; see [RemoteRequest].
+func (k *Backend) noted(it session.Item) bool {
+	return it.State == session.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
+}
+
+// invokeAgain starts another invocation for an item whose invocation was lost.
+func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
+	if k.Invoke != nil {
+		return k.items.invoke(ctx, it)
+	}
+	it, err := k.items.whole(ctx, it)
+	if err != nil || it.Raw == nil {
+		return err
+	}
+	r, err := k.resume(ctx, it, it.Raw)
+	if r != nil {
+		go r.execute()
+	}
+	return err
+}
+
+// resolveAsking is resolve for a call that waits for its client. It ends the call if
+// the call or its session has ended, its time is over, or its questions were never
+// written. It goes on with the call if all questions are answered.
+func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.Time) error {
+	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
+	switch {
+	case err != nil:
+		return err
+	case tail.Final || now.After(it.NotAfter):
+		within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
+		return k.items.end(ctx, it, failure(phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer; call the tool again"))
+	case tail.Last < it.Base && now.After(it.Created.Add(lease)):
+		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request ended before it could ask"))
+	}
+	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
+	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+		return k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
+	}
+	if err != nil {
+		return err
+	}
+	return k.answered(ctx, it)
+}

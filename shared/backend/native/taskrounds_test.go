@@ -1,0 +1,117 @@
+package native_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+const knowsTasks = `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+
+// task makes a call of a modern client that becomes a task and asks its client. It returns
+// the task's name and the key of the question.
+func (w *world) task(tool string) (name, key string) {
+	w.t.Helper()
+	created := w.modern("tools/call", tool, `"name":"`+tool+`","arguments":{"text":"form"},`, knowsTasks).last(w.t)
+	name, _ = wire.String(wire.Lookup([]byte(created), "result", "taskId"))
+	if name == "" {
+		w.t.Fatalf("no task: %s", created)
+	}
+	w.work()
+	got := w.ofTask("tasks/get", name, "")
+	m, err := wire.Parse([]byte(got))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(wire.Lookup(m.Result, "inputRequests")), `{"`)
+	if key, _, _ = strings.Cut(rest, `"`); key == "" {
+		w.t.Fatalf("the task does not ask: %s", got)
+	}
+	return name, key
+}
+
+func (w *world) ofTask(method, name, params string) string {
+	w.t.Helper()
+	a := w.modern(method, name, `"taskId":"`+name+`",`+params, knowsTasks)
+	if a.status != http.StatusOK {
+		w.t.Fatalf("%s was answered with %d %s", method, a.status, a.body)
+	}
+	return a.last(w.t)
+}
+
+// agreed returns a member of params that answers a question.
+func agreed(key string) string {
+	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
+}
+
+// asksAndWorks is a server with a tool that asks first, and then takes five minutes.
+func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
+	tool(server, "slow", func(ctx context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResult, error) {
+		if len(r.Params.InputResponses) > 0 {
+			select {
+			case <-time.After(5 * time.Minute):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return ask(ctx, r, in)
+	})
+	return server, nil
+}
+
+// A client answers, or asks for the state of its task. The function that takes that
+// message does not wait for the round that then begins.
+func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		w.hosted.Make = asksAndWorks
+		name, key := w.task("slow")
+		begun := time.Now()
+		w.ofTask("tasks/update", name, agreed(key))
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("tasks/update was answered after %s", took)
+		}
+		w.work()
+		if got := w.ofTask("tasks/get", name, ""); !strings.Contains(got, `accept Ada kept`) {
+			t.Errorf("got %s", got)
+		}
+		w.empty()
+	})
+}
+
+// The function that stored the answer to a task has died. The sweep does not execute the
+// next round itself, because it does not have the servers.
+func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		name, key := w.task("ask")
+		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
+		id := host.PinnedID(host.Caller{Tenant: "acme", Principal: "ada", Server: host.Server{Name: "demo"}})
+		if _, err := w.open().PutAnswer(t.Context(), session.Answer{Session: id, Question: key, Raw: []byte(raw)}); err != nil {
+			t.Fatal(err)
+		}
+		hosted := w.hosted
+		w.hosted.Make = nil
+		b, _ := w.backend()
+		if err := b.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		w.hosted = hosted
+		w.work()
+		if got := w.ofTask("tasks/get", name, ""); !strings.Contains(got, `accept Ada kept`) {
+			t.Errorf("got %s", got)
+		}
+	})
+}

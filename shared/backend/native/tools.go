@@ -1,0 +1,49 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// listWithin is the longest time for a server to list its tools for an operator.
+const listWithin = 2 * time.Second
+
+// Tools returns the tools that a server lists for a client of a tenant that declares no
+// capability and has no principal. The caller owns them. There is no session: the store
+// keeps nothing.
+//
+// Errors: NotFound if this program does not have the server; Unavailable if it does not
+// answer as MCP says.
+func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawMessage, error) {
+	h, ok := k.Servers(server)
+	if !ok || h.Make == nil && h.Remote == nil {
+		return nil, session.Errorf(session.NotFound, "this program does not have the native server %s", server)
+	}
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	nobody := session.Session{
+		ID: session.NewID(), Server: server, Tenant: tenant, Version: wire.V20251125, Init: json.RawMessage(`{"capabilities":{}}`),
+	}
+	r := k.newRun(ctx, session.Address{Session: nobody.ID}, nobody, h)
+	r.ctx = ctx
+	c := &call{r: r, id: json.RawMessage("1"), m: wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: wire.MethodToolsList}}
+	r.calls = []*call{c}
+	listed := make(chan outcome, 1)
+	go func() { listed <- c.execute() }()
+	var answer []byte
+	select {
+	case o := <-listed:
+		answer = o.raw
+	case <-ctx.Done():
+	}
+	r.wait()
+	var tools []json.RawMessage
+	if list := wire.Lookup(answer, "result", "tools"); list == nil || json.Unmarshal(list, &tools) != nil {
+		return nil, session.Errorf(session.Unavailable, "the native server %s does not list its tools", server)
+	}
+	return tools, nil
+}

@@ -1,0 +1,387 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// simFleet runs boxes: the real Runner over simulated connections, with a simulated box. A
+// start may fail, have no clear outcome or happen twice. Boxes die.
+type simFleet struct {
+	w     *world
+	mu    sync.Mutex
+	procs []*simProc
+}
+
+func newSimFleet(w *world) *simFleet { return &simFleet{w: w} }
+
+// simProc is one task: a runner and its box.
+type simProc struct {
+	w          *world
+	name       string
+	task       fleet.Task
+	definition string // of its server, when it was started
+	box        *simBox
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	dead       atomic.Bool // killed: nothing it does has an effect
+	dials      atomic.Int64
+	link       atomic.Int64 // of its newest hello
+
+	mu     sync.Mutex
+	status fleet.Status
+	slept  bool // its Run returned nil before anything killed it
+}
+
+var (
+	errKilled     = errors.New("simulated: killed")
+	errTerminated = errors.New("simulated: terminated")
+)
+
+// Run implements fleet.Fleet.
+func (f *simFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
+	a := actorOf(ctx)
+	if err := a.step(ctx); err != nil {
+		return "", err
+	}
+	if err := nap(ctx, a.takes(100*time.Millisecond)); err != nil {
+		return "", err
+	}
+	if a.chance(f.w.runFails) {
+		a.tell("starting a task fails")
+		return "", []error{fleet.ErrUnavailable, fleet.ErrCapacity}[a.rng.IntN(2)]
+	}
+	p := f.started(t.ClientToken)
+	if p == nil || t.Place == blindPlace {
+		p = f.start(t)
+		if a.chance(f.w.runTwice) {
+			f.start(t)
+		}
+	}
+	if a.chance(f.w.runUnknown) {
+		a.tell("the answer to the start of a task is lost")
+		return "", fleet.ErrUnavailable
+	}
+	return p.status.ID, a.step(ctx)
+}
+
+func (f *simFleet) started(token string) *simProc {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.procs {
+		if p.task.ClientToken == token {
+			return p
+		}
+	}
+	return nil
+}
+
+func (f *simFleet) start(t fleet.Task) *simProc {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := fmt.Sprintf("p%d", len(f.procs)+1)
+	p := &simProc{w: f.w, name: name, task: t, definition: f.w.operator.current(), status: fleet.Status{
+		ID: "task-" + name, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, State: fleet.Pending,
+	}}
+	if t.Place == blindPlace {
+		p.status.ID = blindPlace + "/" + t.ClientToken
+		f.w.tally.add("tasks that no list has", 1)
+	}
+	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
+	f.procs = append(f.procs, p)
+	f.w.tell(name, "started for box %s, generation %s", t.Box, t.Env[frame.EnvGeneration])
+	f.w.wg.Go(p.live)
+	return p
+}
+
+// live runs a task from start to end. It does the work of infra/runner.
+func (p *simProc) live() {
+	w := p.w
+	a := w.actor(p.name)
+	boot := 300*time.Millisecond + draw(a.rng, 5*time.Second)
+	if a.chance(w.bootSlow) {
+		boot += draw(a.rng, 3*time.Minute)
+	}
+	if nap(p.ctx, boot) != nil || a.chance(w.bootDies) {
+		p.stop(1, "")
+		return
+	}
+	gen, err := strconv.ParseInt(p.task.Env[frame.EnvGeneration], 10, 64)
+	if err != nil {
+		w.breaks("a task was started for generation %q", p.task.Env[frame.EnvGeneration])
+	}
+	dialing := w.actor(p.name + "/dial")
+	p.box = newSimBox(p)
+	ctx, retire := p.retiring()
+	c := runner.Config{
+		URL: "ws://simulated", Box: session.BoxID(p.task.Env[frame.EnvBox]), Gen: session.Generation(gen),
+		Token: p.task.Env[frame.EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
+		Rand: w.random(p.name + "/runner"), Digest: p.definition, Retire: retire,
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
+			c, err := w.gateway.connect(p, dialing)
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		},
+	}
+	if w.limited {
+		c.RenewAfter = simRenew
+	}
+	if p.blind() {
+		c.Executor, c.Digest, c.Deadline, c.Linger = nil, "", time.Now().Add(blindLife), 200*time.Millisecond
+		c.Begin = func(launch map[string]string) (runner.Begun, error) {
+			if len(launch) != 1 || p.task.Env["LAUNCH"] != "" {
+				w.breaks("runner %s was launched with %v", p.name, launch)
+			}
+			return runner.Begun{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
+		}
+	}
+	p.box.runner = runner.New(c)
+	if p.blind() {
+		defer time.AfterFunc(blindLife, func() { p.kill() }).Stop()
+	}
+	p.mu.Lock()
+	p.status.State, p.status.Started = fleet.Running, time.Now()
+	p.mu.Unlock()
+	err = p.box.runner.Run(ctx)
+	w.tell(p.name, "Run returned %v", err)
+	exit := 1
+	switch {
+	case err == nil:
+		exit = 0
+	case errors.Is(err, runner.ErrFenced):
+		exit = 3
+		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == session.Awake && b.Runner == p.box.runner.ID() {
+			w.breaks("runner %s was fenced though nobody has taken its place", p.name)
+		}
+	case w.none() && w.ctx.Err() == nil:
+		w.breaks("runner %s ended though nothing went wrong: %v", p.name, err)
+	}
+	p.stop(exit, "")
+	p.cancel(nil)
+}
+
+// says notes the link of a hello. It keeps the highest, because a runner with two
+// connections may send an older hello again after a newer one.
+func (p *simProc) says(link int64) {
+	for newest := p.link.Load(); link > newest && !p.link.CompareAndSwap(newest, link); {
+		newest = p.link.Load()
+	}
+}
+
+// fencedWithin is how long a runner may go on after the answer that fences it.
+const fencedWithin = time.Second
+
+// refused checks that the runner ends soon after it gets a fence for its newest hello. A
+// fence for an older hello ends nothing: the runner then asks again. refused skips acks,
+// because the fence in an ack for a batch that came twice ends nothing. In worlds with
+// pauses it checks nothing, because a newer hello can be on its way for long.
+func (p *simProc) refused(data []byte) {
+	if p.w.pauses > 0 || !bytes.Contains(data, []byte("fenced")) {
+		return
+	}
+	f, err := frametest.Decode(data)
+	if err != nil || f.Type != frame.TypeFenced || f.Link != p.link.Load() {
+		return
+	}
+	time.AfterFunc(fencedWithin, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.status.State != fleet.Stopped && f.Link == p.link.Load() {
+			p.w.breaks("runner %s goes on %s after it was fenced", p.name, fencedWithin)
+			return
+		}
+		p.w.tally.add("fences after which the runner ended within a second", 1)
+	})
+}
+
+// stop records the end of a task, and makes the fleet report it.
+func (p *simProc) stop(exit int, signal string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.status.State == fleet.Stopped {
+		return
+	}
+	p.status.State, p.status.Stopped, p.status.ExitCode, p.status.Signal = fleet.Stopped, time.Now(), exit, signal
+	p.slept = exit == 0 && p.ctx.Err() == nil
+	w, status := p.w, p.status
+	a := w.actor(p.name + "/stopped")
+	times := 1
+	if a.chance(w.stoppedTwice) {
+		times = 2
+	}
+	if a.chance(w.stoppedLost) || p.blind() {
+		times = 0
+	}
+	for n := range times {
+		after := draw(a.rng, 5*time.Second)
+		w.wg.Go(func() {
+			if nap(w.ctx, after) != nil {
+				return
+			}
+			w.function(fmt.Sprintf("%s/stopped%d", p.name, n+1), time.Minute, func(ctx context.Context, a *actor) {
+				a.tell("the fleet says that %s has stopped", p.name)
+				if err := relayhost.NewSweeper(w.config).Stopped(ctx, status); err != nil {
+					a.tell("sweeper: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// kill ends a task at once, as SIGKILL does. The gateway notices late or never.
+func (p *simProc) kill() {
+	if p.dead.Swap(true) {
+		return
+	}
+	p.w.tell(p.name, "KILLED")
+	a := p.w.actor(p.name + "/killed")
+	p.stop(-1, "SIGKILL")
+	if p.box != nil {
+		p.box.drop()
+	}
+	for n := range p.dials.Load() {
+		p.w.gateway.mu.Lock()
+		c := p.w.gateway.conns[fmt.Sprintf("%s/c%d", p.name, n+1)]
+		p.w.gateway.mu.Unlock()
+		c.hangUp()
+		if a.rng.IntN(4) > 0 {
+			time.AfterFunc(draw(a.rng, 3*time.Second), c.leave)
+		}
+	}
+	p.cancel(errKilled)
+}
+
+// terminate ends a task as SIGTERM does: its box ends as many requests as it can.
+func (p *simProc) terminate() {
+	p.w.tell(p.name, "TERMINATED")
+	if p.box != nil {
+		p.box.shut()
+	}
+	p.cancel(errTerminated)
+}
+
+func (f *simFleet) killAtRandom() {
+	f.w.wg.Go(func() { f.endAtRandom("terminate", f.w.terminate, (*simProc).terminate) })
+	f.endAtRandom("kill", f.w.kill, (*simProc).kill)
+}
+
+func (f *simFleet) endAtRandom(what string, every time.Duration, end func(*simProc)) {
+	a := f.w.actor("fleet/" + what)
+	for every > 0 && nap(f.w.ctx, draw(a.rng, 2*every)) == nil && !f.w.calm.Load() {
+		if running := f.running(); len(running) > 0 {
+			end(running[a.rng.IntN(len(running))])
+		}
+	}
+}
+
+func (f *simFleet) running() []*simProc {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.procs), func(p *simProc) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.status.State != fleet.Running
+	})
+}
+
+func (f *simFleet) killAll() {
+	for _, p := range f.running() {
+		p.kill()
+	}
+}
+
+// alive names the tasks that have not stopped.
+func (f *simFleet) alive() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for _, p := range f.procs {
+		p.mu.Lock()
+		if p.status.State != fleet.Stopped {
+			out = append(out, fmt.Sprintf("task %s is %s", p.name, p.status.State))
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+// Stop implements fleet.Fleet. In worlds whose clocks are right, the test fails if the
+// relay stops a task.
+func (f *simFleet) Stop(_ context.Context, id, _ string) error {
+	if f.w.clock == nil {
+		f.w.breaks("the relay stops a task")
+	}
+	for _, p := range f.running() {
+		if p.status.ID == id && !p.blind() {
+			f.w.tally.add("runners stopped that no record knew", 1)
+			p.terminate()
+		}
+	}
+	return nil
+}
+
+// blindPlace is a place that neither lists its tasks nor stops them, and that may start a
+// task twice, late or not at all. A task there lives for blindLife.
+const (
+	blindPlace = "blind"
+	blindLife  = 15 * time.Minute
+	// blindLongest is how long a call is expected to take at blindPlace.
+	blindLongest = 8 * time.Minute
+)
+
+func (p *simProc) blind() bool { return p.task.Place == blindPlace }
+
+// Traits implements fleet.Fleet.
+func (f *simFleet) Traits(place string) fleet.Traits {
+	if place == blindPlace {
+		return fleet.Traits{Lifetime: blindLife, Invites: true, StartTimeout: 75 * time.Second}
+	}
+	return fleet.Traits{Lists: true}
+}
+
+// Tasks implements fleet.Fleet. It may report a living task as dead.
+func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
+	a := actorOf(ctx)
+	if err := a.step(ctx); err != nil {
+		return nil, err
+	}
+	if err := nap(ctx, a.takes(50*time.Millisecond)); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []fleet.Status
+	for _, p := range f.procs {
+		if p.blind() {
+			continue
+		}
+		p.mu.Lock()
+		s := p.status
+		p.mu.Unlock()
+		if s.State == fleet.Running && a.chance(f.w.falseLoss) {
+			a.tell("%s is taken for dead", p.name)
+			s.State, s.Stopped, s.ExitCode = fleet.Stopped, time.Now(), 1
+		}
+		if s.State != fleet.Stopped || time.Since(s.Stopped) < fleet.Remembered {
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}

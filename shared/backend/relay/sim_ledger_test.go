@@ -1,0 +1,186 @@
+package relay_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// ledger records what really happened in a world, even if no single actor knows it.
+type ledger struct {
+	mu     sync.Mutex
+	owners map[session.ID]string       // the client of each session
+	ended  map[string]bool             // clients that have ended their session
+	labels map[session.StreamID]string // of the first message of a delivery
+	byID   map[simRound]string         // which process executed a delivery
+	runs   map[string]execution        // by label of the message
+	spoken map[session.ID]map[speaker][]utterance
+	closed map[session.StreamID]bool // CloseStream was said
+	open   map[session.StreamID]bool // the stream is in a batch that no relay function has handled completely
+	told   map[session.StreamID]bool // the client was told that the request will not be executed any more
+}
+
+// simRound is one round of a delivery.
+type simRound struct {
+	id    session.StreamID
+	round int
+}
+
+type execution struct {
+	by string
+	at time.Time
+}
+
+// speaker is one process in one stream.
+type speaker struct {
+	stream session.StreamID
+	by     string
+}
+
+// utterance is one event of a box.
+type utterance struct {
+	by, raw string
+	due     bool // the event was sent while a request was in flight, so the box could not fall asleep before the event was stored
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		owners: map[session.ID]string{}, ended: map[string]bool{}, labels: map[session.StreamID]string{},
+		byID: map[simRound]string{}, runs: map[string]execution{},
+		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{}, told: map[session.StreamID]bool{}, open: map[session.StreamID]bool{},
+	}
+}
+
+// owns records which client a session belongs to. That never changes.
+func (l *ledger) owns(w *world, id session.ID, client string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, ok := l.owners[id]; ok && old != client {
+		w.breaks("a session of %s is told to be one of %s", old, client)
+	}
+	l.owners[id] = client
+}
+
+func (l *ledger) owner(id session.ID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if client, ok := l.owners[id]; ok {
+		return client
+	}
+	return "session?"
+}
+
+// learns records the label of a delivery, for the log of the world.
+func (l *ledger) learns(id session.StreamID, raw []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if label := labelOf(raw); label != "" {
+		l.labels[id] = label
+	}
+}
+
+func (l *ledger) label(id session.StreamID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if label, ok := l.labels[id]; ok {
+		return label
+	}
+	return "?" + string(id)
+}
+
+// executes records the execution of a delivery. It checks that the delivery was not
+// executed before, and that it is in a session of its own client.
+func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs []wire.Message) {
+	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
+	l.learns(d.ID, d.Raw)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	round := simRound{d.ID, d.Round}
+	if old, ok := l.byID[round]; ok {
+		w.breaks("delivery %s executed twice in round %d, by %s and by %s", labelOf(d.Raw), d.Round, old, by)
+	}
+	l.byID[round] = by
+	if l.told[d.ID] {
+		w.breaks("delivery %s is executed by %s after its client was told that it would not be", labelOf(d.Raw), by)
+	}
+	for _, m := range msgs {
+		label := labelOf(m.Raw)
+		if d.Round > 0 {
+			label = fmt.Sprintf("%s#%d", label, d.Round)
+		}
+		if old, ok := l.runs[label]; ok && old.by != by {
+			w.breaks("message %s executed twice, by %s and by %s", label, old.by, by)
+		}
+		if !strings.HasPrefix(label, client+".") {
+			w.breaks("message %s executed in a session of %s", label, client)
+		}
+		l.runs[label] = execution{by, time.Now()}
+	}
+}
+
+func (l *ledger) executed(label string) (execution, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.runs[label]
+	return e, ok
+}
+
+func (l *ledger) says(id session.ID, stream session.StreamID, u utterance) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spoken[id] == nil {
+		l.spoken[id] = map[speaker][]utterance{}
+	}
+	key := speaker{stream, u.by}
+	l.spoken[id][key] = append(l.spoken[id][key], u)
+}
+
+func (l *ledger) closes(stream session.StreamID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed[stream] = true
+}
+
+// handles records that a relay function begins to handle a frame, or has handled it.
+func (l *ledger) handles(message []byte, done bool) {
+	f, err := frametest.Decode(message)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, it := range f.Items {
+		l.open[it.Stream] = !done
+	}
+}
+
+func (l *ledger) isOpen(stream session.StreamID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[stream]
+}
+
+// tells records an end that promises that nothing more will be executed.
+func (l *ledger) tells(stream session.StreamID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told[stream] = true
+}
+
+func (l *ledger) ends(client string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended[client] = true
+}
+
+func (l *ledger) isEnded(client string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended[client]
+}

@@ -1,0 +1,225 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
+)
+
+// simStore is a store with latency and faults. A call may fail without effect, take effect
+// and fail, fail and take effect later, be slow, or be the last call of its function. A
+// write may be done twice, as by an SDK that got no answer. The second try then finds the
+// effect of the first.
+type simStore struct {
+	w                *world
+	*intercept.Store // for reads; each write has a method here
+}
+
+var _ session.Store = (*simStore)(nil)
+
+func newSimStore(w *world) *simStore {
+	return &simStore{w, intercept.New(w.memory, func(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+		_, err := through(ctx, c.Method, func() (struct{}, error) { return struct{}{}, do(ctx) })
+		return err
+	})}
+}
+
+// through does one call of the store for the function of ctx.
+func through[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
+	var zero T
+	a := actorOf(ctx)
+	if err := a.step(ctx); err != nil {
+		return zero, err
+	}
+	pause := a.takes(2 * time.Millisecond)
+	if a.chance(a.w.slow) {
+		pause += draw(a.rng, 5*time.Second)
+	}
+	if err := nap(ctx, pause); err != nil {
+		return zero, err
+	}
+	if a.chance(a.w.notStored) {
+		a.tell("%s fails", what)
+		return zero, unavailable(what + " did not reach the store")
+	}
+	v, err := do()
+	if a.chance(a.w.answerLost) {
+		a.tell("%s: the answer is lost", what)
+		return zero, unavailable("the answer to " + what + " was lost")
+	}
+	if err := a.step(ctx); err != nil {
+		return zero, err
+	}
+	return v, err
+}
+
+// written does one write of the store for the function of ctx.
+func written[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
+	return through(ctx, what, func() (T, error) {
+		a := actorOf(ctx)
+		again := draw(a.rng, []time.Duration{100 * time.Millisecond, 5 * time.Second, 25 * time.Second}[a.rng.IntN(3)])
+		switch {
+		case a.chance(a.w.storedLate):
+			a.tell("%s will happen later", what)
+			a.w.afoot.Add(1)
+			a.w.wg.Go(func() {
+				defer a.w.afoot.Add(-1)
+				if nap(a.w.ctx, again) == nil {
+					_, _ = do()
+				}
+			})
+			var zero T
+			return zero, unavailable("the answer to " + what + " was lost")
+		case a.chance(a.w.twice):
+			a.tell("%s happens twice", what)
+			_, _ = do()
+			if err := nap(ctx, again); err != nil {
+				var zero T
+				return zero, err
+			}
+		}
+		return do()
+	})
+}
+
+func change(ctx context.Context, what string, do func() error) error {
+	_, err := written(ctx, what, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+func (s *simStore) Create(ctx context.Context, v session.Session) error {
+	return change(ctx, "Create", func() error { return s.w.memory.Create(ctx, v) })
+}
+
+func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+	v, b, err := s.Store.Load(ctx, id, box)
+	return shiftSession(v, -skewOf(ctx)), shiftBox(b, -skewOf(ctx)), err
+}
+
+func (s *simStore) Save(ctx context.Context, v session.Session) error {
+	return change(ctx, "Save", func() error {
+		err := s.w.memory.Save(ctx, shiftSession(v, skewOf(ctx)))
+		if *simTrace {
+			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), session.CodeOf(err))
+		}
+		return err
+	})
+}
+
+// owed describes the cursors in a session's record.
+func (w *world) owed(s session.Session) []string {
+	var said []string
+	for _, c := range s.Pushed {
+		said = append(said, fmt.Sprintf("%s %d live %v final %v", w.name(c.Stream), c.Index, c.Live, c.Final))
+	}
+	return said
+}
+
+func (s *simStore) PutConnection(ctx context.Context, c session.Connection) error {
+	return change(ctx, "PutConnection", func() error { return s.w.memory.PutConnection(ctx, c) })
+}
+
+func (s *simStore) DeleteConnection(ctx context.Context, id string) error {
+	return change(ctx, "DeleteConnection", func() error { return s.w.memory.DeleteConnection(ctx, id) })
+}
+
+func (s *simStore) PutAnswer(ctx context.Context, v session.Answer) (bool, error) {
+	return written(ctx, "PutAnswer", func() (bool, error) { return s.w.memory.PutAnswer(ctx, v) })
+}
+
+func (s *simStore) SaveHandshake(ctx context.Context, v session.Handshake) error {
+	return change(ctx, "SaveHandshake", func() error { return s.w.memory.SaveHandshake(ctx, v) })
+}
+
+func (s *simStore) Append(ctx context.Context, v session.Batch) error {
+	wrote := false
+	return change(ctx, "Append", func() error {
+		err := s.w.memory.Append(ctx, v)
+		if errors.Is(err, session.Duplicate) && wrote {
+			err = nil // a driver recognizes its own first try
+		}
+		wrote = wrote || err == nil
+		if last := v.Events[len(v.Events)-1]; err == nil && v.Final && v.Gen == 0 && saysOver(last) {
+			s.w.ledger.tells(v.Stream)
+		}
+		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
+			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, session.CodeOf(err))
+		return err
+	})
+}
+
+func (s *simStore) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	b, err := s.Store.Box(ctx, id)
+	return shiftBox(b, -skewOf(ctx)), err
+}
+
+func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
+	return change(ctx, "SaveBox", func() error {
+		err := s.w.memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
+		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
+			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, session.CodeOf(err))
+		return err
+	})
+}
+
+func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
+	return written(ctx, "PutItem", func() (bool, error) {
+		put, err := s.w.memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
+		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
+		return put, err
+	})
+}
+
+func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+	return written(ctx, "Claim", func() (session.Item, error) {
+		v, err := s.w.memory.Claim(ctx, box, id, gen)
+		v = shiftItem(v, -skewOf(ctx))
+		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, session.CodeOf(err))
+		return v, err
+	})
+}
+
+func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (bool, error) {
+	return written(ctx, "Release", func() (bool, error) {
+		released, err := s.w.memory.Release(ctx, box, id, gen)
+		actorOf(ctx).tell("releases item %s of generation %d: %v", s.w.name(id), gen, released)
+		return released, err
+	})
+}
+
+func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, error) {
+	return written(ctx, "SwapItem", func() (bool, error) {
+		swapped, err := s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
+		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
+			s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round, swapped)
+		return swapped, err
+	})
+}
+
+func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+	v, err := s.Store.Item(ctx, box, id)
+	return shiftItem(v, -skewOf(ctx)), err
+}
+
+func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
+	items, err := s.Store.Items(ctx, box)
+	for i := range items {
+		items[i] = shiftItem(items[i], -skewOf(ctx))
+	}
+	return items, err
+}
+
+func (s *simStore) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+	return change(ctx, "DeleteItem", func() error {
+		actorOf(ctx).tell("deletes item %s if of generation %d", s.w.name(id), gen)
+		return s.w.memory.DeleteItem(ctx, box, id, gen)
+	})
+}
+
+func (s *simStore) PutPart(ctx context.Context, v session.Part) error {
+	return change(ctx, "PutPart", func() error { return s.w.memory.PutPart(ctx, v) })
+}

@@ -1,0 +1,79 @@
+package relay_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// said returns the lines of a log with a message.
+func said(t *testing.T, log *commontest.Lines, message string) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(log.String()) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		if v["msg"] == message {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// biller is a Meter that adds something to each line.
+type biller struct{}
+
+func (biller) Spent(session.Account) []any { return []any{"spent", true} }
+
+func TestACallIsFollowedFromTheHostToTheRunnerAndBack(t *testing.T) {
+	for name, prepare := range map[string]func(*testing.T, *counted) session.ID{"an awake box": working, "through the inbox": begun} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				host, box := &commontest.Lines{}, &commontest.Lines{}
+				c := countedOn(t, sessiontest.NewMemory(), func(cfg *relayhost.Config) {
+					cfg.Log, cfg.Meter = slog.New(slog.NewJSONHandler(host, nil)), biller{}
+				})
+				c.runnerLog = slog.New(slog.NewJSONHandler(box, nil))
+				id := prepare(t, c)
+				call, err := c.host.Accept(session.WithTrace(t.Context(), "request-1"), caller, id, []wire.Message{parse(t, callWith(`{}`))}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				finish(t, call)
+				var stream any
+				for _, line := range said(t, box, "deliver") {
+					if line["trace"] == "request-1" && line["session_id"] == string(id) {
+						stream = line["stream"]
+					}
+				}
+				if stream == nil {
+					t.Errorf("the runner does not name the request: %s", box)
+				}
+				var found []any
+				for _, line := range said(t, host, "frame") {
+					if line["type"] == "events" && line["traces"] != nil {
+						found = append(found, line["traces"].([]any)...)
+						if line["box"] != "t/s" || line["server"] != "s" || line["spent"] != true {
+							t.Errorf("the line of the frame is %v", line)
+						}
+					}
+				}
+				if d := cmp.Diff([]any{"request-1"}, found); d != "" {
+					t.Errorf("the relay function does not name the request (-want +got):\n%s", d)
+				}
+				c.end()
+			})
+		})
+	}
+}

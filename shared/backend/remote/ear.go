@@ -1,0 +1,372 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// ear listens to the standalone stream of a session (MCP 2025-11-25, "Listening for Messages
+// from the Server"), as long as a request of the session is at the server. Most servers give
+// a session one such stream only, so the requests of a process share an ear. Each has a
+// seat.
+//
+// The ear itself answers pings. It passes on notifications about the session. Everything
+// else goes to the request that has been there longest: questions, and log messages.
+type ear struct {
+	x       exchange // of the request that came first
+	key     earKey
+	stop    context.CancelFunc
+	settle  func()
+	settled chan struct{} // closed: the server has answered, or is not waited for
+	asked   chan struct{} // capacity 1; filled when the client was asked on its standalone stream
+	ended   chan struct{} // closed: the goroutine has ended, which alone uses the fields below until then
+
+	known hearing
+	heard string // id of the last event that was passed on
+	apart int    // how many messages went to the client's standalone stream
+
+	seats  []*seat // guarded by Servers.mu; those that sit longest come first
+	others bool    // guarded by Servers.mu: see hearing
+}
+
+// earKey names a session at a server.
+type earKey struct {
+	id      session.ID
+	session string
+}
+
+// seat is the place of a request at an ear.
+type seat struct {
+	ear    *ear
+	events chan wire.SSE // nil: it takes none
+	gone   chan struct{} // closed: the request has ended
+}
+
+// habit is what a process knows about the standalone streams of a server.
+type habit struct {
+	deaf, mixes bool // see hearing
+	slow        bool // it sends no headers before it has something to say
+}
+
+// Times and bounds of an ear.
+const (
+	// openWithin is how long a request waits for the standalone stream, so that the server
+	// has it before the request. Requests at a slow server wait for openSoon.
+	openWithin = time.Second
+	openSoon   = 20 * time.Millisecond
+	// againFirst and againLast are the pauses before the stream is opened again.
+	againFirst = 250 * time.Millisecond
+	againLast  = 10 * time.Second
+	// mostApart is how many messages one ear passes to the client's standalone stream. Each
+	// costs a write of its own.
+	mostApart = 500
+	// mostHeld is how many events of a resumed stream are held back, and mostHeldBytes how
+	// many bytes.
+	mostHeld      = 1000
+	mostHeldBytes = 4 << 20
+	// mostAsked is how many questions one request passes on while it goes on.
+	mostAsked = 100
+)
+
+// sit takes a seat at the ear of a session. The first seat starts the ear.
+func sit(ctx context.Context, x *exchange, takes bool) *seat {
+	c := x.s.Servers
+	s := &seat{gone: make(chan struct{})}
+	if takes {
+		s.events = make(chan wire.SSE)
+	}
+	c.mu.Lock()
+	key := earKey{session.ID(x.r.Session.ID()), x.link.Session}
+	s.ear = c.ears[key]
+	if s.ear == nil {
+		own, stop := context.WithCancel(context.WithoutCancel(ctx))
+		e := &ear{
+			x: *x, key: key, stop: stop, settled: make(chan struct{}), asked: make(chan struct{}, 1), ended: make(chan struct{}),
+			known: x.link.hearing, heard: x.link.Heard, others: x.link.Others,
+		}
+		if c.habits[x.s.URL].mixes {
+			e.known.Mixes, e.known.Sound = true, false
+		}
+		e.settle = sync.OnceFunc(func() { close(e.settled) })
+		s.ear, c.ears[key] = e, e
+		go e.listen(own)
+	}
+	s.ear.seats = append(s.ear.seats, s)
+	within := openWithin
+	if c.habits[x.s.URL].slow {
+		within = openSoon
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-s.ear.settled:
+	case <-timer.C:
+		x.s.learn(func(h *habit) { h.slow = true })
+	case <-ctx.Done():
+	}
+	return s
+}
+
+// habit returns what this process knows of the server.
+func (s *server) habit() habit {
+	h, _ := recall(s.Servers, s.habits, s.URL)
+	return h
+}
+
+// learn changes what this process knows of the server.
+func (s *server) learn(change func(h *habit)) {
+	h := s.habit()
+	change(&h)
+	remember(s.Servers, s.habits, s.URL, h)
+}
+
+// leave gives the seat up. The last seat to leave ends the ear, and saves what the ear
+// has learned in the link of x.
+func (s *seat) leave(ctx context.Context, x *exchange) {
+	if s == nil {
+		return
+	}
+	e, c := s.ear, x.s.Servers
+	close(s.gone)
+	c.mu.Lock()
+	e.seats = slices.DeleteFunc(e.seats, func(o *seat) bool { return o == s })
+	last, others := len(e.seats) == 0, e.others
+	if last {
+		delete(c.ears, e.key)
+	}
+	c.mu.Unlock()
+	if !last {
+		return
+	}
+	e.stop()
+	<-e.ended
+	e.known.Heard, e.known.Others = e.heard, others && e.heard != ""
+	if e.known.Mixes {
+		e.known.Heard, e.known.Others = "", false
+	}
+	if e.known == x.link.hearing || e.key.session != x.link.Session {
+		return
+	}
+	x.link.hearing = e.known
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
+	defer cancel()
+	_ = x.keep(ctx) // at worst the client is told again
+}
+
+// noteOthers notes whether a request has had an event since the last event of the ear.
+func (e *ear) noteOthers(some bool) {
+	e.x.s.mu.Lock()
+	defer e.x.s.mu.Unlock()
+	e.others = some
+}
+
+// keepWithin bounds the write of what an ear has learned.
+const keepWithin = 2 * time.Second
+
+// listen opens the stream, and opens it again when it ends.
+func (e *ear) listen(ctx context.Context) {
+	defer close(e.ended)
+	defer e.settle()
+	pause, fails := time.Duration(0), 0
+	for conflicted := 0; rest(ctx, pause) == nil; {
+		last := e.heard
+		if e.known.Mixes {
+			last = ""
+		}
+		talk, err := e.open(ctx, last)
+		var refused *refusal
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && !talk.mute:
+			if last == "" || e.known.Sound {
+				e.settle()
+			}
+			if again := e.follow(ctx, talk, last != ""); !again {
+				return
+			}
+			if pause, fails, conflicted = max(talk.retry, againFirst), 0, 0; e.known.Mixes && last != "" {
+				pause = 0
+			}
+			continue
+		case err == nil, errors.As(err, &refused) && refused.never():
+			e.known.Deaf = true
+			e.x.s.learn(func(h *habit) { h.deaf = true })
+			return
+		case conflicts(err):
+			// The server may not have noticed yet that the stream of the request before is
+			// closed. Or another process listens for the same session.
+			if conflicted++; conflicted < noticeTries {
+				pause = noticeWait
+				continue
+			}
+		case refused != nil && !refused.passes(), unsent(err):
+			return // the request itself meets the same
+		default:
+			if fails++; fails > resumeTries {
+				return
+			}
+		}
+		e.settle()
+		pause = min(max(2*pause, againFirst), againLast)
+	}
+}
+
+// never reports whether a server refuses its standalone stream for good.
+func (r *refusal) never() bool {
+	switch r.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	}
+	return r.status < 500 && !r.first
+}
+
+// passes reports whether the server may serve the stream a little later.
+func (r *refusal) passes() bool {
+	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
+}
+
+func (e *ear) open(ctx context.Context, last string) (*conversation, error) {
+	h := e.x.sessionHeader()
+	if last != "" {
+		h.Set(wire.HeaderLastEventID, last)
+	}
+	from := e.x // stream may change the link
+	return from.stream(ctx, http.MethodGet, from.url, nil, h)
+}
+
+// follow reads the stream to its end. again is false if the ear must not open another stream.
+// follow holds back what a resumed stream repeats until the server falls silent. A server that
+// mixes repeats questions that were answered long ago, and sends nothing new on that stream.
+// Requests wait until then, unless the server is known to be sound; see hearing.
+func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
+	defer talk.close()
+	begun := time.Now()
+	prompt := sync.OnceFunc(func() { // at the first event, or the end
+		if time.Since(begun) > gather { // the headers came on their own
+			e.x.s.learn(func(h *habit) { h.slow = false })
+		}
+	})
+	defer prompt()
+	var held []wire.SSE
+	size := 0
+	for holds := resumed && !e.known.Sound; ; {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if holds {
+			wait, cancel = context.WithTimeout(ctx, gather)
+		}
+		event, err := talk.next(wait)
+		cancel()
+		if err == nil {
+			prompt()
+		}
+		if err == nil && foreign(event) {
+			if resumed {
+				e.known.Mixes, e.known.Sound, e.heard = true, false, ""
+				e.x.s.learn(func(h *habit) { h.mixes = true })
+				return true
+			}
+			continue
+		}
+		if err == nil {
+			held, size = append(held, event), size+len(event.Data)
+		}
+		if err == nil && holds && len(held) < mostHeld && size < mostHeldBytes {
+			continue
+		}
+		if holds && errors.Is(err, context.DeadlineExceeded) {
+			e.known.Sound = e.known.Others
+			e.settle()
+		}
+		holds = false
+		for _, event := range held {
+			if !e.pass(ctx, event) || e.apart > mostApart {
+				return false
+			}
+			if event.ID != "" {
+				e.heard = event.ID
+				e.noteOthers(false)
+			}
+		}
+		held = held[:0]
+		if ctx.Err() != nil {
+			return false
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return true
+		}
+	}
+}
+
+// foreign reports whether an event belongs to the stream of a request.
+func foreign(event wire.SSE) bool {
+	m, err := wire.Parse(event.Data)
+	return err == nil && (m.Kind == wire.Response || m.Method == wire.NotifyProgress)
+}
+
+// pass passes an event on. It returns false if ctx has ended before.
+func (e *ear) pass(ctx context.Context, event wire.SSE) bool {
+	m, err := wire.Parse(event.Data)
+	switch {
+	case err != nil: // it has an id only
+	case m.Kind == wire.Request && m.Method == wire.MethodPing:
+		_ = e.x.tell(ctx, nil, wire.ResultResponse(m.ID, nil)) // the server asks again
+	case m.Kind == wire.Notification && (aboutSession(m.Method) || wire.OfExtension(m.Method)):
+		e.aside(ctx, event.Data)
+	default:
+		for _, s := range e.takers() {
+			select {
+			case s.events <- event:
+				return true
+			case <-s.gone:
+			case <-ctx.Done():
+				return false
+			}
+		}
+		e.outside(ctx, m)
+	}
+	return ctx.Err() == nil
+}
+
+// takers returns the seats that take events.
+func (e *ear) takers() []*seat {
+	e.x.s.mu.Lock()
+	defer e.x.s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.seats), func(s *seat) bool { return s.events == nil })
+}
+
+// outside handles a message that no request takes. Only a legacy client can be asked
+// outside of a request.
+func (e *ear) outside(ctx context.Context, m wire.Message) {
+	switch {
+	case !e.x.r.Legacy && m.Kind == wire.Request:
+		e.x.refuse(ctx, m)
+	case !e.x.r.Legacy:
+	case m.Kind == wire.Request, m.Method == wire.NotifyCancelled:
+		if raw := renamed(ctx, &e.x, m); raw != nil {
+			e.aside(ctx, raw)
+			select {
+			case e.asked <- struct{}{}:
+			default:
+			}
+		}
+	case m.Method == wire.NotifyMessage:
+		e.aside(ctx, m.Raw)
+	}
+}
+
+// aside puts a message on the client's standalone stream.
+func (e *ear) aside(ctx context.Context, raw []byte) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
+	defer cancel()
+	e.apart++
+	_ = e.x.r.Apart(ctx, raw) // an error loses one message, as a broken stream would
+}

@@ -1,0 +1,269 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// exchange is one request of a client to a server, with what is needed to send it.
+type exchange struct {
+	s       *server
+	r       native.RemoteRequest
+	client  *http.Client
+	url     *url.URL
+	header  http.Header
+	secrets []string // values of headers, which errors must not show
+	lacks   bool     // the caller has nothing at a third party that a header needs
+	link    link
+	offers  era // the newest era of the server, as greet found out
+	req     bridge.Request
+	flow    *flow // of the next stream; nil: one of its own
+}
+
+// exchange prepares a request: the URL and the headers with the secrets of its caller.
+func (s *server) exchange(ctx context.Context, r native.RemoteRequest) (*exchange, *wire.Error) {
+	x := &exchange{s: s, r: r, client: s.public, header: http.Header{}}
+	if s.Private {
+		x.client = s.private
+	}
+	has := r.Secrets
+	if has == nil && len(s.Providers) > 0 && s.Secrets != nil {
+		var err error
+		if has, err = s.Secrets(ctx, session.Session{ID: session.ID(r.Session.ID()), Tenant: r.Session.Tenant(), Principal: r.Session.Principal(), Server: s.Name}); err != nil {
+			return nil, failure(phaseRuntime, "what the user has at third parties cannot be read; try again")
+		}
+	}
+	for name, value := range s.Headers {
+		for _, provider := range s.Providers {
+			value = strings.ReplaceAll(value, "${principal:"+provider+"}", has[provider].Value)
+			if has[provider].Value == "" && strings.Contains(s.Headers[name], "${principal:"+provider+"}") {
+				value, x.lacks = "", true // lists work without, at many servers
+			}
+		}
+		if value == "" {
+			continue
+		}
+		x.header.Set(name, value)
+		for _, part := range append(strings.Fields(value), value) {
+			if len(part) >= 6 {
+				x.secrets = append(x.secrets, part)
+			}
+		}
+	}
+	var err error
+	if x.url, err = url.Parse(s.URL); err != nil || x.url.Host == "" {
+		return nil, failure(phaseInit, "the URL of the remote server %s is no URL", s.Name)
+	}
+	for _, values := range x.url.Query() {
+		for _, value := range values {
+			if len(value) >= 6 {
+				x.secrets = append(x.secrets, value)
+			}
+		}
+	}
+	slices.SortFunc(x.secrets, func(a, b string) int { return len(b) - len(a) })
+	return x, nil
+}
+
+// send has the server answer the request. It opens the session at the server first if
+// there is none, and once more if the server does not know it any more. A lost connection is
+// no reason to open another session: the server still has what it keeps in this one.
+func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
+	m := wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: x.r.Method, Params: x.r.Params}
+	req, err := bridge.ReadRequest(m)
+	if err != nil {
+		var e *wire.Error
+		errors.As(err, &e)
+		return nil, e
+	}
+	x.req = req
+	var anew, renewed, again bool
+	for {
+		if err := x.open(ctx, anew); err != nil {
+			if result := x.unconnected(err); result != nil {
+				return result, nil
+			}
+			return nil, x.faultOf(phaseInit, err)
+		}
+		anew = false
+		result, fault, err := x.once(ctx)
+		if x.r.Once {
+			defer x.leave(ctx)
+		}
+		var refused *refusal
+		switch {
+		case err == nil:
+			return result, fault
+		case errors.As(err, &refused) && refused.first && !renewed:
+			anew, renewed = true, true
+			continue // it was refused, so it did not run
+		case errors.Is(err, errLost) && !again && x.reads():
+			again = true
+			continue // reading twice does no harm
+		}
+		if result := x.unconnected(err); result != nil {
+			return result, nil
+		}
+		return nil, x.faultOf(phaseCall, err)
+	}
+}
+
+// reads reports whether the request only reads. Nobody knows what an extension's method does.
+func (x *exchange) reads() bool {
+	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
+}
+
+// once sends the request over the open link.
+func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	switch {
+	case x.link.Era == eraModern:
+		return x.modern(ctx)
+	case x.r.Method == wire.MethodDiscover:
+		return offered(bridge.Discover(x.link.Handshake, false), x.link.Era == eraHTTP), nil, nil
+	default:
+		return x.legacy(ctx)
+	}
+}
+
+// offered returns a result of server/discover without the capabilities listChanged and
+// tasks. No stream to the server is open between messages, so such notifications would
+// not come. The capability subscribe stays only if subscribe is true; see hear.
+func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
+	var capabilities map[string]json.RawMessage
+	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
+		return discover
+	}
+	for _, name := range []string{"tools", "prompts", "resources"} {
+		var of map[string]json.RawMessage
+		if json.Unmarshal(capabilities[name], &of) != nil {
+			continue
+		}
+		delete(of, "listChanged")
+		if !subscribe {
+			delete(of, "subscribe")
+		}
+		capabilities[name], _ = json.Marshal(of)
+	}
+	delete(capabilities, "tasks")
+	raw, err := json.Marshal(capabilities)
+	if err != nil {
+		return discover
+	}
+	discover, _ = wire.Replace(discover, raw, "capabilities")
+	return discover
+}
+
+// modern sends the request to a server of 2026-07-28.
+func (x *exchange) modern(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	known, _ := recall(x.s.Servers, x.s.headers, x.s.URL)
+	result, fault, err := x.modernOnce(ctx, x.r.Method, x.r.Params, known)
+	if fault != nil && fault.Code == wire.CodeHeaderMismatch && x.r.Method == wire.MethodToolsCall {
+		// The server wants arguments repeated in headers, as its list of tools says.
+		params, _ := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(x.r.Params, "_meta"), "_meta")
+		list, _, err := x.modernOnce(ctx, wire.MethodToolsList, params, nil)
+		if err != nil || list == nil {
+			return nil, fault, nil
+		}
+		known = bridge.HeaderParams(list)
+		remember(x.s.Servers, x.s.headers, x.s.URL, known)
+		return x.modernOnce(ctx, x.r.Method, x.r.Params, known)
+	}
+	if err == nil && x.r.Method == wire.MethodDiscover && result != nil {
+		result = offered(result, false)
+	}
+	return result, fault, err
+}
+
+func (x *exchange) modernOnce(ctx context.Context, method string, params, known json.RawMessage) (json.RawMessage, *wire.Error, error) {
+	id := requestID()
+	m := wire.Message{Kind: wire.Request, Method: method, Params: params}
+	header := http.Header{}
+	header.Set(wire.HeaderProtocolVersion, wire.V20260728)
+	header.Set(wire.HeaderMethod, method)
+	if name, wanted := bridge.HeaderName(m); wanted {
+		header.Set(wire.HeaderName, wire.EncodeHeaderValue(name))
+	}
+	for name, value := range bridge.ParamHeaders(known, params) {
+		header.Set(wire.HeaderParamPrefix+name, wire.EncodeHeaderValue(value))
+	}
+	talk, err := x.ask(ctx, wire.NewRequest(id, method, params), header)
+	if err != nil {
+		return answerOf(err)
+	}
+	defer talk.close()
+	for {
+		e, err := talk.next(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := talk.read(e.Data, id)
+		switch {
+		case errors.As(err, new(*unreadable)):
+			return nil, nil, err
+		case err != nil:
+		case m.Kind == wire.Notification:
+			if raw := bridge.PlainNotification(m); raw != nil {
+				x.r.Say(raw)
+			}
+		case m.Kind == wire.Response && wire.SameID(m.ID, id):
+			return m.Result, errorOf(m), nil
+		}
+	}
+}
+
+// answerOf returns the JSON-RPC error of a refusal, which is the answer to the request.
+func answerOf(err error) (json.RawMessage, *wire.Error, error) {
+	var refused *refusal
+	if errors.As(err, &refused) && refused.raw != nil && !refused.first {
+		if m, bad := wire.Parse(refused.raw); bad == nil {
+			return nil, errorOf(m), nil
+		}
+	}
+	return nil, nil, err
+}
+
+// errorOf returns the error of a response, nil for a result.
+func errorOf(m wire.Message) *wire.Error {
+	if m.Error == nil {
+		return nil
+	}
+	var e struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	}
+	if json.Unmarshal(m.Error, &e) != nil {
+		return failure(phaseCall, "the remote server answered with an error that is malformed")
+	}
+	out := &wire.Error{Code: wire.Code(e.Code), Message: e.Message}
+	if len(e.Data) > 0 {
+		out.Data = e.Data
+	}
+	return out
+}
+
+// requestID returns a new id for a request at a server, as JSON.
+func requestID() json.RawMessage { return json.RawMessage(`"` + string(session.NewID()) + `"`) }
+
+// rest waits for d. If ctx ends first, it returns the error of ctx.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

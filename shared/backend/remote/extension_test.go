@@ -1,0 +1,61 @@
+package remote_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// posts posts a message as a client of 2026-07-28, or of 2025-11-25 in a session. It
+// returns the body of the answer and the session.
+func (w *world) posts(method, message, in string) (answer, session string) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(message))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	headers := map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE}
+	switch {
+	case in != "":
+		headers[wire.HeaderSessionID], headers[wire.HeaderProtocolVersion] = in, wire.V20251125
+	case method != wire.MethodInitialize:
+		headers[wire.HeaderMethod], headers[wire.HeaderProtocolVersion] = method, wire.V20260728
+	}
+	for name, value := range headers {
+		r.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if _ = res.Body.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	return string(body), res.Header.Get(wire.HeaderSessionID)
+}
+
+// The standalone stream of the server is open while a request is there, if both ends declare
+// extensions. Its notifications of extensions go to the standalone stream of the client.
+func TestNotificationOfAnExtensionComesApartFromTheCall(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store session.Store) {
+		for capabilities, hears := range map[string]bool{`{"extensions":{"com.example/tick":{}}}`: true, `{}`: false} {
+			up := newSpeaker(t, "2025-11-25")
+			w := newWorld(t, store, up)
+			answer, in := w.posts(wire.MethodInitialize, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c","version":"1"}}}`, "")
+			if !strings.Contains(answer, `"extensions":{"com.example/tick":{}}`) {
+				t.Errorf("initialize: %s", answer)
+			}
+			w.posts("", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, in)
+			w.posts("", `{"jsonrpc":"2.0","id":1,"method":"com.example/tick"}`, in)
+			tail, err := store.Tail(t.Context(), session.ID(in), session.Standalone)
+			if err != nil || (tail.Last == 1) != hears || (up.gets.Load() == 1) != hears {
+				t.Errorf("%s: %d messages apart, over %d streams, %v", capabilities, tail.Last, up.gets.Load(), err)
+			}
+		}
+	})
+}

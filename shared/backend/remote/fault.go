@@ -1,0 +1,108 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// refusal is the error of an HTTP request that the server refused, so that it did not run.
+type refusal struct {
+	status int
+	said   string // the text of the server's own error, "" for none
+	code   string // the code of the server's JSON-RPC error, "" for none
+	raw    []byte // that error response, nil for none
+	asks   string // WWW-Authenticate
+	after  time.Duration
+	first  bool // the session is not known there
+}
+
+func (r *refusal) Error() string {
+	text := fmt.Sprintf("it answered with HTTP %d %s", r.status, http.StatusText(r.status))
+	if r.said != "" {
+		text += ": " + r.said
+	}
+	switch r.status {
+	case http.StatusUnauthorized:
+		text += "; it wants a credential: set headers in the servers file, or x-dormouse.connect for one of each user"
+	case http.StatusForbidden:
+		text += "; the credential may not do this"
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if r.after > 0 {
+			text += fmt.Sprintf("; try again in %d s", int(r.after.Seconds()+0.999))
+		}
+	}
+	return text
+}
+
+// errLost is the error of an answer that was lost: the request may have run.
+var errLost = errors.New("the connection was lost before the answer, and the server cannot resume it")
+
+// failure returns the error that a client gets. phase is one of package box.
+func failure(phase, format string, args ...any) *wire.Error {
+	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + fmt.Sprintf(format, args...), Data: map[string]any{"phase": phase}}
+}
+
+// The phases of errors, as package box has them.
+const (
+	phaseInit    = "mcp_init"
+	phaseCall    = "tool_call"
+	phaseRuntime = "runtime"
+)
+
+// faultOf returns the error that a client gets for an error of an exchange.
+func (x *exchange) faultOf(phase string, err error) *wire.Error {
+	var refused *refusal
+	var broken *unreadable
+	switch {
+	case errors.As(err, &broken):
+		return failure(phase, "the remote server %s answered with something that is no JSON-RPC response: %s", x.s.Name, broken.quote(x.secrets))
+	case errors.As(err, &refused):
+		return failure(phase, "the remote server %s refused the request: %v", x.s.Name, refused)
+	case unsent(err):
+		return failure(phase, "the remote server %s cannot be reached: %v", x.s.Name, plain(err))
+	}
+	f := failure(phase, "whether the remote server %s executed the request is not known: %v", x.s.Name, plain(err))
+	f.Code = wire.CodeOutcomeUnknown
+	return f
+}
+
+// unsent reports whether a request did not leave this process.
+func unsent(err error) bool {
+	var op *net.OpError
+	var dns *net.DNSError
+	return errors.Is(err, errPrivate) || errors.Is(err, errRedirect) || errors.Is(err, errMoved) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial" || errors.Is(err, errMalformed)
+}
+
+var errMalformed = errors.New("the request cannot be made")
+
+// plain returns an error without the URL, which may hold secrets.
+func plain(err error) error {
+	for _, known := range []error{errPrivate, errRedirect, errMoved, errLost, io.ErrUnexpectedEOF} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return fmt.Errorf("%s: %w", op.Op, op.Err)
+	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err
+}
+
+// hide removes secrets from a text.
+func hide(text string, secrets []string) string {
+	for _, secret := range secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return text
+}

@@ -1,0 +1,116 @@
+package remote
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// Times of messages that have no answer.
+const (
+	// rootsWithin is how long the server may take to ask for roots that have changed.
+	rootsWithin = time.Second
+	// tellWithin bounds the request that passes a message on.
+	tellWithin = 10 * time.Second
+)
+
+// Tell implements native.Remote.
+func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
+	x, fault := s.exchange(ctx, r)
+	if fault != nil {
+		return
+	}
+	ok, err := joined(ctx, x)
+	if !ok || err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellWithin)
+	defer cancel()
+	roots, raw := r.Method == wire.NotifyRootsChanged, wire.NewNotification(r.Method, r.Params)
+	switch {
+	case x.link.Era == eraModern && !roots:
+		header := x.sessionHeader()
+		header.Set(wire.HeaderMethod, r.Method)
+		_ = post(ctx, x, x.url, raw, header) // as a notification may be lost
+		return
+	case x.link.Era != eraHTTP:
+		return // such a server asks for roots in the next request
+	case !roots || !listens(x):
+		if bridge.SaysModern(r.Params) {
+			raw = wire.NewNotification(r.Method, bridge.Strip(r.Method, r.Params))
+		}
+		_ = x.tell(ctx, nil, raw) // as a notification may be lost
+		return
+	}
+	seat := sit(ctx, x, false)
+	defer seat.leave(ctx, x)
+	if x.tell(ctx, nil, raw) != nil {
+		return
+	}
+	timer := time.NewTimer(rootsWithin)
+	defer timer.Stop()
+	select {
+	case <-seat.ear.asked:
+	case <-seat.ear.ended:
+	case <-timer.C:
+	}
+}
+
+// Forward implements native.Remote.
+func (s *server) Forward(ctx context.Context, r native.RemoteRequest, name string, response []byte) error {
+	x, fault := s.exchange(ctx, r)
+	if fault != nil {
+		return session.Errorf(session.Unavailable, "the answer was not passed on: %s", fault.Message)
+	}
+	ok, err := joined(ctx, x)
+	if err != nil {
+		return err
+	}
+	of, text, _ := strings.Cut(name, "-")
+	id, bad := base64.RawURLEncoding.DecodeString(text)
+	if !ok || bad != nil || x.link.Era != eraHTTP || of != sessionName(x.link.Session) || !wire.Valid(id) {
+		return nil // the session that asked is gone
+	}
+	raw, ok := wire.Replace(response, id, "id")
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellWithin)
+	defer cancel()
+	err = x.tell(ctx, nil, raw)
+	var refused *refusal
+	if err == nil || errors.As(err, &refused) && !refused.passes() {
+		return nil // the server does not wait for it any more
+	}
+	return session.Errorf(session.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
+}
+
+// renamed returns a question, or the cancel of one, with an id from which Forward can tell the
+// server's own id. If that id is too long, renamed refuses the question and returns nil.
+func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
+	id, place := m.ID, []string{"id"}
+	if m.Kind == wire.Notification {
+		id, place = wire.Lookup(m.Params, "requestId"), []string{"params", "requestId"}
+	}
+	name := sessionName(x.link.Session) + "-" + base64.RawURLEncoding.EncodeToString(id)
+	if len(id) == 0 || len(name) > session.MaxForward {
+		if m.Kind == wire.Request {
+			x.refuse(ctx, m)
+		}
+		return nil
+	}
+	named, _ := json.Marshal(session.ForwardID(name)) // a string
+	raw, _ := wire.Replace(m.Raw, named, place...)
+	return raw
+}
+
+// sessionName names a session of a server in the ids of its questions.
+func sessionName(id string) string { return hashOf(id)[:8] }

@@ -1,0 +1,106 @@
+package remote_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+func TestAddressesThatAreNotPublicAreNotReached(t *testing.T) {
+	w := newWorld(t, sessiontest.NewMemory(), http.NotFoundHandler())
+	far, err := url.Parse(w.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server.Private = false
+	for _, host := range []string{
+		"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "[::]", "2130706433", "0x7f.1", "0177.0.0.1",
+		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "100.100.100.200", "[fe80::1]", "[fd00:ec2::254]",
+		"[64:ff9b::7f00:1]", "[64:ff9b:1::808:808]", "[2002:7f00:1::]", "[2001:db8::1]", "198.18.0.1", "224.0.0.1", "255.255.255.255",
+	} {
+		w.server.URL = "http://" + host + ":" + far.Port() + "/mcp"
+		err := w.refusal()
+		// A name such as 2130706433 may also be one that no resolver knows.
+		if err == nil || !strings.Contains(err.Error(), "is not public") && !strings.Contains(err.Error(), "no such host") && !strings.Contains(err.Error(), "lookup") {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if n := w.upcalls.Load(); n != 0 {
+		t.Errorf("%d requests arrived", n)
+	}
+}
+
+func TestRedirectToAnotherOriginIsNotFollowed(t *testing.T) {
+	secret := make(chan string, 10)
+	trap := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { secret <- r.Header.Get("X-Key") }))
+	defer trap.Close()
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		w := newWorld(t, sessiontest.NewMemory(), http.RedirectHandler(trap.URL, status))
+		w.server.Headers = map[string]string{"X-Key": "hunter2-hunter2"}
+		err := w.refusal()
+		if err == nil || !strings.Contains(err.Error(), "redirects to another origin") {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+	select {
+	case s := <-secret:
+		t.Errorf("the other origin got a request with %q", s)
+	default:
+	}
+}
+
+// A redirect with 301, 302 or 303 turns a POST into a GET, which has no message
+// (wmde/WikidataMCP#3). One with 307 or 308 does not.
+func TestRedirectThatDropsTheMessageIsNotFollowed(t *testing.T) {
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		next := streamable()
+		w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/mcp" {
+				http.Redirect(rw, r, "/mcp/", status)
+				return
+			}
+			if r.Method == http.MethodGet {
+				t.Errorf("%d: the redirect was followed with a GET", status)
+			}
+			next.ServeHTTP(rw, r)
+		}))
+		err := w.refusal()
+		if keeps := status >= http.StatusTemporaryRedirect; keeps && err != nil || !keeps && (err == nil || !strings.Contains(err.Error(), "write that URL")) {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+func TestEndpointOfHTTPAndSSEIsOfTheSameOrigin(t *testing.T) {
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			rw.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		rw.Header().Set("Content-Type", "text/event-stream")
+		_, _ = rw.Write([]byte("event: endpoint\ndata: http://169.254.169.254/latest\n\n"))
+	}))
+	w.server.Transport = "sse"
+	err := w.refusal()
+	if err == nil || !strings.Contains(err.Error(), "redirects to another origin") {
+		t.Error(err)
+	}
+}
+
+func TestSecretsOfHeadersAreInNoError(t *testing.T) {
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusUnauthorized)
+		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"bad token ` + r.Header.Get("Authorization") + ` of ` + r.URL.RawQuery + `"}}`))
+	}))
+	w.server.Headers = map[string]string{"Authorization": "Bearer hunter2-hunter2"}
+	w.server.URL += "?key=pencil-pencil"
+	err := w.refusal()
+	if err == nil || !strings.Contains(err.Error(), "HTTP 401") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "pencil-") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,249 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// subscribe sends the subscriptions of the client to a legacy server that has just opened
+// a session.
+func subscribe(ctx context.Context, x *exchange) error {
+	if x.link.Era != eraHTTP {
+		return nil
+	}
+	for _, uri := range x.r.Session.Subscribed() {
+		id := requestID()
+		params, _ := json.Marshal(map[string]string{"uri": uri}) // a string
+		talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodSubscribe, params), x.sessionHeader())
+		if err != nil {
+			return err
+		}
+		_, err = x.await(ctx, talk, id) // a resource may be gone
+		talk.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hear joins the ear of the session for a request, if the server may say something on the
+// standalone stream that the client gets. It returns nil otherwise.
+func hear(ctx context.Context, x *exchange) *seat {
+	subscribed := len(x.r.Session.Subscribed()) > 0
+	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
+	if !listens(x) || !subscribed && !speaks {
+		return nil
+	}
+	return sit(ctx, x, x.r.Legacy || x.req.Rounds())
+}
+
+// listens reports whether the session has a standalone stream, as far as is known.
+func listens(x *exchange) bool {
+	if x.link.Era != eraHTTP || x.r.Once || x.link.Session == "" || x.link.Deaf {
+		return false
+	}
+	return !x.s.habit().deaf
+}
+
+// asksClient reports whether the client of the request can be asked anything.
+func asksClient(x *exchange) bool {
+	for _, ability := range []string{"roots", "sampling", "elicitation"} {
+		if wire.Lookup(x.req.Capabilities, ability) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// extends reports whether both ends declare extensions, whose notifications may come on the
+// standalone stream.
+func extends(x *exchange) bool {
+	return x.req.Extended() && wire.Lookup(x.link.Handshake, "capabilities", "extensions") != nil
+}
+
+// logs reports whether the client wants log messages and the server may send some.
+func logs(x *exchange) bool {
+	return x.req.LogLevel != "" && wire.Lookup(x.link.Handshake, "capabilities", "logging") != nil
+}
+
+// next returns the next event of the request. apart is true for an event that came on the
+// standalone stream.
+func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error) {
+	if c.seat == nil {
+		e, err = c.talk.next(ctx)
+		return e, false, err
+	}
+	select {
+	case e = <-c.seat.events:
+		return e, true, nil
+	default:
+	}
+	select {
+	case e = <-c.seat.events:
+		return e, true, nil
+	case e, ok := <-c.talk.events:
+		e, err = c.talk.took(e, ok)
+		return e, false, err
+	case <-ctx.Done():
+		return wire.SSE{}, false, ctx.Err()
+	}
+}
+
+// overhear takes a message that came on the standalone stream while the request is at the
+// server. A legacy client gets a question at once, and its answer goes to the server
+// while the request goes on. A question to a human ends the round instead, if the stream
+// of the request can be resumed: nothing is held while the human thinks. A modern client
+// can only be asked between rounds. If another process could not go on with the request,
+// overhear refuses the question. The question may be about something else, and must not
+// cost the request its outcome.
+func (c *following) overhear(ctx context.Context, e wire.SSE) {
+	m, err := wire.Parse(e.Data)
+	if err != nil {
+		return
+	}
+	suspends := m.Kind == wire.Request && c.req.Rounds() && (!c.r.Legacy || m.Method != wire.MethodRootsList)
+	resumable := c.talk.last != ""
+	switch {
+	case suspends && !resumable && c.due.IsZero():
+		// The first event of the request's stream may be on its way, on another connection.
+		c.parked, c.due = append(c.parked, e), time.Now().Add(gather)
+	case suspends && !resumable && len(c.parked) < maxQuestions && time.Now().Before(c.due):
+		c.parked = append(c.parked, e)
+	case suspends && !c.r.Legacy && !resumable && !c.s.Here:
+		c.refuse(ctx, m)
+	case suspends && (resumable || !c.r.Legacy), m.Kind == wire.Notification && m.Method == wire.NotifyMessage:
+		_, _ = c.take(ctx, e.Data) // only the stream of the request ends the request
+	case m.Method == wire.NotifyCancelled && c.withdraws(m):
+	default:
+		c.forward(ctx, m)
+	}
+}
+
+// forward gives a legacy client a question, or the cancel of one, while the request goes on.
+func (c *following) forward(ctx context.Context, m wire.Message) {
+	if !c.r.Legacy {
+		return
+	}
+	if c.told++; c.told > mostAsked {
+		if m.Kind == wire.Request {
+			c.refuse(ctx, m)
+		}
+		return
+	}
+	if raw := renamed(ctx, c.exchange, m); raw != nil {
+		c.r.Ask(raw)
+	}
+}
+
+// unpark takes the questions that have waited, if the stream of the request can be resumed
+// now or they have waited long enough.
+func (c *following) unpark(ctx context.Context) {
+	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
+		return
+	}
+	parked := c.parked
+	c.parked = nil
+	for _, e := range parked {
+		c.overhear(ctx, e)
+	}
+}
+
+// withdraws reports whether a cancel takes back a question of this round, and takes it back.
+func (c *following) withdraws(m wire.Message) bool {
+	id := wire.Lookup(m.Params, "requestId")
+	for _, q := range c.asked {
+		if named, _ := wire.String(wire.Lookup(q.Raw, "id")); named != string(id) {
+			continue
+		}
+		name, _ := json.Marshal(string(id)) // a string
+		raw, _ := wire.Replace(m.Raw, name, "params", "requestId")
+		c.index++
+		c.turn.Take(session.Event{Index: c.index, Raw: raw})
+		return true
+	}
+	return false
+}
+
+// afterwards is how long linger waits for the next message. The two streams have connections
+// of their own, so an answer may overtake what the server said before it.
+const afterwards = 30 * time.Millisecond
+
+// leaves passes on the questions that the server asked and did not wait for.
+func (c *following) leaves(ctx context.Context) {
+	if c.link.Era != eraHTTP {
+		return // they are gone with the stream
+	}
+	for _, e := range c.parked {
+		c.late(ctx, e)
+	}
+	if !c.turn.Asks() || c.turn.Again() {
+		return
+	}
+	open := c.turn.State()
+	for _, q := range c.asked {
+		named, _ := wire.String(wire.Lookup(q.Raw, "id"))
+		for key := range open.Asked {
+			if key == named || open.IDs[key] == named {
+				raw, _ := wire.Replace(q.Raw, json.RawMessage(named), "id")
+				c.late(ctx, wire.SSE{Data: raw})
+				break
+			}
+		}
+	}
+}
+
+// linger waits a moment for messages that the server has sent on the standalone stream
+// just before or after its answer.
+func (c *following) linger(ctx context.Context) {
+	subscribed := len(c.r.Session.Subscribed()) > 0
+	if c.seat == nil || !subscribed && !logs(c.exchange) && !extends(c.exchange) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, gather)
+	defer cancel()
+	for {
+		wait, stop := ctx, context.CancelFunc(func() {})
+		if !subscribed {
+			wait, stop = context.WithTimeout(ctx, afterwards)
+		}
+		var e wire.SSE
+		select {
+		case e = <-c.seat.events:
+		case <-wait.Done():
+		}
+		if stop(); e.Data == nil {
+			return
+		}
+		c.late(ctx, e)
+	}
+}
+
+// late takes a message that no request waits for any more.
+func (c *following) late(ctx context.Context, e wire.SSE) {
+	m, err := wire.Parse(e.Data)
+	switch {
+	case err != nil:
+	case m.Kind != wire.Request:
+		c.overhear(ctx, e)
+	case !c.r.Legacy:
+		c.refuse(ctx, m)
+	default:
+		c.forward(ctx, m)
+	}
+}
+
+// refuse answers a question that no client can get.
+func (x *exchange) refuse(ctx context.Context, m wire.Message) {
+	named, _ := json.Marshal(string(m.ID)) // a string
+	raw, _ := wire.Replace(m.Raw, named, "id")
+	if a, ok := bridge.Unasked(raw); ok {
+		a.Question = string(m.ID)
+		_ = x.answer(ctx, nil, a) // at worst the server waits in vain
+	}
+}

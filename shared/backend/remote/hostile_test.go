@@ -1,0 +1,144 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// at returns an exchange with a server that answers with an event stream, which send writes.
+func at(t *testing.T, send http.HandlerFunc) *exchange {
+	t.Helper()
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", wire.MediaSSE)
+		send(w, r)
+	}))
+	t.Cleanup(func() {
+		far.CloseClientConnections()
+		far.Close()
+	})
+	to, err := url.Parse(far.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New()
+	return &exchange{s: &server{c, Server{Name: "far"}}, client: c.private, url: to, header: http.Header{}}
+}
+
+// A server whose client is asked, and thinks for hours, fills no memory meanwhile.
+func TestAServerThatSendsWhileItsClientIsAskedIsLeft(t *testing.T) {
+	for name, ask := range map[string]func(t *testing.T, x *exchange) *conversation{
+		"ask": func(t *testing.T, x *exchange) *conversation {
+			talk, err := x.ask(t.Context(), []byte("{}"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return talk
+		},
+		"asking": func(t *testing.T, x *exchange) *conversation { return asking(t.Context(), x, []byte("{}")) },
+	} {
+		for of, line := range map[string]string{
+			"a line": strings.Repeat("x", 1<<10), "comments": ": x\n",
+		} {
+			t.Run(name+" "+of, func(t *testing.T) {
+				left, asked := make(chan struct{}), make(chan struct{})
+				x := at(t, func(w http.ResponseWriter, _ *http.Request) {
+					defer close(left)
+					_, _ = w.Write([]byte("data: {}\n\n"))
+					w.(http.Flusher).Flush()
+					<-asked
+					for {
+						if _, err := w.Write([]byte(line)); err != nil {
+							return
+						}
+					}
+				})
+				talk := ask(t, x)
+				if _, err := talk.next(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				x.s.put("a", owner{"acme", "ada"}, talk, time.Hour)
+				close(asked)
+				<-left
+				if held := talk.flow.ahead.Load(); held > 2*maxAhead {
+					t.Errorf("%d bytes are held", held)
+				}
+			})
+		}
+	}
+}
+
+// A conversation that already holds much is not kept.
+func TestAConversationThatHoldsMuchIsNotKept(t *testing.T) {
+	c, closed := New(), false
+	talk := &conversation{stop: func() { closed = true }, flow: &flow{}}
+	talk.flow.ahead.Store(maxAhead + 1)
+	c.put("a", owner{"acme", "ada"}, talk, time.Hour)
+	if !closed {
+		t.Error("it is open")
+	}
+}
+
+func TestAnEventIDThatNoHeaderHoldsIsNone(t *testing.T) {
+	for id, want := range map[string]bool{"a/é 1": true, strings.Repeat("a", maxEventID): true, strings.Repeat("a", maxEventID+1): false, "a\x01b": false, "a\x7f": false} {
+		talk := &conversation{flow: &flow{}}
+		e, err := talk.took(wire.SSE{ID: id, Data: []byte("{}")}, true)
+		if err != nil || (e.ID == id) != want || (talk.last == id) != want {
+			t.Errorf("%.20q: %.20q %v", id, e.ID, err)
+		}
+	}
+}
+
+func TestHandshakesInMemoryAreBounded(t *testing.T) {
+	c := New()
+	for i := range 100 {
+		c.rememberLink(session.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
+		c.rememberLink(session.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
+		held := 0
+		for _, l := range c.links {
+			held += len(l.Handshake)
+		}
+		if held > mostGreeted || held != c.greeted {
+			t.Fatalf("%d bytes after %d links, %d are counted", held, i, c.greeted)
+		}
+	}
+}
+
+// What a resumed standalone stream repeats is held back only as long as it is little.
+func TestAResumedStreamHoldsBackLittle(t *testing.T) {
+	const events = 100
+	var sent atomic.Int64
+	x := at(t, func(w http.ResponseWriter, r *http.Request) {
+		for sent.Load() < events {
+			line := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%q}}`, strings.Repeat("x", 1<<20))
+			if _, err := w.Write(wire.AppendSSE(nil, wire.SSE{ID: fmt.Sprint(sent.Load()), Data: line})); err != nil {
+				return
+			}
+			sent.Add(1)
+		}
+		<-r.Context().Done()
+	})
+	talk, err := x.stream(t.Context(), http.MethodGet, x.url, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &ear{x: *x}
+	e.settle = func() {}
+	s := &seat{ear: e, events: make(chan wire.SSE), gone: make(chan struct{})}
+	e.seats = []*seat{s}
+	go e.follow(t.Context(), talk, true)
+	<-s.events // the first one: the server is not silent yet
+	if n := sent.Load(); n > mostHeldBytes>>20+10 {
+		t.Errorf("%d MiB were sent", n)
+	}
+	close(s.gone)
+}

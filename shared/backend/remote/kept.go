@@ -1,0 +1,91 @@
+package remote
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// These bound the conversations that a process keeps open. Each costs a connection, and lasts
+// until somebody answers.
+const (
+	mostKept  = 512
+	mostOfOne = 64 // principal
+)
+
+// waiting is a conversation that is kept open until its client has answered.
+type waiting struct {
+	name string // random
+	of   owner
+	talk *conversation
+	end  *time.Timer
+}
+
+// owner is the principal who is asked.
+type owner struct{ tenant, principal string }
+
+// put keeps a conversation open until take gets it, at most for within (0: MaxAsk). If it is one
+// too many, put closes another.
+func (c *Servers) put(name string, of owner, talk *conversation, within time.Duration) {
+	if within <= 0 {
+		within = session.MaxAsk
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	end := time.AfterFunc(within, func() {
+		if t := c.take(name); t != nil {
+			t.close()
+		}
+	})
+	c.kept = append(c.kept, &waiting{name, of, talk, end})
+	if talk.flow.kept.Store(true); talk.flow.ahead.Load() > maxAhead {
+		talk.close()
+	}
+	if i := tooMany(c.kept, of); i >= 0 {
+		c.drop(i).close()
+	}
+}
+
+// tooMany returns which conversation has to go after the owner of got one more, -1 for none. If
+// the process has too many, it is one of whoever has most: nobody loses the only one they have
+// to a user with many.
+func tooMany(kept []*waiting, of owner) int {
+	has := map[owner]int{}
+	for _, w := range kept {
+		has[w.of]++
+	}
+	if has[of] <= mostOfOne {
+		if len(kept) <= mostKept {
+			return -1
+		}
+		for _, w := range kept {
+			if has[w.of] > has[of] {
+				of = w.of
+			}
+		}
+	}
+	return slices.IndexFunc(kept, func(w *waiting) bool { return w.of == of })
+}
+
+// take returns a conversation that c keeps, and forgets it. It returns nil if c does not
+// have the conversation.
+func (c *Servers) take(name string) *conversation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.kept, func(w *waiting) bool { return w.name == name })
+	if i < 0 {
+		return nil
+	}
+	talk := c.drop(i)
+	talk.flow.kept.Store(false)
+	return talk
+}
+
+// drop forgets a conversation and returns it. The caller holds c.mu.
+func (c *Servers) drop(i int) *conversation {
+	w := c.kept[i]
+	w.end.Stop()
+	c.kept = slices.Delete(c.kept, i, i+1)
+	return w.talk
+}

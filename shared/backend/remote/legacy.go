@@ -1,0 +1,465 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// round is what a call that asks its client must know in the next round. The client, or
+// the item of the call, carries it as requestState.
+type round struct {
+	Turn      bridge.State    `json:"turn"`
+	Questions []askedQuestion `json:"asked"`
+	Last      string          `json:"last,omitempty"` // id of the last event of the stream
+	Kept      string          `json:"kept,omitempty"` // name of the conversation in its process
+}
+
+// askedQuestion is a question of the server, with its place in the stream.
+type askedQuestion struct {
+	Index session.Index   `json:"i"`
+	Raw   json.RawMessage `json:"r"`
+}
+
+// These are the pauses of one request at a legacy server.
+const (
+	gather     = 100 * time.Millisecond // for more questions after the first
+	resumeWait = time.Second            // before a stream is resumed, if the server does not say
+	maxWait    = time.Minute
+	// If the server does not say when to resume, a stream is resumed at most resumeTries times
+	// without a message. A resumed stream is resumed again after quietFirst of silence.
+	resumeTries = 8
+	quietFirst  = 2 * time.Second
+)
+
+// maxQuestions is how many questions a server may have open in one round, as a stdio server
+// may. What it asks beyond them is read in the next round.
+const maxQuestions = 1024
+
+// legacy sends the request to a server of the legacy era.
+func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	if x.req.LogLevel == "" && x.r.Legacy {
+		x.req.LogLevel = "debug" // a legacy client that set no level gets all log messages
+	} else if err := x.setLevel(ctx); err != nil {
+		return nil, nil, err
+	}
+	var was round
+	if x.req.State != "" && x.req.Rounds() {
+		if json.Unmarshal([]byte(x.req.State), &was) != nil {
+			return nil, bridge.BadState(), nil
+		}
+		if was.Turn.Stream != "" {
+			return x.nextRound(ctx, was)
+		}
+	}
+	c := &following{exchange: x, stream: session.StreamID(session.NewID()), seat: hear(ctx, x)}
+	defer c.seat.leave(ctx, x)
+	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	id := c.name()
+	params := bridge.Strip(x.r.Method, x.r.Params)
+	if x.req.Token != nil {
+		params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	}
+	raw := wire.NewRequest(id, x.r.Method, params)
+	var err error
+	if x.link.Era == eraSSE {
+		if c.talk, err = x.connect(ctx); err == nil {
+			err = x.tell(ctx, c.talk, raw)
+		}
+	} else if c.seat != nil {
+		c.talk = asking(ctx, x, raw)
+	} else {
+		c.talk, err = x.ask(ctx, raw, x.sessionHeader())
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			c.cancelled(ctx)
+		}
+		if c.talk != nil {
+			c.talk.close()
+		}
+		return answerOf(err)
+	}
+	return c.follow(ctx)
+}
+
+// setLevel tells the server the level of log messages that the client wants, if the level
+// has changed.
+func (x *exchange) setLevel(ctx context.Context) error {
+	if x.req.LogLevel == "" || x.req.LogLevel == x.link.Level || x.link.Era == eraSSE || wire.Lookup(x.link.Handshake, "capabilities", "logging") == nil {
+		return nil
+	}
+	id := requestID()
+	params, _ := json.Marshal(map[string]string{"level": x.req.LogLevel}) // a string
+	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodSetLevel, params), x.sessionHeader())
+	if err != nil {
+		return err
+	}
+	defer talk.close()
+	if _, err := x.await(ctx, talk, id); err != nil {
+		return err
+	}
+	x.link.Level = x.req.LogLevel
+	return x.keep(ctx)
+}
+
+// nextRound goes on with a request whose client was asked.
+func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
+	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, seat: hear(ctx, x)}
+	defer c.seat.leave(ctx, x)
+	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	answers, err := c.turn.Answers()
+	if err != nil {
+		var e *wire.Error
+		errors.As(err, &e)
+		return nil, e, nil
+	}
+	kept := x.s.take(was.Kept)
+	if was.Kept != "" && kept == nil && was.Last == "" {
+		return nil, nil, errors.New("it asked on a connection that is gone, and cannot resume it")
+	}
+	for _, a := range answers {
+		if err := x.answer(ctx, kept, a); err != nil {
+			if kept != nil {
+				kept.close()
+			}
+			return nil, nil, err
+		}
+	}
+	for _, q := range was.Questions {
+		c.turn.Take(session.Event{Index: q.Index, Raw: q.Raw})
+		c.asked = append(c.asked, q)
+	}
+	c.turn.Take(session.Event{Index: was.Turn.Seen})
+	if c.turn.Asks() { // some answers are missing
+		return c.required(kept, was.Last)
+	}
+	c.asked = nil
+	if c.talk = kept; kept == nil {
+		if c.talk, err = x.resume(ctx, was.Last); err != nil {
+			return nil, nil, lost(err)
+		}
+		c.quiet = quietFirst
+	}
+	return c.follow(ctx)
+}
+
+// lost returns the error of an answer that cannot be fetched.
+func lost(err error) error {
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return errors.New(errLost.Error() + ": " + refused.Error())
+	}
+	return err
+}
+
+// answer posts an answer to a question. The id of the question is the server's own, as
+// JSON.
+func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answer) error {
+	raw, ok := wire.Replace(a.Raw, json.RawMessage(a.Question), "id")
+	if !ok {
+		return nil
+	}
+	return lost(x.tell(ctx, talk, raw))
+}
+
+// These are the pauses before a server that still holds a stream open is asked again.
+const (
+	noticeWait  = 20 * time.Millisecond
+	noticeTries = 10
+)
+
+// resume opens the rest of a stream. A server may not have noticed yet that the connection
+// on which it sent the stream before is closed. It then answers with 409.
+func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
+	h := x.sessionHeader()
+	h.Set(wire.HeaderLastEventID, last)
+	for try := 1; ; try++ {
+		talk, err := x.stream(ctx, http.MethodGet, x.url, nil, h)
+		if err == nil {
+			talk.last = last
+			return talk, nil
+		}
+		if !conflicts(err) || try == noticeTries || rest(ctx, noticeWait*time.Duration(try)) != nil {
+			return nil, err
+		}
+	}
+}
+
+// conflicts reports whether a server refused a stream because the stream is open already.
+func conflicts(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.status == http.StatusConflict
+}
+
+// following reads the stream of one request to its end, or to the next questions.
+type following struct {
+	*exchange
+	stream session.StreamID // names the request at the server
+	turn   *bridge.Turn
+	talk   *conversation
+	seat   *seat // nil: the standalone stream is not heard
+	index  session.Index
+	asked  []askedQuestion
+	until  time.Time     // when the client gets the questions; zero: it is asked nothing
+	told   int           // how many questions the client got while the request went on
+	parked []wire.SSE    // questions that came apart, before the first event of talk
+	due    time.Time     // when they need not wait any more; zero: none has waited
+	tries  int           // how often the stream was resumed since its last message
+	quiet  time.Duration // a resumed stream that is silent for so long is resumed again; 0: it is the first
+}
+
+func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	defer func() {
+		if c.talk != nil {
+			c.talk.close()
+		}
+	}()
+	for {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		c.unpark(ctx)
+		if c.gathers() {
+			if c.turn.Questions() >= maxQuestions || !time.Now().Before(c.until) {
+				return c.asks(ctx)
+			}
+			wait, cancel = context.WithDeadline(ctx, c.until)
+		} else if len(c.parked) > 0 {
+			wait, cancel = context.WithDeadline(ctx, c.due)
+		} else if c.quiet > 0 {
+			wait, cancel = context.WithTimeout(ctx, c.quiet)
+		}
+		e, apart, err := c.next(wait)
+		cancel()
+		switch {
+		case apart:
+			c.overhear(ctx, e)
+			continue
+		case err == nil:
+		case ctx.Err() != nil:
+			c.cancelled(ctx)
+			return nil, nil, ctx.Err()
+		case c.turn.Asks():
+			return c.asks(ctx)
+		case c.talk.failed:
+			return answerOf(err)
+		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
+			continue
+		case errors.Is(err, context.DeadlineExceeded):
+			// Some servers send nothing new on a resumed stream. They send the new events
+			// at the next resume.
+			c.tries = 0
+			if err = c.reconnect(ctx, errLost); err != nil {
+				return nil, nil, err
+			}
+			c.quiet = min(2*c.quiet, maxWait)
+			continue
+		default:
+			if err = c.reconnect(ctx, err); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if len(e.Data) == 0 {
+			c.note(nil, nil)
+		}
+		if len(e.Data) == 0 || e.Name != "" && e.Name != "message" {
+			continue
+		}
+		reply, err := c.take(ctx, e.Data)
+		if err != nil {
+			return nil, nil, err
+		}
+		if reply != nil {
+			if c.seat != nil && c.talk.last != "" {
+				c.seat.ear.noteOthers(true)
+			}
+			c.leaves(ctx)
+			c.linger(ctx)
+			m, err := wire.Parse(reply.Raw)
+			if err != nil {
+				return nil, failure(phaseCall, "the remote server answered with a message that is malformed"), nil
+			}
+			return m.Result, errorOf(m), nil
+		}
+	}
+}
+
+// gathers reports whether the client must be asked. The time for more questions begins with
+// the first one, and nothing prolongs it: a server may ask without end.
+func (c *following) gathers() bool {
+	switch {
+	case !c.turn.Asks():
+		c.until = time.Time{}
+		if c.turn.Questions() == 0 {
+			c.asked = nil // the server has taken them back
+		}
+		return false
+	case c.until.IsZero():
+		c.until = time.Now().Add(gather)
+	}
+	return true
+}
+
+// take takes one message of the server. reply is the end of the request.
+func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Response, err error) {
+	m, err := c.talk.read(data, c.name())
+	switch {
+	case errors.As(err, new(*unreadable)):
+		return nil, err
+	case err != nil:
+		return nil, nil
+	}
+	if m.Method == wire.NotifyProgress && !wire.SameID(wire.Lookup(m.Params, wire.MetaProgressToken), c.name()) {
+		if c.quiet > 0 {
+			c.s.learn(func(h *habit) { h.mixes = true })
+		}
+		return nil, nil // of another request, as a server that mixes repeats it
+	}
+	c.tries = 0
+	raw := data
+	defer func() { c.note(reply, err) }()
+	switch {
+	case m.Kind == wire.Request && m.Method == wire.MethodPing:
+		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
+	case m.Kind == wire.Request:
+		// The server's id may be a number. The client gets the JSON text of the id as a
+		// string.
+		named, _ := json.Marshal(string(m.ID)) // a string
+		raw, _ = wire.Replace(data, named, "id")
+	case m.Kind == wire.Notification && aboutSession(m.Method):
+		if !c.r.Once {
+			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // the client lists again some day
+		}
+		return nil, nil
+	}
+	c.index++
+	step := c.turn.Take(session.Event{Index: c.index, Raw: raw})
+	if m.Kind == wire.Request && step.Answer == nil {
+		c.asked = append(c.asked, askedQuestion{c.index, raw})
+	}
+	if step.Notify != nil {
+		c.r.Say(step.Notify)
+	}
+	if step.Answer != nil {
+		return nil, c.answer(ctx, c.talk, *step.Answer)
+	}
+	return step.Reply, nil
+}
+
+// name is the id and the progress token of the request at the server.
+func (c *following) name() json.RawMessage { return json.RawMessage(`"` + string(c.stream) + `"`) }
+
+// note tells the caller how another function can go on after the last event.
+func (c *following) note(reply *bridge.Response, err error) {
+	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
+		return
+	}
+	state, err := json.Marshal(round{Turn: bridge.State{Stream: c.stream, From: c.index, Seen: c.index}, Last: c.talk.last})
+	if err == nil {
+		c.r.Note(string(state))
+	}
+}
+
+// aboutSession reports whether a notification belongs to the session and not to a request.
+func aboutSession(method string) bool {
+	switch method {
+	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyElicitationComplete:
+		return true
+	}
+	return false
+}
+
+// reconnect resumes a stream that ended before the answer.
+func (c *following) reconnect(ctx context.Context, why error) error {
+	last, pause := c.talk.last, c.talk.retry
+	c.talk.close()
+	if c.link.Era == eraSSE || last == "" {
+		return why
+	}
+	for {
+		if c.tries++; c.tries > resumeTries && pause == 0 || c.tries > 1000 {
+			return why
+		}
+		wait := pause
+		if wait == 0 {
+			wait = min(resumeWait<<min(c.tries-1, 3)/4, maxWait)
+		}
+		if err := rest(ctx, min(wait, maxWait)); err != nil {
+			c.cancelled(ctx)
+			return err
+		}
+		talk, err := c.resume(ctx, last)
+		if err == nil {
+			if talk.retry == 0 {
+				talk.retry = pause
+			}
+			c.talk, c.quiet = talk, max(c.quiet, quietFirst)
+			return nil
+		}
+		var refused *refusal
+		if errors.As(err, &refused) {
+			return lost(err)
+		}
+	}
+}
+
+// cancelled tells the server that the client no longer waits for the answer.
+func (c *following) cancelled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	params := json.RawMessage(`{"requestId":"` + string(c.stream) + `","reason":"the client cancelled the request, or it took too long"}`)
+	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // the server may never know
+}
+
+// asks ends the round, so that the client gets the questions.
+func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, error) {
+	talk := c.talk
+	c.due = time.Now()
+	c.unpark(ctx)
+	if c.turn.Again() || c.link.Era == eraHTTP && talk.last != "" && !mixes(c.exchange) {
+		return c.required(nil, talk.last)
+	}
+	c.talk = nil // so that it stays open
+	if talk.leave(); ctx.Err() != nil {
+		talk.close()
+		return nil, nil, ctx.Err()
+	}
+	return c.required(talk, talk.last)
+}
+
+// mixes reports whether the server is known to send nothing new on a resumed stream; see
+// hearing. This process then keeps the stream open. Another process has to resume the
+// stream nevertheless.
+func mixes(x *exchange) bool {
+	return x.s.habit().mixes || x.link.Mixes
+}
+
+// required returns the result that asks the client for input. talk is kept in this
+// process until the answers come. Another process resumes the stream after last.
+func (c *following) required(talk *conversation, last string) (json.RawMessage, *wire.Error, error) {
+	next := round{Turn: c.turn.State(), Last: last}
+	for _, q := range c.asked {
+		id, _ := wire.String(wire.Lookup(q.Raw, "id"))
+		for key := range next.Turn.Asked {
+			if key == id || next.Turn.IDs[key] == id {
+				next.Questions = append(next.Questions, q)
+				break
+			}
+		}
+	}
+	if talk != nil {
+		next.Kept = string(session.NewID())
+		c.s.put(next.Kept, owner{c.r.Session.Tenant(), c.r.Session.Principal()}, talk, c.s.Answer)
+	}
+	state, err := json.Marshal(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.Lookup(c.turn.Required(string(state)), "result"), nil, nil
+}

@@ -1,0 +1,319 @@
+package remote
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// era is the protocol that a server speaks.
+type era string
+
+const (
+	eraModern era = "modern" // 2026-07-28
+	eraHTTP   era = "http"   // Streamable HTTP, 2025-03-26 to 2025-11-25
+	eraSSE    era = "sse"    // HTTP+SSE, 2024-11-05
+)
+
+// link describes the session that a client's session has at the server. It is a durable
+// value of the session.
+type link struct {
+	Era       era             `json:"era"`
+	Of        string          `json:"of"` // hash of the URL
+	Session   string          `json:"session,omitempty"`
+	Version   string          `json:"version,omitempty"`
+	Handshake json.RawMessage `json:"handshake,omitempty"` // the result of initialize
+	Level     string          `json:"level,omitempty"`     // the last log level that the server was told
+	hearing                   // of the standalone stream
+
+	rev int64
+}
+
+// hearing is what is known of the standalone stream of a session.
+type hearing struct {
+	Heard string `json:"heard,omitempty"` // id of its last event
+	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
+	// Mixes means that the server repeats events of other streams on a resumed standalone
+	// stream. That stream is then never resumed. Sound means that a resumed stream
+	// repeated no events of other streams, although there were some. Others means that a
+	// request has had an event since the last event of the standalone stream.
+	Mixes  bool `json:"mixes,omitempty"`
+	Sound  bool `json:"sound,omitempty"`
+	Others bool `json:"others,omitempty"`
+}
+
+// linkName is the name of the durable value.
+const linkName = "remote"
+
+// Times of a handshake.
+const (
+	greetWithin = 30 * time.Second
+	leaveWithin = time.Second
+)
+
+// open reads the link of the client's session, or opens a session at the server. anew
+// says that the server does not know the session that was used.
+func (x *exchange) open(ctx context.Context, anew bool) error {
+	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {
+		x.link = was
+		return nil
+	}
+	used := x.link
+	if !x.r.Once {
+		var kept link
+		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &kept)
+		if err != nil && errors.Is(err, session.Unavailable) {
+			return err
+		}
+		kept.rev = rev
+		if x.link = kept; err == nil && rev != 0 && kept.Of == of && (!anew || kept.Session != used.Session) {
+			x.s.rememberLink(id, kept)
+			return nil
+		}
+	}
+	rev := x.link.rev
+	if anew {
+		forget(x.s.Servers, x.s.eras, x.s.URL)
+	}
+	within := x.s.Startup
+	if within <= 0 {
+		within = greetWithin
+	}
+	greeting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	x.link = link{Of: of}
+	if err := x.greet(greeting); err != nil {
+		if greeting.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("it did not finish the handshake within %s (startup_timeout_sec)", within)
+		}
+		return err
+	}
+	x.link.rev = rev
+	remember(x.s.Servers, x.s.eras, x.s.URL, x.offers)
+	if err := subscribe(greeting, x); err != nil {
+		return err
+	}
+	return x.keep(ctx)
+}
+
+// joined reads the link of the session. It reports whether there is one.
+func joined(ctx context.Context, x *exchange) (bool, error) {
+	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	was, ok := recall(x.s.Servers, x.s.links, id)
+	if !ok || was.Of != of {
+		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &was)
+		if err != nil || rev == 0 || was.Of != of {
+			return false, err
+		}
+		was.rev = rev
+	}
+	x.link = was
+	return true, nil
+}
+
+// keep saves the link. If another function was first with a link of its own, keep takes
+// that one, and ends its own session at the server.
+func (x *exchange) keep(ctx context.Context) error {
+	if x.r.Once {
+		return nil
+	}
+	id, state := session.ID(x.r.Session.ID()), x.r.Session.State(native.OfSession)
+	rev, err := state.Save(ctx, linkName, x.link.rev, x.link)
+	switch {
+	case errors.Is(err, session.Conflict):
+		var other link
+		if rev, err = state.Load(ctx, linkName, &other); err != nil {
+			return err
+		}
+		if other.Of == x.link.Of && other.Session != x.link.Session {
+			x.leave(ctx)
+			x.link = other
+		}
+	case errors.Is(err, session.TooLarge):
+		err = nil // the server's instructions are too long to keep, so each process sends initialize again
+	case err != nil:
+		return err
+	}
+	x.link.rev = rev
+	x.s.rememberLink(id, x.link)
+	return err
+}
+
+func hashOf(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	return hex.EncodeToString(sum[:8])
+}
+
+// leave asks the server to end the session, and waits for at most leaveWithin.
+func (x *exchange) leave(ctx context.Context) {
+	if x.link.Session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	if resp, err := x.do(ctx, http.MethodDelete, x.url, nil, x.sessionHeader()); err == nil {
+		_ = resp.Body.Close() // the server may refuse to end a session
+	}
+}
+
+// greet finds out which protocol the server speaks, and opens a session if the protocol
+// has sessions. It sets offers to the newest era of the server.
+func (x *exchange) greet(ctx context.Context) error {
+	defer func() { x.offers = cmp.Or(x.offers, x.link.Era) }()
+	known, _ := recall(x.s.Servers, x.s.eras, x.s.URL)
+	if x.s.Transport == SSE {
+		known = eraSSE
+	}
+	if known == "" || known == eraModern {
+		offers, err := x.probe(ctx)
+		if err != nil || offers == bridge.ModernOnly {
+			return err
+		}
+		if offers == bridge.DualEra {
+			prefer(ctx, x)
+			return nil
+		}
+	}
+	if known != eraSSE {
+		err := x.initialize(ctx)
+		var refused *refusal
+		old := errors.As(err, &refused) && (refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed || refused.status == http.StatusBadRequest)
+		if err == nil || !old || x.s.Transport == Streamable {
+			return err
+		}
+		if sse := x.greetSSE(ctx); sse == nil {
+			return nil
+		}
+		return err
+	}
+	return x.greetSSE(ctx)
+}
+
+// prefer opens a session of the legacy era at a server of both eras, if the client is of that
+// era and sends notifications of changed roots. The modern era has no such notification. A
+// server that gives no session could not ask for the roots, so prefer keeps the modern era.
+func prefer(ctx context.Context, x *exchange) {
+	modern := x.link
+	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {
+		return
+	}
+	if x.initialize(ctx) != nil || x.link.Session == "" {
+		x.link = modern
+	}
+}
+
+// probe asks a server which eras it speaks. If it speaks the modern era, probe sets the
+// link. An error means that the server cannot be reached, wants a credential, or is busy.
+func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
+	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
+	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
+	x.link.Session = ""
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden || refused.status == http.StatusTooManyRequests):
+		return "", err
+	case err != nil && (unsent(err) || ctx.Err() != nil):
+		return "", err
+	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
+		return bridge.LegacyOnly, nil // a server of the legacy era may answer anything
+	}
+	m := wire.Message{Result: result}
+	if fault != nil {
+		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // it is JSON
+	}
+	offers := bridge.ReadProbe(m)
+	if offers != bridge.LegacyOnly {
+		x.link.Era, x.link.Version, x.offers = eraModern, wire.V20260728, eraModern
+	}
+	return offers, nil
+}
+
+// initializeParams returns what the server is told about the client. Tasks of a client are
+// not offered, because they would need a stream that is always open.
+func (x *exchange) initializeParams() json.RawMessage {
+	client := wire.Lookup(x.r.Init, "clientInfo")
+	if client == nil {
+		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)
+	}
+	capabilities := map[string]json.RawMessage{}
+	if json.Unmarshal(wire.Lookup(x.r.Init, "capabilities"), &capabilities) != nil || capabilities == nil {
+		capabilities = map[string]json.RawMessage{}
+	}
+	delete(capabilities, "tasks")
+	var extensions map[string]json.RawMessage
+	if json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[bridge.Tasks] != nil {
+		delete(extensions, bridge.Tasks)
+		capabilities["extensions"], _ = json.Marshal(extensions) // it was JSON before
+	}
+	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": capabilities, "clientInfo": client}) // it was JSON before
+	return raw
+}
+
+// initialize opens a session over Streamable HTTP.
+func (x *exchange) initialize(ctx context.Context) error {
+	x.link.Session, x.link.Version = "", ""
+	id := requestID()
+	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodInitialize, x.initializeParams()), nil)
+	if err != nil {
+		return err
+	}
+	defer talk.close()
+	if err := x.greeted(ctx, talk, id); err != nil {
+		return err
+	}
+	x.link.Era = eraHTTP
+	return x.tell(ctx, nil, wire.NewNotification(wire.NotifyInitialized, nil))
+}
+
+// greeted reads the answer to initialize into the link.
+func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawMessage) error {
+	m, err := x.await(ctx, talk, id)
+	if err != nil {
+		return err
+	}
+	if fault := errorOf(m); fault != nil {
+		return &refusal{status: http.StatusOK, said: fault.Message}
+	}
+	version, _ := wire.String(wire.Lookup(m.Result, "protocolVersion"))
+	if !slices.Contains(wire.LegacyVersions(), version) {
+		return &refusal{status: http.StatusOK, said: "it speaks no version of MCP that Dormouse knows: " + version}
+	}
+	x.link.Version, x.link.Handshake = version, bytes.Clone(m.Result) // of a message that may be large
+	return nil
+}
+
+// await reads messages until the response with an id, and answers pings meanwhile.
+func (x *exchange) await(ctx context.Context, talk *conversation, id json.RawMessage) (wire.Message, error) {
+	for {
+		e, err := talk.next(ctx)
+		if err != nil {
+			return wire.Message{}, err
+		}
+		m, err := talk.read(e.Data, id)
+		switch {
+		case errors.As(err, new(*unreadable)):
+			return wire.Message{}, err
+		case err != nil:
+		case m.Kind == wire.Response && wire.SameID(m.ID, id):
+			return m, nil
+		case m.Kind == wire.Request && m.Method == wire.MethodPing:
+			if err := x.tell(ctx, talk, wire.ResultResponse(m.ID, nil)); err != nil {
+				return wire.Message{}, err
+			}
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// unreadable is the error of an answer that is no JSON-RPC response.
+type unreadable struct {
+	why  string
+	said string // the beginning of the answer
+}
+
+func (u *unreadable) Error() string { return u.why + ": " + u.said }
+
+// These limit the bytes of an answer that are kept, and those that an error has.
+const (
+	maxSaid  = 4 << 10
+	maxQuote = 200
+)
+
+// quote returns the error with the beginning of the answer, without secrets.
+func (u *unreadable) quote(secrets []string) string {
+	said := hide(u.said, secrets)
+	if len(said) > maxQuote {
+		said = strings.ToValidUTF8(said[:maxQuote], "") + "\u2026"
+	}
+	return u.why + ": " + said
+}
+
+func newUnreadable(data []byte, err error) *unreadable {
+	why := "its error has no id"
+	var wrong *wire.Error
+	if errors.As(err, &wrong) {
+		why = wrong.Message
+	}
+	said := strings.ToValidUTF8(string(data[:min(len(data), maxSaid)]), "")
+	return &unreadable{why, strings.Join(strings.Fields(said), " ")}
+}
+
+// straight returns an event as events with one message each, in the right form.
+func straight(e wire.SSE) []wire.SSE {
+	if e.Name != "" && e.Name != "message" || len(e.Data) == 0 {
+		return []wire.SSE{e}
+	}
+	if _, err := wire.Parse(e.Data); err == nil {
+		return []wire.SSE{e}
+	}
+	var all []wire.SSE
+	wire.Hear(e.Data, func(m wire.Message, _ []byte, err error) {
+		if err == nil {
+			all = append(all, wire.SSE{Name: e.Name, Data: m.Raw, HasData: true})
+		}
+	})
+	if len(all) == 0 {
+		return []wire.SSE{e}
+	}
+	last := &all[len(all)-1]
+	last.ID, last.Retry = e.ID, e.Retry
+	return all
+}
+
+// read reads a message that came while the request with this id waits. If it cannot be read
+// and answers the request, the error is *unreadable. So is an error without an id on a stream
+// that is of this request only.
+func (t *conversation) read(data []byte, id json.RawMessage) (wire.Message, error) {
+	m, err := wire.Parse(data)
+	switch {
+	case err != nil && wire.Lookup(data, "method") == nil && wire.SameID(wire.Lookup(data, "id"), id),
+		err == nil && m.Kind == wire.Response && m.ID == nil && t.single:
+		return m, newUnreadable(data, err)
+	}
+	return m, err
+}

@@ -1,0 +1,327 @@
+package remote_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// plain returns a client of go-sdk that can be asked nothing.
+func plain(w *world) *mcp.ClientSession {
+	return w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
+}
+
+// faulty answers the next n requests of a method with a fault, in place of the upstream.
+type faulty struct {
+	http.Handler
+	method string // "": tools/call
+	n      atomic.Int64
+	seen   atomic.Int64 // requests of the method that arrived
+	fault  http.HandlerFunc
+}
+
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte(`"`+cmp.Or(f.method, wire.MethodToolsCall)+`"`)) {
+		f.seen.Add(1)
+		if f.n.Add(-1) >= 0 {
+			f.fault(w, r)
+			return
+		}
+	}
+	f.Handler.ServeHTTP(w, r)
+}
+
+// streamable is an upstream of 2025-11-25.
+func streamable() http.Handler {
+	return speaking("2025-11-25", mcp.NewStreamableHTTPHandler(demo, &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}))
+}
+
+func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "session not found", http.StatusNotFound) },
+		"400": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "Bad Request: No valid session ID provided", http.StatusBadRequest)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachStore(t, func(t *testing.T, store session.Store) {
+				up := &faulty{Handler: streamable(), fault: fault}
+				w := newWorld(t, store, up)
+				c := plain(w)
+				if got := call(t, c, "count"); got != "1" {
+					t.Errorf("before: %s", got)
+				}
+				up.n.Store(1)
+				if got := call(t, c, "count"); got != "1" { // of a new session
+					t.Errorf("after: %s", got)
+				}
+				if got := call(t, c, "count"); got != "2" || up.seen.Load() != 4 {
+					t.Errorf("then: %s, after %d calls", got, up.seen.Load())
+				}
+				up.n.Store(2)
+				_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+				if err == nil || !strings.Contains(err.Error(), "HTTP "+name) || up.seen.Load() != 6 {
+					t.Errorf("a server that knows no session: %v, after %d calls", err, up.seen.Load())
+				}
+			})
+		})
+	}
+}
+
+// The server still knows its session, and has what a user did in it.
+func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
+	up := &faulty{Handler: streamable(), method: wire.MethodToolsList, fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", wire.MediaSSE)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	call(t, c, "count")
+	up.n.Store(1)
+	if _, err := c.ListTools(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if got := call(t, c, "count"); got != "2" || up.seen.Load() != 2 {
+		t.Errorf("after %d lists: %s", up.seen.Load(), got)
+	}
+}
+
+// Nobody knows what the method of an extension does.
+func TestRequestOfAnExtensionWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
+	const method = "com.example/charge"
+	up := &faulty{Handler: streamable(), method: method, fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", wire.MediaSSE)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	up.n.Store(1)
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}}}`
+	answer, _ := w.posts(method, body, "")
+	if wire.Lookup([]byte(answer), "error") == nil || up.seen.Load() != 1 {
+		t.Errorf("after %d requests: %s", up.seen.Load(), answer)
+	}
+}
+
+// A server that is started anew cuts its connections, and forgets its sessions.
+func TestListIsSentToAServerThatIsStartedAnew(t *testing.T) {
+	up := &faulty{Handler: streamable(), method: wire.MethodToolsList}
+	up.fault = func(w http.ResponseWriter, _ *http.Request) {
+		if w.Header().Set("Content-Type", wire.MediaSSE); up.seen.Load() == 2 {
+			http.Error(w, "session not found", http.StatusNotFound)
+		}
+	}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	up.n.Store(2)
+	if _, err := c.ListTools(t.Context(), nil); err != nil || up.seen.Load() != 3 {
+		t.Errorf("after %d lists: %v", up.seen.Load(), err)
+	}
+}
+
+func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"cut stream": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, ": hello\n\n")
+		},
+		"502": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"202": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := &faulty{Handler: streamable(), fault: fault}
+			w := newWorld(t, sessiontest.NewMemory(), up)
+			c := plain(w)
+			up.n.Store(1)
+			_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+			if err == nil || !strings.Contains(err.Error(), "is not known") {
+				t.Error(err)
+			}
+			if n := up.seen.Load(); n != 1 {
+				t.Errorf("%d calls arrived", n)
+			}
+			if got := call(t, c, "count"); got != "1" {
+				t.Errorf("the next call: %s", got)
+			}
+		})
+	}
+}
+
+// A server of HTTP+SSE that refuses a call sees the stream of that call end, before it is asked
+// again. This one serves one stream at a time.
+func TestStreamOfACallThatIsRefusedIsClosed(t *testing.T) {
+	up := &faulty{Handler: upstreams()["2024-11-05"], fault: func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "session not found", http.StatusNotFound)
+	}}
+	one := make(chan struct{}, 1)
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			select {
+			case one <- struct{}{}:
+				defer func() { <-one }()
+			case <-r.Context().Done():
+				return
+			}
+		}
+		up.ServeHTTP(w, r)
+	}))
+	w.server.Startup = 5 * time.Second
+	c := plain(w)
+	up.n.Store(1)
+	if got := call(t, c, "count"); got != "1" || up.seen.Load() != 2 {
+		t.Errorf("after %d calls: %s", up.seen.Load(), got)
+	}
+}
+
+func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
+	up := &faulty{Handler: streamable(), fault: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}}
+	w := newWorld(t, sessiontest.NewMemory(), up)
+	c := plain(w)
+	up.n.Store(2)
+	if got := call(t, c, "count"); got != "1" {
+		t.Errorf("got %s", got)
+	}
+	up.fault = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	up.n.Store(1)
+	_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
+	if err == nil || !strings.Contains(err.Error(), "try again in 3600 s") {
+		t.Error(err)
+	}
+}
+
+func TestStreamThatEndsIsResumed(t *testing.T) {
+	var resumed atomic.Int64
+	whole := httptest.NewServer(streamable())
+	defer whole.Close()
+	defer whole.CloseClientConnections()
+	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" {
+			resumed.Add(1)
+		}
+		relayed(t, rw, r, whole.URL, 2)
+	}))
+	c := plain(w)
+	p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
+	p.SetProgressToken("p1")
+	r, err := c.CallTool(t.Context(), p)
+	if got := text(t, r, err); got != "done" || resumed.Load() == 0 {
+		t.Errorf("%s, resumed %d times", got, resumed.Load())
+	}
+}
+
+// relayed passes a request on, and ends an event stream of its response after some events.
+func relayed(t *testing.T, w http.ResponseWriter, r *http.Request, to string, events int) {
+	next, err := http.NewRequestWithContext(r.Context(), r.Method, to, r.Body)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	next.Header = r.Header
+	resp, err := http.DefaultClient.Do(next)
+	if err != nil {
+		return // the client has gone
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or is cut
+	maps.Copy(w.Header(), resp.Header)
+	w.WriteHeader(resp.StatusCode)
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.MediaSSE) {
+		_, _ = io.Copy(w, resp.Body)
+		return
+	}
+	for in := wire.NewSSEReader(resp.Body, 1<<20); events > 0; events-- {
+		e, err := in.Next()
+		if err != nil {
+			return
+		}
+		_, _ = w.Write(wire.AppendSSE(nil, e))
+	}
+}
+
+func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
+	begun, cancelled := make(chan struct{}), make(chan struct{})
+	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
+		s := demo(r)
+		s.AddTool(&mcp.Tool{Name: "wait", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			close(begun)
+			<-ctx.Done()
+			close(cancelled)
+			return nil, ctx.Err()
+		})
+		return s
+	}, nil)
+	w := newWorld(t, sessiontest.NewMemory(), speaking("2025-11-25", h))
+	c := plain(w)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "wait"}); err == nil {
+		t.Error("it was not cancelled")
+	}
+	<-cancelled
+}
+
+// Servers lay out their JSON as they like, over several lines too (profullstack/sh1pt#705).
+func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
+	messages := func(r *http.Request) (notice, reply string) {
+		body, _ := io.ReadAll(r.Body)
+		notice = "{\n \"jsonrpc\": \"2.0\",\n \"method\": \"notifications/progress\",\n \"params\": {\n  \"progress\": 7,\n  \"progressToken\": " +
+			string(wire.Lookup(body, "params", "_meta", "progressToken")) + "\n }\n}"
+		reply = "{\n \"jsonrpc\": \"2.0\",\n \"id\": " + string(wire.Lookup(body, "id")) +
+			",\r\n \"result\": {\"content\": [\n  {\"type\": \"text\", \"text\": \"a\\nb\"}\n ]}\n}"
+		return notice, reply
+	}
+	event := func(data string) string { return string(wire.AppendSSE(nil, wire.SSE{Data: []byte(data)})) }
+	for name, fault := range map[string]http.HandlerFunc{
+		"JSON": func(w http.ResponseWriter, r *http.Request) {
+			notice, reply := messages(r)
+			w.Header().Set("Content-Type", wire.MediaJSON)
+			_, _ = io.WriteString(w, "["+notice+",\n"+reply+"]")
+		},
+		"events": func(w http.ResponseWriter, r *http.Request) {
+			notice, reply := messages(r)
+			w.Header().Set("Content-Type", wire.MediaSSE)
+			_, _ = io.WriteString(w, event(notice)+event(reply))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachStore(t, func(t *testing.T, store session.Store) {
+				up := &faulty{Handler: streamable(), fault: fault}
+				w := newWorld(t, store, up)
+				told := make(chan float64, 1)
+				c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
+					ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
+				}))
+				up.n.Store(1)
+				r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Meta: mcp.Meta{"progressToken": "p"}})
+				if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
+					t.Errorf("%q, after %d calls", got, up.seen.Load())
+				}
+				if got := <-told; got != 7 {
+					t.Errorf("the client was told of progress %v", got)
+				}
+			})
+		})
+	}
+}

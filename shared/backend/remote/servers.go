@@ -1,0 +1,139 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Transport is how a server is reached.
+type Transport string
+
+// The transports. Auto finds out which one the server has.
+const (
+	Auto       Transport = ""
+	Streamable Transport = "http"
+	SSE        Transport = "sse" // two endpoints, of 2024-11-05
+)
+
+// Server is a remote server, as the servers file has it.
+type Server struct {
+	Name      string
+	URL       string
+	Headers   map[string]string // on each request; values may hold ${principal:NAME}
+	Transport Transport
+	Private   bool          // permits addresses that are not public
+	Providers []string      // the names in ${principal:…}
+	Startup   time.Duration // how long the handshake may take; 0: 30 s
+	// Secrets returns the keys and tokens of a principal at Providers, for a round in which
+	// no caller is present. nil: there are none.
+	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
+	Answer  time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
+	// Here says that this process executes every round of a call, so that a stream that it
+	// keeps open is found again.
+	Here bool
+}
+
+// Servers is the client of remote servers. It keeps connections and caches what the store
+// has; a process should have one. It is safe for concurrent use.
+type Servers struct {
+	public, private *http.Client
+
+	mu      sync.Mutex
+	links   map[session.ID]link
+	greeted int                        // bytes of the handshakes in links
+	eras    map[string]era             // by URL
+	headers map[string]json.RawMessage // bridge.HeaderParams by URL
+	kept    []*waiting                 // those that wait longest come first
+	habits  map[string]habit           // by URL
+	ears    map[earKey]*ear
+}
+
+// most is how many entries each cache has before it is emptied.
+const most = 10_000
+
+// mostGreeted is how many bytes the handshakes have together before links is emptied.
+const mostGreeted = 32 << 20
+
+// New returns a Servers.
+func New() *Servers {
+	return &Servers{
+		public: newClient(false), private: newClient(true),
+		links: map[session.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
+		habits: map[string]habit{}, ears: map[earKey]*ear{},
+	}
+}
+
+// Server returns one server. It may be made anew for each message.
+func (c *Servers) Server(s Server) native.Remote { return &server{c, s} }
+
+// Close closes idle connections, and conversations that wait for answers.
+func (c *Servers) Close() {
+	c.mu.Lock()
+	for len(c.kept) > 0 {
+		c.drop(0).close()
+	}
+	c.mu.Unlock()
+	c.public.CloseIdleConnections()
+	c.private.CloseIdleConnections()
+}
+
+// server is one remote server. It implements native.Remote.
+type server struct {
+	*Servers
+	Server
+}
+
+// Send implements native.Remote.
+func (s *server) Send(ctx context.Context, r native.RemoteRequest) (json.RawMessage, *wire.Error) {
+	x, fault := s.exchange(ctx, r)
+	if fault != nil {
+		return nil, fault
+	}
+	result, fault := x.send(ctx)
+	if fault != nil {
+		fault.Message = hide(fault.Message, x.secrets)
+	}
+	return result, fault
+}
+
+// remember puts a value into a cache, which it empties first if it is full.
+func remember[K comparable, V any](c *Servers, cache map[K]V, key K, value V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(cache) >= most {
+		clear(cache)
+	}
+	cache[key] = value
+}
+
+// rememberLink puts a link into links, which it empties first if it is full.
+func (c *Servers) rememberLink(id session.ID, l link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.greeted += len(l.Handshake) - len(c.links[id].Handshake)
+	if len(c.links) >= most || c.greeted > mostGreeted {
+		clear(c.links)
+		c.greeted = len(l.Handshake)
+	}
+	c.links[id] = l
+}
+
+func recall[K comparable, V any](c *Servers, cache map[K]V, key K) (V, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, ok := cache[key]
+	return v, ok
+}
+
+func forget[K comparable, V any](c *Servers, cache map[K]V, key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(cache, key)
+}

@@ -1,0 +1,119 @@
+package remote_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+)
+
+// world is everything that outlives a message: the store, the upstream, and the endpoint of
+// clients, whose handlers are made anew for each request.
+type world struct {
+	auth.Open
+	t       *testing.T
+	store   session.Store
+	server  remote.Server
+	sealer  *session.Sealer
+	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
+	url     string
+	upcalls atomic.Int64 // requests at the upstream
+}
+
+// newWorld returns a world whose server "far" is upstream.
+func newWorld(t *testing.T, store session.Store, upstream http.Handler) *world {
+	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, store: store, sealer: sealer}
+	far := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.upcalls.Add(1)
+		upstream.ServeHTTP(rw, r)
+	}))
+	w.server = remote.Server{Name: "far", URL: far.URL + "/mcp", Private: true}
+	near := httptest.NewServer(http.HandlerFunc(w.serve))
+	w.url = near.URL + "/far/mcp"
+	t.Cleanup(func() {
+		near.CloseClientConnections()
+		near.Close()
+		far.CloseClientConnections()
+		far.Close()
+	})
+	return w
+}
+
+// onEachStore runs a test on the stores of one machine.
+func onEachStore(t *testing.T, test func(t *testing.T, store session.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, sessiontest.NewMemory()) })
+	t.Run("sqlite", func(t *testing.T) {
+		store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		test(t, store)
+	})
+}
+
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	servers := w.warm
+	server := w.server
+	if server.Here = servers != nil; !server.Here {
+		servers = remote.New()
+	}
+	log := slog.New(slog.DiscardHandler)
+	b := native.NewBackend(native.Config{
+		Store: w.store, Log: log,
+		Servers: func(name string) (native.Hosted, bool) {
+			return native.Hosted{Remote: servers.Server(server)}, name == "far"
+		},
+	})
+	native.Handler(front.New(front.Options{
+		Servers: func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
+		},
+		Host: host.New(w.store, b, host.Limits{}), Auth: w, Sealer: w.sealer, Log: log,
+	})).ServeHTTP(rw, r)
+}
+
+// Authenticate implements front.Authenticator: every client is ada.
+func (w *world) Authenticate(*http.Request, string) (session.Identity, error) {
+	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
+}
+
+func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
+	return auth.EachServer(w, r, servers)
+}
+
+// connect connects a client of go-sdk to the endpoint.
+func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
+	w.t.Helper()
+	s, err := client.Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// refusal returns why a client of go-sdk cannot connect to the endpoint.
+func (w *world) refusal() error {
+	_, err := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil).
+		Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
+	return err
+}

@@ -1,0 +1,53 @@
+package runner
+
+import (
+	"maps"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// delivery is one message that was executed.
+type delivery struct {
+	id       session.StreamID
+	round    int // how often it was suspended; a later round counts as another delivery
+	session  session.ID
+	ticket   string
+	due      time.Time // when to send taken, if the host does not have its end by then
+	taken    alarm
+	traced   bool // the host certainly has the trace that reported says may exist
+	reported bool // the host has a durable trace of it or was sent one: it came from the inbox, or the runner sent taken
+	ended    bool // it has its final event, or was suspended, or the host has closed the stream
+	stored   bool // the host knows that it has ended or was suspended
+	over     time.Time
+
+	sent    session.Index // index of the last event that went into a batch
+	pending [][]byte      // events that are in no batch yet
+	asks    *Suspension   // follows pending, until a batch includes it
+}
+
+// deliveries remembers the deliveries of this runner.
+type deliveries struct {
+	byID    map[session.StreamID]*delivery // in flight, and for idMemory after
+	owed    map[session.StreamID]*delivery // those whose end the host does not have yet
+	running int                            // how many of owed have no final event yet
+}
+
+func newDeliveries() *deliveries {
+	return &deliveries{byID: map[session.StreamID]*delivery{}, owed: map[session.StreamID]*delivery{}}
+}
+
+// forgetLater records that the host has the end of a delivery.
+func (ds *deliveries) forgetLater(d *delivery) {
+	if ds.owed[d.id] == d { // keep it if the next round has replaced it
+		delete(ds.owed, d.id)
+	}
+	d.ended, d.stored, d.over = true, true, time.Now()
+	d.taken.stop()
+}
+
+func (ds *deliveries) forgetDeliveries(old time.Time) {
+	maps.DeleteFunc(ds.byID, func(_ session.StreamID, d *delivery) bool {
+		return d.stored && d.over.Before(old)
+	})
+}

@@ -1,0 +1,134 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+)
+
+const (
+	readLimit  = 131_072               // the gateway's limit for a message
+	frameRoom  = frame.MaxWSFrame - 14 // the longest frame header is 14 bytes
+	closeGrace = 2 * time.Second       // for the closing handshake
+)
+
+// DialWebSocket is the Dialer for API Gateway. Its connection is a WebSocket client. It
+// sends each message in frames of at most [frame.MaxWSFrame] bytes, header included,
+// and takes text messages of up to 131,072 bytes. A longer message, a binary message,
+// or a send that takes longer than 30 s ends the connection. ctx bounds the opening
+// handshake. If the host answers with a status other than 101, the error has a
+// [RefusedError].
+//
+// url begins with ws:// or wss://. On one machine it may also be ws+unix:SOCKET:PATH.
+func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, error) {
+	where, ok := strings.CutPrefix(url, "ws+unix:")
+	if !ok {
+		return DialWith(ctx, url, header, http.DefaultClient)
+	}
+	socket, path, _ := strings.Cut(where, ":")
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	return DialWith(ctx, "ws://local"+path, header, &http.Client{Transport: transport})
+}
+
+// DialWith is [DialWebSocket] with the caller's HTTP client. It takes only ws:// and
+// wss://.
+func DialWith(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
+	w := &webSocket{}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { w.under = c.Conn }})
+	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client, HTTPHeader: header}) //nolint:bodyclose // Dial says that it never needs to be
+	if err != nil {
+		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
+			return nil, fmt.Errorf("%w: %w", &RefusedError{Status: response.StatusCode, After: retryAfter(response.Header)}, err)
+		}
+		return nil, fmt.Errorf("the relay is not reachable: %w", err)
+	}
+	conn.SetReadLimit(readLimit)
+	w.conn = conn
+	w.stuck = time.AfterFunc(sendWithin, w.hangUp)
+	w.stuck.Stop()
+	return w, nil
+}
+
+// retryAfter reads the Retry-After header. It understands only the form in seconds.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// webSocket passes contexts that never end to its library: a context that can end would
+// cost a watcher for each message. hangUp ends a blocked call instead.
+type webSocket struct {
+	conn  *websocket.Conn
+	under net.Conn    // the connection below conn
+	stuck *time.Timer // closes the connection if the peer does not read
+}
+
+func (w *webSocket) hangUp() { _ = w.under.Close() }
+
+// Send writes one text message. It cuts the message into frames at any byte, since only
+// the whole message must be UTF-8.
+func (w *webSocket) Send(message []byte) error {
+	w.stuck.Reset(sendWithin)
+	defer w.stuck.Stop()
+	ctx := context.Background()
+	if len(message) <= frameRoom {
+		return ended(w.conn.Write(ctx, websocket.MessageText, message))
+	}
+	out, err := w.conn.Writer(ctx, websocket.MessageText)
+	if err != nil {
+		return ended(err)
+	}
+	for len(message) > 0 {
+		n := min(frameRoom, len(message))
+		if _, err := out.Write(message[:n]); err != nil {
+			return ended(err)
+		}
+		message = message[n:]
+	}
+	return ended(out.Close())
+}
+
+// ended adds a ClosedError to err if the peer has closed the connection with a code.
+func ended(err error) error {
+	var closed websocket.CloseError
+	if !errors.As(err, &closed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &ClosedError{Code: CloseCode(closed.Code), Reason: closed.Reason}, err)
+}
+
+// Receive reads one text message.
+func (w *webSocket) Receive() ([]byte, error) {
+	kind, message, err := w.conn.Read(context.Background())
+	if err != nil {
+		return nil, ended(err)
+	}
+	if kind != websocket.MessageText {
+		return nil, fmt.Errorf("the relay sent a binary message of %d bytes; only text is spoken here", len(message))
+	}
+	return message, nil
+}
+
+// Close does the closing handshake and hangs up. It waits at most closeGrace for the
+// peer.
+func (w *webSocket) Close(reason string) error {
+	defer w.hangUp()
+	defer time.AfterFunc(closeGrace, w.hangUp).Stop()
+	return w.conn.Close(websocket.StatusNormalClosure, reason)
+}

@@ -1,0 +1,353 @@
+package runner
+
+import (
+	"encoding/json"
+	"maps"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// This file is about messages that were delivered to the box, and those that wait for it.
+// Each message is executed at most once, by the generation it was sent to, and only while
+// the host knows that this box is awake.
+
+const (
+	pullAgain = 2 * time.Second
+	takeAlong = 100 * time.Millisecond // taken marks that are due within this time go into one frame
+	maxTaken  = 80_000                 // bytes of tickets in one taken frame
+	maxWaits  = 1000                   // delivers that wait for a welcome; the host repeats any others
+)
+
+// inflight handles the messages for the box. It drops copies, asks the host about late
+// messages, pulls the inbox, and tells the host which requests take long.
+type inflight struct {
+	*core
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
+	outboxes   *outboxes
+	sleep      *sleep
+
+	delivered int             // number of executions so far; it shows whether there were new ones
+	worked    bool            // one of them did more than list or initialize; see frame.Deliver.Looks
+	waits     []frame.Deliver // delivers that came before a welcome
+	nudged    bool            // a nudge came before a welcome
+	pull      pull
+	late      map[session.StreamID]*asked // late delivers that wait for the host's answer
+}
+
+// pull is the state of pulling the inbox, until all its items have come.
+type pull struct {
+	n       int64
+	open    bool
+	missing map[session.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
+	again   alarm
+}
+
+// deliver executes a message if three conditions hold. Its generation is this one, the
+// runner has sent no bye since the last welcome, and the message was not executed before.
+// A message from the inbox was claimed for this generation, so no other party may end it.
+// It is executed however old it is.
+func (in *inflight) deliver(f frame.Deliver) {
+	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
+		if f.Round == d.round {
+			in.seen(f)
+			in.deliveredAgain(d, f)
+		}
+		return
+	}
+	switch {
+	case in.draining:
+		in.giveBack(f)
+		return
+	case in.refuses():
+		return
+	case in.stage != up:
+		in.wait(f)
+		return
+	case f.Gen != in.gen:
+		in.Log.Warn("deliver of another generation dropped", "stream", f.ID, "deliver_generation", f.Gen, "generation", in.gen)
+		return
+	case !f.Inbox && f.Sent == 0 && time.Now().UnixMilli() > f.NotAfter:
+		in.Log.Warn("deliver came too late", "stream", f.ID)
+		return
+	case late(f):
+		in.askFirst(f)
+	default:
+		in.run(f, in.forgetAsked(f.ID))
+	}
+	in.seen(f)
+}
+
+// deliveredAgain handles a deliver that was executed before, because its sender has seen
+// no sign of life. If the request has not ended, deliveredAgain sends taken. Otherwise
+// the outbox repeats the batch with the end until the host has it. The end in the log is
+// then the sign of life.
+func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
+	switch {
+	case f.Inbox:
+		d.reported, d.traced = true, true
+	case !d.ended:
+		in.sendTaken([]*delivery{d})
+	}
+}
+
+// giveBack tells the host that this runner will not execute a request any more. An item
+// of the inbox needs no return: the bye releases it.
+func (in *inflight) giveBack(f frame.Deliver) {
+	parts, ok := frame.Split(f.Payload, f.Lens)
+	if in.stage != up || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.gen || !in.links.linked() || in.late[f.ID] != nil {
+		return
+	}
+	in.transfers.sendSmall(frame.Return{Sender: in.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
+}
+
+// run gives a message to the Executor. reported says that the runner asked the host about
+// the message, so that a trace exists or may exist.
+func (in *inflight) run(f frame.Deliver, reported bool) {
+	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
+	in.deliveries.byID[f.ID] = d
+	parts, ok := frame.Split(f.Payload, f.Lens)
+	if !ok || len(parts) != 2 {
+		in.Log.Error("deliver has a payload that does not fit its lengths", "stream", f.ID, "bytes", len(f.Payload))
+		in.deliveries.forgetLater(d)
+		return
+	}
+	requests := f.AckWithin > 0
+	if requests {
+		in.deliveries.running++
+		in.deliveries.owed[d.id] = d
+		d.reported, d.traced = f.Inbox || reported, f.Inbox
+		within := time.Duration(f.AckWithin) * time.Millisecond
+		d.due = time.Now().Add(within)
+		in.set(&d.taken, within, in.takenDue)
+	} else {
+		in.deliveries.forgetLater(d)
+	}
+	in.outboxes.outbox(f.Session).ticket = f.Ticket
+	in.delivered++
+	in.worked = in.worked || !f.Looks
+	message := Delivery{
+		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Ticket: f.Ticket, Level: f.Level,
+		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Secrets: f.Secrets,
+	}
+	in.call(func() { in.Executor.Deliver(message) })
+	if f.Trace != "" {
+		runtime.Gosched() // the server gets the message before the log gets its line
+		in.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
+	}
+}
+
+// wait keeps a deliver that must not be executed before a welcome. After a bye it makes
+// the runner say hello again.
+func (in *inflight) wait(f frame.Deliver) {
+	if len(in.waits) < maxWaits {
+		in.waits = append(in.waits, f)
+	}
+	in.sleep.wakeAgain()
+}
+
+// takenDue sends taken for the requests whose end the host does not have in time. So a
+// durable trace says that this box must end them.
+func (in *inflight) takenDue() {
+	if !in.links.linked() {
+		return // resumeInflight does it later
+	}
+	soon := time.Now().Add(takeAlong)
+	var due []*delivery
+	for _, id := range slices.Sorted(maps.Keys(in.deliveries.owed)) {
+		if d := in.deliveries.owed[id]; !d.reported && d.due.Before(soon) {
+			due = append(due, d)
+		}
+	}
+	in.sendTaken(due)
+}
+
+func (in *inflight) sendTaken(due []*delivery) {
+	if !in.links.linked() {
+		return
+	}
+	f := frame.Taken{Sender: in.ofBox()}
+	size := 0
+	for _, d := range due {
+		d.reported = true
+		if size += len(d.ticket); size > maxTaken && len(f.Tickets) > 0 {
+			in.transfers.sendSmall(f)
+			f.Tickets, size = nil, len(d.ticket)
+		}
+		f.Tickets = append(f.Tickets, d.ticket)
+	}
+	if len(f.Tickets) > 0 {
+		in.transfers.sendSmall(f)
+	}
+}
+
+// nudge handles a nudge: the inbox has something.
+func (in *inflight) nudge() {
+	switch {
+	case in.refuses():
+	case in.stage == up:
+		in.startPull()
+	default:
+		in.nudged = true
+		in.sleep.wakeAgain()
+	}
+}
+
+// startPull pulls the present items of the inbox.
+func (in *inflight) startPull() {
+	in.nudged = false
+	if in.refuses() {
+		return
+	}
+	in.pull.n++
+	in.pull.open, in.pull.missing = true, nil
+	in.sendPull()
+}
+
+func (in *inflight) sendPull() {
+	if !in.pull.open || in.refuses() {
+		return
+	}
+	if in.links.linked() {
+		in.links.live.sendFirst(frame.Encode(frame.Pull{Sender: in.sender(), N: in.pull.n}))
+	}
+	in.set(&in.pull.again, pullAgain, in.sendPull)
+}
+
+func (in *inflight) pulled(f frame.Pulled) {
+	if !in.pull.open || f.N != in.pull.n {
+		return
+	}
+	in.pull.missing = map[session.StreamID]int{}
+	for _, id := range f.IDs {
+		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
+			continue // it came, but late, and the runner is asking the host about it
+		}
+		if d := in.deliveries.byID[id]; d == nil || d.round < f.Rounds[id] {
+			in.pull.missing[id] = f.Rounds[id]
+		}
+	}
+	in.closePull()
+}
+
+// seen records that a deliver came. It may be the last one that a pull waits for.
+func (in *inflight) seen(f frame.Deliver) {
+	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
+		delete(in.pull.missing, f.ID)
+	}
+	in.closePull()
+}
+
+func (in *inflight) closePull() {
+	if in.pull.open && in.pull.missing != nil && len(in.pull.missing) == 0 {
+		in.pull.open = false
+		in.pull.again.stop()
+	}
+}
+
+// resumeInflight continues after a welcome. It executes the delivers that came after a
+// bye and were sent to this generation. It drops those that were sent to an older one:
+// their senders see in the box record that the older generation is over.
+func (in *inflight) resumeInflight(moved, fresh bool) {
+	waits := in.waits
+	in.waits = nil
+	for _, f := range waits {
+		if f.Gen == in.gen {
+			in.deliver(f)
+		}
+	}
+	switch {
+	case fresh || in.nudged:
+		in.startPull()
+	case moved:
+		in.sendPull()
+	}
+	in.resumeAsked(moved)
+	in.takenDue()
+}
+
+// # Deliver frames that come late
+
+// late reports whether a deliver is so old that the runner must ask the host whether it
+// still counts. A deliver without requests is never late: no client waits for its answer.
+func late(f frame.Deliver) bool {
+	if f.Sent == 0 || f.AckWithin == 0 {
+		return false
+	}
+	age := time.Since(time.UnixMilli(f.Sent))
+	return age > frame.LateAfter || age < -frame.LateAfter
+}
+
+// asked is a late deliver that waits for the host's answer.
+type asked struct {
+	f     frame.Deliver
+	again alarm
+}
+
+// askFirst asks the host about a late deliver, and repeats the question until the host
+// answers.
+func (in *inflight) askFirst(f frame.Deliver) {
+	if a := in.late[f.ID]; a != nil {
+		if a.f.Round >= f.Round {
+			return
+		}
+		a.again.stop()
+	}
+	in.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
+	a := &asked{f: f}
+	in.late[f.ID] = a
+	in.sendAsk(a)
+}
+
+func (in *inflight) sendAsk(a *asked) {
+	if in.links.linked() {
+		f := a.f
+		in.links.live.sendFirst(frame.Encode(frame.Ask{Sender: in.ofBox(), ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox}))
+	}
+	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
+}
+
+// may handles the host's answer to ask.
+func (in *inflight) may(f frame.May) {
+	a := in.late[f.ID]
+	if a == nil || a.f.Round != f.Round {
+		return
+	}
+	in.forgetAsked(f.ID)
+	switch {
+	case f.Refused != "":
+		in.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
+	case in.closing || in.stage != up || a.f.Gen != in.gen:
+	default:
+		in.run(a.f, true)
+	}
+}
+
+// forgetAsked forgets a late deliver. It reports whether the runner was asking the host
+// about it.
+func (in *inflight) forgetAsked(id session.StreamID) bool {
+	a := in.late[id]
+	if a != nil {
+		a.again.stop()
+		delete(in.late, id)
+	}
+	return a != nil
+}
+
+// resumeAsked asks again over a new connection. In a new generation it forgets the
+// delivers of the old one, because no runner may execute them.
+func (in *inflight) resumeAsked(moved bool) {
+	for id, a := range in.late {
+		switch {
+		case a.f.Gen != in.gen:
+			in.forgetAsked(id)
+		case moved:
+			in.sendAsk(a)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package runner_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+)
+
+func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", func(f *frametest.Frame) {
+			f.Level, f.Subscribed = "debug", []string{"file:///a", "file:///b"}
+		})
+		b.deliver("d2", func(f *frametest.Frame) { f.AckWithin = 0 })
+		want := []runner.Delivery{
+			{
+				ID: "d1", Session: "s1", Ticket: "ticket-d1", Level: "debug",
+				Subscribed: []string{"file:///a", "file:///b"}, Init: []byte("{}"),
+				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), HasRequests: true,
+			},
+			{
+				ID: "d2", Session: "s1", Ticket: "ticket-d2", Init: []byte("{}"),
+				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
+			},
+		}
+		if diff := cmp.Diff(want, b.box.deliveries()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.welcome(b.dialed(), benchGen)
+		b.expect(frame.TypePull)
+		time.Sleep(2 * time.Second)
+		if pull := b.expect(frame.TypePull); pull.N != 1 {
+			t.Errorf("repeated pull has number %d", pull.N)
+		}
+		b.deliver("d1", fromInbox)
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 1, IDs: ids("d1", "d2")})
+		time.Sleep(2 * time.Second)
+		b.expect(frame.TypePull) // d2 was lost
+		b.deliver("d1", fromInbox)
+		b.deliver("d2", fromInbox)
+		b.pass(time.Minute)
+		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
+	})
+}
+
+func TestNudgePullsAnew(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		if pull := b.expect(frame.TypePull); pull.N != 2 {
+			t.Errorf("pull has number %d", pull.N)
+		}
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		if pull := b.expect(frame.TypePull); pull.N != 3 {
+			t.Errorf("pull has number %d", pull.N)
+		}
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // it may not have seen the item of the second nudge
+		time.Sleep(2 * time.Second)
+		if pull := b.expect(frame.TypePull); pull.N != 3 {
+			t.Errorf("repeated pull has number %d", pull.N)
+		}
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 3})
+		b.pass(time.Minute)
+	})
+}
+
+func TestOpenPullIsAskedAgainOnANewConnection(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.expect(frame.TypePull)
+		b.conn.cut()
+		b.welcome(b.dialed(), benchGen)
+		if pull := b.expect(frame.TypePull); pull.N != 2 {
+			t.Errorf("pull has number %d", pull.N)
+		}
+	})
+}
+
+func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.nothing()
+		for range 2 {
+			b.deliver("d1")
+			taken := b.expect(frame.TypeTaken)
+			equal(t, "tickets", taken.Tickets, []string{"ticket-d1"})
+			if taken.Gen != benchGen || taken.Box != benchBox {
+				t.Errorf("taken is of box %s, generation %d", taken.Box, taken.Gen)
+			}
+		}
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestDeliverThatHasEndedIsNeitherExecutedNorReported(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.ends("d1", "end")
+		events := b.expect(frame.TypeEvents)
+		b.deliver("d1") // the batch is under way
+		b.nothing()
+		b.ack(events)
+		b.deliver("d1")
+		b.nothing()
+		b.pass(15*time.Minute - time.Second)
+		b.deliver("d1", func(f *frametest.Frame) { f.AckWithin = 60_000 })
+		b.nothing()
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestInFlightIsRememberedForAnyTime(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", fromInbox)
+		b.pass(6 * time.Hour)
+		b.deliver("d1")
+		b.expect(frame.TypeTaken)
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestNotificationIsExecutedOnceAndOwesNothing(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		notification := func(f *frametest.Frame) { f.AckWithin = 0 }
+		b.deliver("d1", notification)
+		b.deliver("d1", notification)
+		b.pass(time.Minute)
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestDeliverOfAnotherGenerationIsNotExecuted(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", ofGen(benchGen-1))
+		b.deliver("d2", ofGen(benchGen+1))
+		b.nothing()
+		equal(t, "executed", b.box.told(), nil)
+	})
+}
+
+func TestDeliverThatIsTooLateIsNotExecutedUnlessItWasClaimed(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		late := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
+		b.deliver("d1", late)
+		b.deliver("d2", late, fromInbox) // nobody else may end it
+		equal(t, "executed", b.box.told(), []string{"deliver d2"})
+	})
+}
+
+func TestDeliverWaitsForTheFirstWelcome(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.dialed()
+		b.deliver("d1")
+		b.deliver("d1")
+		b.nothing()
+		equal(t, "executed before", b.box.told(), nil)
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
+		equal(t, "executed after", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+func TestDeliverThatFitsNoMessageIsNotExecuted(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", func(f *frametest.Frame) { f.Lens = []int{1, 1} })
+		b.deliver("d2", func(f *frametest.Frame) { f.Lens = nil })
+		b.runs()
+		equal(t, "executed", b.box.told(), nil)
+	})
+}
+
+func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.deliver("d2", ofSession("s2"))
+		b.deliver("d3")
+		b.deliver("d4", fromInbox) // has its trace
+		b.finishes("d3")
+		time.Sleep(time.Second - time.Millisecond)
+		b.nothing()
+		time.Sleep(time.Millisecond)
+		taken := b.expect(frame.TypeTaken)
+		slices.Sort(taken.Tickets)
+		equal(t, "tickets", taken.Tickets, []string{"ticket-d1", "ticket-d2"})
+		b.pass(time.Minute)
+	})
+}
+
+func TestEndThatIsNotAckedIsReported(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.ends("d1", "end")
+		b.expect(frame.TypeEvents)
+		time.Sleep(time.Second)
+		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
+	})
+}
+
+func TestReportIsDueAfterAReconnect(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.wire.set(true)
+		b.conn.cut()
+		time.Sleep(20 * time.Second)
+		b.wire.set(false)
+		b.welcome(b.dialed(), benchGen)
+		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
+	})
+}
+
+func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.says("d1", "progress")
+		first := b.expect(frame.TypeEvents)
+		equal(t, "tickets", first.Tickets, []string{"ticket-d1"})
+		b.ack(first)
+		b.says("d1", "more")
+		second := b.expect(frame.TypeEvents)
+		equal(t, "tickets", second.Tickets, nil)
+		b.ack(second)
+		b.ends("d1", "end")
+		if end := b.expect(frame.TypeEvents); !end.Items[0].Marked {
+			t.Error("the end does not say that there is an item to delete")
+		}
+		b.pass(time.Second)
+	})
+}
+
+func TestEndThatComesFirstNeedsNoReport(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.ends("d1", "end")
+		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || f.Items[0].Marked {
+			t.Errorf("tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
+		}
+		b.deliver("d2", fromInbox, ofSession("s2"))
+		b.say("s2", "d2", "end", true)
+		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || !f.Items[0].Marked {
+			t.Errorf("from the inbox: tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
+		}
+	})
+}
+
+func TestBoxThatBlocksDoesNotBlockTheRunner(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.box.block = make(chan struct{})
+		b.deliver("d1")
+		b.deliver("d2")
+		time.Sleep(time.Second)
+		b.expect(frame.TypeTaken)
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+		close(b.box.block)
+		synctest.Wait()
+		equal(t, "executed", b.box.told(), []string{"deliver d2"})
+	})
+}

@@ -1,0 +1,472 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// This file has the runner's connections: hello and its answer, ping, renewal before the
+// gateway's limit, and reconnect after a cut. During a renewal there are two connections.
+// The runner reads both, and sends on the one with the last welcome.
+
+const (
+	helloAgain   = 5 * time.Second // a hello without an answer is sent again
+	helloTries   = 3               // then the connection is given up
+	askFor       = time.Second     // how long a hello waits for the open questions
+	retireAfter  = 5 * time.Second // how long a replaced connection is still read
+	dialWithin   = 10 * time.Second
+	reconnectFor = 2 * time.Minute // how long the runner tries to reach the host before it gives up
+	sendWithin   = 30 * time.Second
+	firstBackOff = 500 * time.Millisecond
+	lastBackOff  = 10 * time.Second
+	longBackOff  = 5                // how often firstBackOff doubles in the wait of a runner whose host throttles
+	longestWait  = 30 * time.Second // the longest wait that a host may ask for
+	roundsWithin = 10 * time.Minute
+	maxRounds    = 5           // how many refusals within roundsWithin may be this runner's fault
+	maxDrain     = time.Hour   // the longest time over which a drain may spread renewals
+	looseAfter   = time.Minute // after this long without a connection, back-pressure ends
+	maxQuestions = 80_000      // bytes of questions in a hello; the rest goes into a later hello
+	maxKept      = 64          // frames that wait for a connection
+)
+
+// links keeps one connection to the host: it sends hello, renews the connection before the
+// gateway's limit, and comes back after a cut.
+type links struct {
+	*core
+	life *life
+
+	live    *link          // the welcomed connection, which all frames use
+	next    *link          // open, its hello not answered yet
+	open    map[*link]bool // live, next, and replaced connections that the runner still reads
+	dialing bool
+
+	begun    bool  // Begin has its launch
+	welcomed bool  // there was a welcome, so the token is used up
+	failed   int   // attempts since the last welcome; they decide the back-off
+	lost     error // why the last attempt failed
+	rounds   int   // ends since rounded that said comeRound
+	rounded  time.Time
+	renewBy  time.Time // when renewal rings
+	kept     [][]byte
+
+	redial, giveUp, loosen, pinging, renewal alarm
+}
+
+type link struct {
+	conn   Conn
+	no     int64 // of the last hello said on it
+	asking bool  // the Executor was asked for the questions of a hello and has not answered
+	tries  int   // hellos without an answer
+	answer alarm
+	retire alarm
+
+	queue   []outgoing
+	writing bool
+	current outgoing      // while writing
+	out     chan []byte   // capacity 1; filled only while writing is false
+	gone    chan struct{} // closed when dead
+	dead    bool
+
+	parts   frame.Assembler
+	foreign bool // a frame of another version came
+}
+
+// outgoing is a message for the writer. If keep is set and the connection ends before the
+// message is written, it goes to the next connection.
+type outgoing struct {
+	data []byte
+	keep bool
+}
+
+func (ls *links) beginLinks() {
+	ls.set(&ls.giveUp, reconnectFor, ls.abandon)
+	ls.connect()
+}
+
+// connect opens a connection unless it is opening one already.
+func (ls *links) connect() {
+	if ls.dialing || ls.next != nil {
+		return
+	}
+	ls.dialing = true
+	header := carrying(ls.Pass)
+	ls.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
+		defer cancel()
+		conn, err := ls.Dial(ctx, ls.URL, header)
+		if !ls.post(func() { ls.dialed(conn, err) }) && err == nil {
+			_ = conn.Close("stopped") // the loop has ended
+		}
+	})
+}
+
+func (ls *links) dialed(conn Conn, err error) {
+	ls.dialing = false
+	if err != nil {
+		ls.Log.Warn("connecting to the host failed", "attempt", ls.failed+1, "error", err)
+		ls.retry(sequelOf(err), err)
+		return
+	}
+	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
+	ls.next, ls.open[lk] = lk, true
+	ls.wg.Go(func() { ls.read(lk) })
+	ls.wg.Go(func() { ls.write(lk) })
+	ls.hello(lk)
+}
+
+func (ls *links) read(lk *link) {
+	for {
+		data, err := lk.conn.Receive()
+		if !ls.post(func() { ls.life.received(lk, data, err) }) || err != nil {
+			return
+		}
+	}
+}
+
+func (ls *links) write(lk *link) {
+	for {
+		var data []byte
+		select {
+		case <-lk.gone:
+			return
+		case data = <-lk.out:
+		}
+		select {
+		case <-lk.gone:
+			return
+		default:
+		}
+		err := lk.conn.Send(data)
+		if !ls.post(func() { ls.written(lk, err) }) {
+			return
+		}
+	}
+}
+
+func (ls *links) written(lk *link, err error) {
+	if lk.dead {
+		return
+	}
+	lk.writing, lk.current = false, outgoing{}
+	if err != nil {
+		ls.cut(lk, err)
+		return
+	}
+	lk.pump()
+}
+
+func (lk *link) pump() {
+	if lk.writing || len(lk.queue) == 0 {
+		return
+	}
+	lk.writing, lk.current = true, lk.queue[0]
+	lk.queue[0] = outgoing{}
+	lk.queue = lk.queue[1:]
+	lk.out <- lk.current.data
+}
+
+func (lk *link) send(o outgoing) {
+	lk.queue = append(lk.queue, o)
+	lk.pump()
+}
+
+// sendFirst puts a message before all others. Small frames that keep the connection alive
+// must not wait behind megabytes. The host does not depend on the order of frames.
+func (lk *link) sendFirst(data []byte) {
+	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
+	lk.pump()
+}
+
+// busy reports whether messages are still to be written. A repeated message would only
+// queue behind them.
+func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
+
+// againIfFree calls do after ackAfter. If the connection is still busy then, it waits
+// again instead, because do would only queue a repeat.
+func (ls *links) againIfFree(a *alarm, do func()) {
+	ls.set(a, ackAfter, func() {
+		if ls.linked() && ls.live.busy() {
+			ls.againIfFree(a, do)
+			return
+		}
+		do()
+	})
+}
+
+// linked reports whether frames other than hello and bye may be sent now.
+func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
+
+// sendKept sends a message now or on the next connection.
+func (ls *links) sendKept(data []byte) {
+	if ls.linked() {
+		ls.live.send(outgoing{data, true})
+		return
+	}
+	if len(ls.kept) == maxKept {
+		ls.kept = ls.kept[1:]
+	}
+	ls.kept = append(ls.kept, data)
+}
+
+// hello sends a hello with a new number, on a new connection or after a bye.
+func (ls *links) hello(lk *link) {
+	ls.no++
+	lk.no, lk.tries = ls.no, 0
+	ls.sayHello(lk)
+}
+
+// sayHello sends a hello with the number of the connection. If that number was welcomed
+// already, the hello is a ping. The hello carries the open questions if the Executor
+// returns them within askFor. If not, a later hello carries them.
+func (ls *links) sayHello(lk *link) {
+	if !ls.welcomed {
+		ls.writeHello(lk, nil)
+		return
+	}
+	lk.asking = true
+	no := lk.no
+	write := func(questions map[session.ID][]string) {
+		if lk.asking && lk.no == no && !lk.dead {
+			ls.writeHello(lk, questions)
+		}
+	}
+	ls.call(func() {
+		questions := fit(ls.Executor.Questions())
+		ls.post(func() { write(questions) })
+	})
+	ls.set(&lk.answer, askFor, func() { write(nil) })
+}
+
+func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
+	lk.asking = false
+	lk.tries++
+	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Baked: ls.Baked, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
+	if !ls.welcomed {
+		f.Token = ls.Token
+	}
+	lk.sendFirst(frame.Encode(f))
+	ls.set(&lk.answer, helloAgain, func() {
+		if lk.tries >= helloTries {
+			ls.cut(lk, errSilent)
+			return
+		}
+		ls.sayHello(lk)
+	})
+}
+
+// fit returns the questions that fit into one hello, and leaves out the others.
+func fit(questions map[session.ID][]string) map[session.ID][]string {
+	size := 0
+	out := make(map[session.ID][]string, len(questions))
+	for s, ids := range questions {
+		for _, id := range ids {
+			if size += len(s) + len(id) + 8; size > maxQuestions {
+				return out
+			}
+			out[s] = append(out[s], id)
+		}
+	}
+	return out
+}
+
+// greeting reports whether a hello is still without an answer.
+func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
+
+// welcomeCame handles the answer to a hello. Only the answer to the newest hello counts:
+// an older welcome may come after a bye that the host handled later (S1).
+func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
+	if f.Link == lk.no {
+		lk.asking, lk.tries = false, 0
+		lk.answer.stop()
+	}
+	if f.Link != ls.no || lk.no != ls.no || f.Gen < ls.gen || ls.stage == parting || ls.stage == lingering {
+		return
+	}
+	moved := lk != ls.live
+	if moved {
+		ls.promote(lk)
+	}
+	fresh, same := f.Gen != ls.gen || !ls.welcomed, ls.stage == up
+	ls.gen, ls.stage, ls.welcomed = f.Gen, up, true
+	ls.Pass = cmp.Or(f.Ticket, ls.Pass)
+	if moved || !same {
+		ls.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)
+	}
+	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
+	if ls.Begin != nil && !ls.begun {
+		ls.begun = true
+		ls.life.begin(f.Launch)
+	}
+	if f.Retire {
+		ls.life.sleep.retire()
+	}
+	if moved || fresh || !same {
+		ls.life.resume(moved, fresh)
+	}
+}
+
+// promote makes lk the connection that all frames use.
+func (ls *links) promote(lk *link) {
+	if old := ls.live; old != nil {
+		old.answer.stop()
+		ls.set(&old.retire, retireAfter, func() { ls.drop(old, "renewed") })
+	}
+	ls.live, ls.next, ls.failed = lk, nil, 0
+	ls.redial.stop()
+	ls.giveUp.stop()
+	ls.loosen.stop()
+	ls.renewIn(ls.RenewAfter)
+}
+
+func (ls *links) renewIn(after time.Duration) {
+	ls.renewBy = time.Now().Add(after)
+	ls.set(&ls.renewal, after, ls.renew)
+}
+
+// fenced handles a fence. A fence for the newest hello ends the life. A fence for an older
+// hello may be late, so the runner asks the host with another hello.
+func (ls *links) fenced(f frame.Fenced) {
+	if f.Link >= ls.no {
+		ls.fence()
+		return
+	}
+	ls.ask()
+}
+
+func (ls *links) ping() {
+	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
+	ls.ask()
+}
+
+// ask sends one more hello on the live connection, unless a hello is already without an
+// answer.
+func (ls *links) ask() {
+	if ls.linked() && ls.next == nil && !ls.live.greeting() {
+		ls.sayHello(ls.live)
+	}
+}
+
+// renew opens a new connection, even while the old one lives. After a bye it waits
+// until the bye has been answered.
+func (ls *links) renew() {
+	if ls.live != nil && ls.stage != up {
+		ls.set(&ls.redial, lastBackOff, ls.renew)
+		return
+	}
+	ls.connect()
+}
+
+// drain renews the connection within the time that the host has given. The moment is
+// random, so that the runners do not all come at once. A quarter of the time is left for
+// connecting. A renewal that is due earlier keeps its time.
+func (ls *links) drain(within time.Duration) {
+	if ls.linked() {
+		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
+	}
+}
+
+// cut handles the end of a connection and opens another one.
+func (ls *links) cut(lk *link, err error) {
+	if lk.dead {
+		return
+	}
+	ls.drop(lk, "lost")
+	after := sequelOf(err)
+	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
+		after = comeBack // a hello without an answer is newer than the refusal, so its answer decides
+	}
+	switch lk {
+	case ls.live:
+		ls.live = nil
+		ls.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
+		ls.set(&ls.giveUp, reconnectFor, ls.abandon)
+		ls.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
+		ls.life.sleep.cutAsleep()
+		ls.retry(after, err)
+	case ls.next:
+		ls.next = nil
+		if ls.live != nil {
+			// The host may have taken the hello on the lost connection. Tell it that live
+			// is the newest.
+			ls.hello(ls.live)
+		}
+		ls.retry(after, err)
+	}
+}
+
+// retry connects after a pause that grows with every failure. It ends the life instead
+// if the host has refused this runner for good.
+func (ls *links) retry(after sequel, err error) {
+	ls.lost = err
+	switch {
+	case ls.stage == lingering:
+		return // the runner has nothing left to say
+	case after == fencedOff:
+		ls.fence()
+		return
+	case ls.unwelcome(after) && ls.live == nil:
+		ls.finish(session.Errorf(session.Invalid, "the relay does not take the runner of box %s", ls.Box).Because(err))
+		return
+	case after == comeLater:
+		ls.failed = max(ls.failed, longBackOff)
+	}
+	pause := min(firstBackOff<<min(ls.failed, longBackOff), lastBackOff)
+	ls.failed++
+	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
+}
+
+// unwelcome reports whether the host has refused this runner for good. It has if the
+// error says so, or if it refused the runner maxRounds times within roundsWithin. The
+// caller goes on nevertheless while the runner has a connection.
+func (ls *links) unwelcome(after sequel) bool {
+	if after != comeRound {
+		return after == stayAway
+	}
+	if time.Since(ls.rounded) > roundsWithin {
+		ls.rounds, ls.rounded = 0, time.Now()
+	}
+	ls.rounds++
+	return ls.rounds >= maxRounds
+}
+
+func (ls *links) abandon() {
+	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", reconnectFor)
+	ls.finish(err.Because(ls.lost))
+}
+
+// drop closes a connection.
+func (ls *links) drop(lk *link, reason string) {
+	lk.dead = true
+	delete(ls.open, lk)
+	lk.answer.stop()
+	lk.retire.stop()
+	close(lk.gone)
+	for _, o := range append(lk.queue, lk.current) {
+		if o.keep {
+			ls.kept = append(ls.kept, o.data)
+		}
+	}
+	lk.queue = nil
+	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
+}
+
+// endLinks closes the open connections at the end of a life.
+func (ls *links) endLinks() {
+	for lk := range ls.open {
+		ls.drop(lk, "stopped")
+	}
+}
+
+// carrying returns the header that shows a pass, or nil without a pass.
+func carrying(pass string) http.Header {
+	if pass == "" {
+		return nil
+	}
+	return http.Header{frame.PassHeader: {pass}}
+}

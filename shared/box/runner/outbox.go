@@ -1,0 +1,385 @@
+package runner
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// This file is about events on their way to the host. One batch of each session is under
+// way. The runner sends the same bytes again until it has the ack. Events that come
+// meanwhile are kept for the next batch.
+
+const (
+	maxBatch   = 1000     // events
+	maxPayload = 4 << 20  // most bytes of a batch, unless one event is larger
+	maxBacklog = 32 << 20 // most bytes of a session's events; above this, Event blocks
+)
+
+// outboxes holds the events of all sessions until the host has them.
+type outboxes struct {
+	*core
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
+
+	boxes map[session.ID]*outbox
+	seqs  int64 // the highest number that a forgotten outbox has used
+	loose bool  // there has been no connection for long, so processes are not blocked
+}
+
+// outbox holds the events of one session.
+type outbox struct {
+	session session.ID
+	ticket  string        // the newest delivery's
+	seq     int64         // number of the last batch; goes up over all generations of this runner
+	next    session.Index // index of the next standalone event; 0 if only the host knows it, see relayhost's appendStandalone
+	unacked *batch
+	common  [][]byte
+	voucher string      // ticket of the newest event in common
+	streams []*delivery // deliveries with pending events, in the order of their first event
+	size    int         // bytes of all events here, with the unacked batch
+	rooms   []chan struct{}
+	used    time.Time
+}
+
+// batch is an events frame without an ack.
+type batch struct {
+	seq      int64
+	gen      session.Generation
+	data     []byte // the frame; nil if it goes in parts
+	transfer *transfer
+	size     int // bytes of events
+	common   bool
+	ends     []*delivery // deliveries that end or are suspended with this batch
+	traces   []*delivery // whose taken mark it asks for
+	again    alarm
+}
+
+func (ob *outboxes) outbox(id session.ID) *outbox {
+	o, ok := ob.boxes[id]
+	if !ok {
+		o = &outbox{session: id, seq: ob.seqs}
+		ob.boxes[id] = o
+	}
+	o.used = time.Now()
+	return o
+}
+
+// event takes an event of a process. It closes room when the outbox has room for more.
+func (ob *outboxes) event(e Event, room chan struct{}) {
+	o := ob.outbox(e.Session)
+	ob.gather(o, e)
+	if o.size > maxBacklog && !ob.loose {
+		o.rooms = append(o.rooms, room)
+	} else {
+		close(room)
+	}
+	ob.flush(o)
+}
+
+func (ob *outboxes) gather(o *outbox, e Event) {
+	raw, ok := ob.sendable(e)
+	if !ok {
+		return
+	}
+	if e.Asks != nil && !ob.suspendable(e) {
+		return
+	}
+	if e.Stream == session.Standalone {
+		ticket := cmp.Or(e.Ticket, o.ticket)
+		if ticket == "" {
+			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
+			return
+		}
+		o.common, o.voucher, o.size = append(o.common, raw), ticket, o.size+len(raw)
+		return
+	}
+	d := ob.deliveries.byID[e.Stream]
+	if d == nil || d.ended || d.session != e.Session {
+		ob.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		return
+	}
+	if len(d.pending) == 0 {
+		o.streams = append(o.streams, d)
+	}
+	d.pending = append(d.pending, raw)
+	o.size += len(raw)
+	if e.Asks != nil {
+		d.asks = e.Asks
+		o.size += len(e.Asks.Raw)
+	}
+	if e.Final || e.Asks != nil {
+		d.ended = true
+		ob.deliveries.running--
+	}
+}
+
+// sendable returns the event in a form that may go into a frame: valid UTF-8, and not
+// longer than the relay carries. A response that is too long becomes an error, since its
+// request needs an end. ok is false for other events that are too long; the runner drops
+// them.
+func (ob *outboxes) sendable(e Event) (raw []byte, ok bool) {
+	raw = e.Raw
+	if !utf8.Valid(raw) {
+		ob.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	}
+	if len(raw) <= frame.MaxMessage {
+		return raw, true
+	}
+	ob.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", frame.MaxMessage)
+	m, err := wire.Parse(raw)
+	if !e.Final && (err != nil || m.Kind != wire.Response) {
+		return nil, false
+	}
+	return wire.ErrorResponse(bytes.Clone(m.ID), &wire.Error{
+		Code:    wire.CodeInternal,
+		Message: "tool_call: the response is larger than the relay carries; ask for less at a time",
+		Data:    map[string]any{"phase": "tool_call", "bytes": len(raw), "limit": frame.MaxMessage},
+	}), true
+}
+
+// flush sends the next batch of a session if none is under way.
+func (ob *outboxes) flush(o *outbox) {
+	if o.unacked != nil || !ob.links.linked() || len(o.common) == 0 && len(o.streams) == 0 {
+		return
+	}
+	f, b := ob.batch(o)
+	data := frame.Encode(f)
+	if len(data) > frame.MaxFrame {
+		b.transfer = ob.transfers.transfer(data)
+	} else {
+		b.data = data
+	}
+	o.unacked = b
+	ob.sendBatch(b)
+}
+
+// batch takes the events that fit into one events frame: standalone events first, then the
+// streams in the order of their first event.
+func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
+	o.seq++
+	b := &batch{seq: o.seq, gen: ob.gen}
+	f := frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
+	var events [][]byte
+	// take puts behind directly after the last event of pending.
+	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
+		for i, raw := range pending {
+			size := len(raw)
+			if i == len(pending)-1 {
+				size += len(behind)
+			}
+			if len(events) >= maxBatch || len(events) > 0 && b.size+size > maxPayload {
+				return pending[i:], lens
+			}
+			events, lens, b.size = append(events, raw), append(lens, len(raw)), b.size+size
+		}
+		events = append(events, behind)
+		return nil, lens
+	}
+	var lens []int
+	if len(o.common) > 0 {
+		o.common, lens = take(o.common, nil)
+		f.Items = append(f.Items, frame.EventItem{Ticket: o.voucher, First: o.next, Lens: lens})
+		b.common = true
+		if o.next > 0 {
+			o.next += session.Index(len(lens))
+		}
+	}
+	for len(o.streams) > 0 {
+		d := o.streams[0]
+		if d.pending, lens = take(d.pending, d.asks.raw()); len(lens) == 0 {
+			break
+		}
+		over := d.ended && len(d.pending) == 0
+		final, asks := over && d.asks == nil, (*frame.Asks)(nil)
+		if over {
+			asks = d.asks.frame(d.round + 1)
+		}
+		if !over && !d.traced {
+			// Before the client sees progress, a trace must say that this box owes the
+			// end. A taken frame may have been lost, so ask for the trace here.
+			f.Tickets = append(f.Tickets, d.ticket)
+			d.reported = true
+			b.traces = append(b.traces, d)
+		}
+		f.Items = append(f.Items, frame.EventItem{
+			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asks,
+		})
+		d.sent += session.Index(len(lens))
+		if over {
+			b.ends = append(b.ends, d)
+		}
+		if len(d.pending) > 0 {
+			break
+		}
+		o.streams = o.streams[1:]
+	}
+	f.Payload = bytes.Join(events, nil)
+	return f, b
+}
+
+// sendBatch sends a batch, and repeats it until the ack.
+func (ob *outboxes) sendBatch(b *batch) {
+	switch {
+	case !ob.links.linked():
+		return // resumeOutboxes
+	case b.transfer != nil:
+		ob.transfers.sendParts(b.transfer)
+		return
+	default:
+		ob.links.live.send(outgoing{data: b.data})
+	}
+	ob.links.againIfFree(&b.again, func() { ob.sendBatch(b) })
+}
+
+// acked handles an ack: the host has the batch, except for the streams it has closed.
+func (ob *outboxes) acked(f frame.Ack) {
+	o := ob.boxes[f.Session]
+	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
+		return // the ack of a batch that was sent twice
+	}
+	if f.Fenced {
+		ob.fence()
+		return
+	}
+	b := o.unacked
+	o.unacked, o.used = nil, time.Now()
+	b.again.stop()
+	ob.transfers.dropTransfer(b.transfer)
+	o.size -= b.size
+	if b.common && b.gen == ob.gen && f.Next > 0 {
+		o.next = f.Next
+	}
+	for _, d := range b.traces {
+		d.traced = true
+	}
+	for _, d := range b.ends {
+		ob.deliveries.forgetLater(d)
+	}
+	for _, id := range f.Closed {
+		ob.closeStream(o, id)
+	}
+	if o.size <= maxBacklog {
+		o.makeRoom()
+	}
+	ob.flush(o)
+}
+
+// closeStream drops the pending events of a stream that the host has ended, and tells the
+// Executor.
+func (ob *outboxes) closeStream(o *outbox, id session.StreamID) {
+	d := ob.deliveries.byID[id]
+	if d == nil || d.session != o.session {
+		return
+	}
+	for _, raw := range d.pending {
+		o.size -= len(raw)
+	}
+	if len(d.pending) > 0 {
+		o.size -= len(d.asks.raw())
+	}
+	d.pending, d.asks = nil, nil
+	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
+	if !d.ended {
+		ob.deliveries.running--
+	}
+	ob.deliveries.forgetLater(d)
+	ob.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
+	ob.call(func() { ob.Executor.CloseStream(d.session, id) })
+}
+
+func (o *outbox) makeRoom() {
+	for _, room := range o.rooms {
+		close(room)
+	}
+	o.rooms = nil
+}
+
+// loosenAll unblocks the processes, so that the outboxes grow. After so long without a
+// connection, the progress of the processes is worth the memory.
+func (ob *outboxes) loosenAll() {
+	ob.loose = true
+	for _, o := range ob.boxes {
+		o.makeRoom()
+	}
+}
+
+// resumeOutboxes continues after a welcome. Over a new connection it sends the unacked
+// batches again, and it sends the events that have come meanwhile. In a new generation it
+// forgets the indexes of the standalone streams. The host then gives them anew, and that
+// fences the previous generation.
+func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
+	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
+		o := ob.boxes[id]
+		if fresh {
+			o.next = 0
+		}
+		switch {
+		case o.unacked == nil:
+			ob.flush(o)
+		case moved:
+			ob.sendBatch(o.unacked)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(ob.transfers.byName)) {
+		if t := ob.transfers.byName[name]; moved && t.unanswered {
+			ob.transfers.sendParts(t)
+		}
+	}
+}
+
+// unsent counts the events that the host does not have.
+func (ob *outboxes) unsent() int {
+	n := 0
+	for _, o := range ob.boxes {
+		n += len(o.common)
+		for _, d := range o.streams {
+			n += len(d.pending)
+		}
+		if o.unacked != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (ob *outboxes) forgetOutboxes(old time.Time) {
+	maps.DeleteFunc(ob.boxes, func(_ session.ID, o *outbox) bool {
+		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
+		if idle {
+			// If the session sends events again, its numbers continue above all that it
+			// has used.
+			ob.seqs = max(ob.seqs, o.seq)
+		}
+		return idle
+	})
+}
+
+// status sends a report. A report with a handshake waits for a connection; any other is
+// lost without one.
+func (ob *outboxes) status(s StatusReport) {
+	f := frame.Status{
+		Sender: ob.ofBox(), Session: s.Session, Ticket: s.Ticket,
+		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
+	}
+	data := frame.Encode(f)
+	switch {
+	case len(data) > frame.MaxJoined:
+		ob.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
+	case len(data) > frame.MaxFrame:
+		ob.transfers.transferKept(data)
+	case len(s.Handshake) > 0:
+		ob.links.sendKept(data)
+	case ob.links.linked():
+		ob.links.live.send(outgoing{data: data})
+	}
+}

@@ -1,0 +1,188 @@
+package runner
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// window is how many parts of one frame are under way at a time. Each part is an
+// invocation of the relay function.
+const window = 8
+
+// wholes is how often the runner sends whole before it sends all parts anew, because the
+// host's parts may have expired by then.
+const wholes = 3
+
+// transfer is a long frame on its way: its parts, each repeated until part-ok, then whole.
+// It does not depend on a connection, because the host keeps its parts when a connection
+// ends.
+type transfer struct {
+	data       []byte // until it has a place
+	place      int
+	name       string // "" while it waits for a place
+	parts      [][]byte
+	state      []partState
+	missing    int // parts without part-ok
+	joins      int // how often whole was sent
+	unanswered bool
+	again      alarm
+}
+
+type partState byte
+
+const (
+	partWaits partState = iota
+	partSent
+	partTaken
+)
+
+// transfers holds the frames that are sent in parts.
+type transfers struct {
+	*core
+	links *links
+
+	byName map[string]*transfer // those that have a place
+	lining []*transfer          // those that wait for one
+}
+
+// transfer begins to send a long frame. The caller drops it when the answer to the frame
+// comes.
+func (ts *transfers) transfer(data []byte) *transfer {
+	t := &transfer{data: data}
+	if len(ts.byName) == frame.MaxTransfers {
+		ts.lining = append(ts.lining, t)
+	} else {
+		ts.admit(t)
+	}
+	return t
+}
+
+// admit gives a long frame a name and a free place, of which there are
+// frame.MaxTransfers, and cuts it into parts. Each part has the box, the generation and
+// the runner in its header, because the host stores each part on its own.
+func (ts *transfers) admit(t *transfer) {
+	var taken [frame.MaxTransfers]bool
+	for _, other := range ts.byName {
+		taken[other.place] = true
+	}
+	t.place = slices.Index(taken[:], false)
+	t.name = strconv.Itoa(t.place) + "." + session.NewNonce()
+	t.parts = frame.CutAs(t.data, frame.Part{Sender: ts.sender(), Frame: t.name})
+	t.data = nil
+	t.restart()
+	ts.byName[t.name] = t
+}
+
+// transferKept sends a long frame that has no answer. When the host has all parts, the
+// runner sends whole once.
+func (ts *transfers) transferKept(data []byte) {
+	t := ts.transfer(data)
+	t.unanswered = true
+	ts.sendParts(t)
+}
+
+func (t *transfer) restart() {
+	t.state, t.missing, t.joins = make([]partState, len(t.parts)), len(t.parts), 0
+}
+
+// sendParts sends the parts that the host does not have, for the first time or again.
+func (ts *transfers) sendParts(t *transfer) {
+	if !ts.links.linked() || t.name == "" {
+		return // resumeOutboxes or dropTransfer sends them later
+	}
+	if t.joins == wholes {
+		t.restart()
+	}
+	for i, s := range t.state {
+		if s == partSent {
+			t.state[i] = partWaits
+		}
+	}
+	ts.fillWindow(t)
+	ts.watchParts(t)
+}
+
+// watchParts sends the parts without an answer again, ackAfter after the last answer.
+func (ts *transfers) watchParts(t *transfer) {
+	if ts.byName[t.name] == t {
+		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })
+	}
+}
+
+// fillWindow sends the next parts. If the host has all parts, it sends the whole frame's
+// header ([frame.Whole]).
+func (ts *transfers) fillWindow(t *transfer) {
+	if t.missing == 0 {
+		ts.join(t)
+		return
+	}
+	if !ts.links.linked() {
+		return
+	}
+	sent := 0
+	for i, s := range t.state {
+		if s == partWaits && sent < window {
+			t.state[i] = partSent
+			s = partSent
+			ts.links.live.send(outgoing{data: t.parts[i]})
+		}
+		if s == partSent {
+			sent++
+		}
+	}
+}
+
+func (ts *transfers) join(t *transfer) {
+	whole := frame.Encode(frame.Whole{Sender: ts.sender(), Frame: t.name, Of: len(t.parts)})
+	if t.unanswered {
+		ts.dropTransfer(t)
+		ts.links.sendKept(whole)
+		return
+	}
+	if ts.links.linked() {
+		t.joins++
+		ts.links.live.send(outgoing{data: whole})
+	}
+}
+
+func (ts *transfers) partTaken(f frame.PartOK) {
+	t := ts.byName[f.Frame]
+	if t == nil || f.N < 0 || f.N >= int64(len(t.state)) || t.state[f.N] == partTaken {
+		return
+	}
+	t.state[f.N] = partTaken
+	t.missing--
+	ts.fillWindow(t)
+	ts.watchParts(t)
+}
+
+// dropTransfer forgets a long frame, and begins the next frame that waits for a place. It
+// does nothing for a nil t.
+func (ts *transfers) dropTransfer(t *transfer) {
+	if t == nil {
+		return
+	}
+	t.again.stop()
+	delete(ts.byName, t.name)
+	if len(ts.lining) > 0 && len(ts.byName) < frame.MaxTransfers {
+		next := ts.lining[0]
+		ts.lining[0] = nil
+		ts.lining = ts.lining[1:]
+		ts.admit(next)
+		ts.sendParts(next)
+	}
+}
+
+// sendSmall sends a frame that the host does not answer. If the frame is lost, a later
+// message makes up for it.
+func (ts *transfers) sendSmall(f frame.Frame) {
+	data := frame.Encode(f)
+	if len(data) > frame.MaxFrame {
+		ts.transferKept(data)
+		return
+	}
+	ts.links.live.sendFirst(data)
+}

@@ -1,0 +1,155 @@
+// Package runner is the end of the relay that runs in the box. Package relay explains the
+// protocol, package relayhost is the other end.
+//
+// A [Runner] connects to the relay function and gives each message to its [Executor] once.
+// It sends the events of the box again until the host has them. It falls asleep when the
+// box is idle.
+package runner
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.Idle, 2*time.Minute)
+	def(&c.Linger, 5*time.Second)
+	def(&c.PingEvery, 5*time.Minute)
+	def(&c.RenewAfter, 110*time.Minute)
+	def(&c.Flush, 5*time.Second)
+	if c.Dial == nil {
+		c.Dial = DialWebSocket
+	}
+	if c.Rand == nil {
+		c.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Runner is the box's end of the relay for one life of a box. A life begins with the
+// first hello. It ends when the box sleeps, is fenced or loses the host. Any goroutine
+// may call Event, Status and Snapshot.
+type Runner struct {
+	cfg  Config
+	id   string
+	in   chan func(*life) // closures for the goroutine of Run, which owns the state
+	done chan struct{}    // closed when Run returns
+}
+
+// New returns a Runner. It does nothing before [Runner.Run].
+func New(c Config) *Runner {
+	return &Runner{cfg: c.withDefaults(), id: string(session.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
+}
+
+// ID returns the random id of the runner. It is a secret between the runner and its host.
+func (r *Runner) ID() string { return r.id }
+
+// Run connects and runs until one of these ends it. It may be called once.
+//
+//   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
+//   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
+//   - session.Unavailable: the host could not be reached for two minutes.
+//   - session.Invalid: the host does not accept this runner. It said so with a
+//     [CloseCode], or refused connections again and again.
+//   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
+//     the moment ctx is done, no new message is executed. The caller stops its
+//     processes meanwhile, so that open requests get their ends.
+//
+// Before Run returns, it closes all its connections and waits for all its goroutines.
+// Events that are not sent by then are lost.
+func (r *Runner) Run(ctx context.Context) error {
+	l := newLife(ctx, r.cfg, r.id, r.done, func(do func()) bool { return r.post(func(*life) { do() }) })
+	defer l.stop()
+	l.start()
+	cancelled := ctx.Done()
+	for !l.over {
+		select {
+		case do := <-r.in:
+			do(l)
+		case <-cancelled:
+			cancelled = nil
+			l.sleep.closeDown(context.Cause(ctx))
+		}
+		switch {
+		case l.closing:
+			l.sleep.tryClose()
+		case l.retiring:
+			l.sleep.tryRetire()
+		}
+	}
+	return l.err
+}
+
+// Event takes an event of a process and returns when the outbox of its session has room
+// for more. It blocks while more than 32 MiB of that session wait for the host; this is
+// the back-pressure on the process. It stops blocking when the connection has been lost
+// for a minute, or when Run has returned. An event after Run is dropped. If the order
+// of a session's events matters, one goroutine at a time must send them. Before Run,
+// Event blocks.
+func (r *Runner) Event(e Event) {
+	room := make(chan struct{})
+	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
+		return
+	}
+	select {
+	case <-room:
+	case <-r.done:
+	}
+}
+
+// Status sends a report once. A report with a Handshake waits for a connection. Any
+// other is lost if there is no connection at that moment.
+func (r *Runner) Status(s StatusReport) {
+	r.post(func(l *life) { l.outboxes.status(s) })
+}
+
+// post gives do to the loop. It returns false if the loop has ended.
+func (r *Runner) post(do func(*life)) bool {
+	select {
+	case r.in <- do:
+		return true
+	case <-r.done:
+		return false
+	}
+}
+
+// Snapshot asks the host about the snapshots of an owner, and repeats the request until the
+// host answers or ctx is done. The box does not fall asleep meanwhile. Snapshot sets the
+// Sender and N of the request. A URL in the answer is valid for some minutes.
+//
+// Errors: NotFound if there is no snapshot. [ErrFenced] if a newer runner runs the box, or
+// has saved. TooLarge. Invalid if the host keeps no snapshots. Unavailable if ctx or
+// [Runner.Run] has ended.
+func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
+	a := &query{frame: f, answer: make(chan frame.Kept, 1)}
+	posted := r.post(func(l *life) { l.queries.query(a) })
+	var kept frame.Kept
+	select {
+	case kept = <-a.answer:
+	case <-r.done:
+		posted = false
+	case <-ctx.Done():
+		r.post(func(l *life) { l.queries.unquery(a) })
+		return frame.Kept{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
+	}
+	switch {
+	case !posted:
+		return frame.Kept{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
+	case kept.Refused != "":
+		return frame.Kept{}, session.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
+	}
+	return kept, nil
+}

@@ -1,0 +1,301 @@
+package runner_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
+	onBench(t, func(b *bench) {
+		hello := b.dialed()
+		if hello.Runner == "" {
+			t.Error("hello has no runner")
+		}
+		runner := hello.Runner
+		hello.Runner = ""
+		want := frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1", Link: 1}
+		if diff := cmp.Diff(want, hello); diff != "" {
+			t.Error(diff)
+		}
+		b.nothing()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
+		pull := b.expect(frame.TypePull)
+		want = frametest.Frame{V: frame.Version, Type: frame.TypePull, Box: benchBox, Gen: benchGen, Runner: runner, N: 1}
+		if diff := cmp.Diff(want, pull); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestTokenIsSaidUntilTheFirstWelcome(t *testing.T) {
+	onBench(t, func(b *bench) {
+		first := b.dialed()
+		b.conn.cut()
+		second := b.dialed()
+		if second.Link != 2 || second.Runner != first.Runner || second.Token != benchToken {
+			t.Errorf("hello again has link %d, token %q, runner %q", second.Link, second.Token, second.Runner)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		b.emptyInbox()
+		b.conn.cut()
+		if third := b.dialed(); third.Token != "" {
+			t.Error("a token that was used up is said again")
+		}
+	})
+}
+
+func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.box.asks("s1", "q-1", "q-2")
+		b.conn.cut()
+		time.Sleep(time.Second)
+		b.connected()
+		hello := b.expect(frame.TypeHello)
+		if hello.Link != 2 || hello.Gen != benchGen {
+			t.Errorf("hello has link %d and generation %d", hello.Link, hello.Gen)
+		}
+		if diff := cmp.Diff(map[session.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions); diff != "" {
+			t.Error(diff)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		b.nothing() // the generation is the same: no pull
+	})
+}
+
+func TestHelloDoesNotWaitForABoxThatIsBlocked(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.box.block = make(chan struct{})
+		defer close(b.box.block)
+		b.deliver("d1")
+		b.conn.cut()
+		time.Sleep(time.Second)
+		b.connected()
+		b.nothing()
+		time.Sleep(time.Second)
+		b.expect(frame.TypeHello)
+	})
+}
+
+func TestPingIsAHelloWithTheSameLink(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		for range 3 {
+			time.Sleep(5*time.Minute - time.Second)
+			b.nothing()
+			time.Sleep(time.Second)
+			if ping := b.expect(frame.TypeHello); ping.Link != 1 || ping.Token != "" {
+				t.Errorf("ping has link %d and token %q", ping.Link, ping.Token)
+			}
+			b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
+			b.nothing()
+		}
+	})
+}
+
+func TestUnansweredHelloIsSaidThreeTimesThenTheConnectionIsGivenUp(t *testing.T) {
+	onBench(t, func(b *bench) {
+		first := b.connected()
+		for range 3 {
+			if hello := b.expect(frame.TypeHello); hello.Link != 1 {
+				t.Errorf("hello has link %d", hello.Link)
+			}
+			b.nothing()
+			time.Sleep(5 * time.Second)
+		}
+		if !first.isClosed() {
+			t.Error("the silent connection is still open")
+		}
+		time.Sleep(time.Second)
+		b.connected()
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
+			t.Errorf("hello has link %d", hello.Link)
+		}
+	})
+}
+
+func TestUnansweredPingReconnects(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		time.Sleep(5 * time.Minute)
+		for range 3 {
+			b.expect(frame.TypeHello)
+			time.Sleep(5 * time.Second)
+		}
+		time.Sleep(time.Second)
+		b.connected()
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
+			t.Errorf("hello has link %d", hello.Link)
+		}
+	})
+}
+
+func TestRenewalMakesBeforeItBreaks(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		old := b.conn
+		b.pass(110*time.Minute - time.Second)
+		b.deliver("d1", fromInbox)
+		time.Sleep(time.Second)
+		b.connected()
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 || b.conn == old {
+			t.Fatalf("hello has link %d", hello.Link)
+		}
+		// The runner sends on the old connection until the welcome, and on the new one
+		// after it. It reads both.
+		b.says("d1", "progress")
+		if f, _ := b.received(); f.Type != frame.TypeEvents || f.conn != old {
+			t.Errorf("%s before the welcome came elsewhere", f.Type)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		events := b.expect(frame.TypeEvents) // not acked yet, so they come again on the new connection
+		old.send(request("d2", fromInbox))
+		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
+		old.send(frametest.Frame{Type: frame.TypeAck, Seq: events.Seq, Session: "s1"})
+		b.ends("d1", "end")
+		b.expect(frame.TypeEvents)
+		time.Sleep(4 * time.Second)
+		if old.isClosed() {
+			t.Error("the old connection was closed at once")
+		}
+		time.Sleep(time.Second)
+		if !old.isClosed() || b.conn.isClosed() {
+			t.Error("the old connection is open, or the new one closed")
+		}
+		b.runs()
+	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
+}
+
+func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		old := b.conn
+		b.pass(110*time.Minute - time.Second)
+		time.Sleep(time.Second)
+		b.connected()
+		b.expect(frame.TypeHello)
+		b.conn.cut()
+		// The host may take the dead connection for the newest: a newer hello corrects that.
+		b.conn = old
+		if hello := b.expect(frame.TypeHello); hello.Link != 3 {
+			t.Errorf("hello on the old connection has link %d", hello.Link)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 3})
+		time.Sleep(time.Second)
+		b.connected()
+		if hello := b.expect(frame.TypeHello); hello.Link != 4 {
+			t.Errorf("hello has link %d", hello.Link)
+		}
+	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
+}
+
+func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
+		b.returnedWith(session.Fenced)
+		b.ends("d1", "end")
+		b.nothing()
+		if !b.conn.isClosed() {
+			t.Error("the connection is open")
+		}
+	})
+}
+
+// One event may start two runners. The second one gets a fence in place of its launch,
+// and its Run returns at once.
+func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.dialed()
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
+		b.returnedWith(session.Fenced)
+		b.nothing()
+	}, func(c *runner.Config) {
+		c.Executor = nil
+		c.Begin = func(map[string]string) (runner.Begun, error) {
+			t.Error("a runner that was refused begins")
+			return runner.Begun{}, nil
+		}
+	})
+}
+
+func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.conn.cut()
+		b.welcome(b.dialed(), benchGen)
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
+		b.runs()
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
+			t.Errorf("hello has link %d", hello.Link)
+		}
+	})
+}
+
+func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.wire.set(true)
+		b.conn.cut()
+		time.Sleep(2*time.Minute - time.Second)
+		b.runs()
+		time.Sleep(time.Second)
+		if err := b.returned(); !errors.Is(err, session.Unavailable) || !strings.Contains(err.Error(), "network is down") {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.conn.cut()
+		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime"})
+		b.runner.Status(runner.StatusReport{Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Handshake: []byte(`{"a":1}`)})
+		b.welcome(b.dialed(), benchGen)
+		got := b.expect(frame.TypeStatus)
+		want := frametest.Frame{
+			V: frame.Version, Type: frame.TypeStatus, Box: benchBox, Gen: benchGen,
+			Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Payload: []byte(`{"a":1}`),
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		b.nothing()
+		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime", Detail: "exited"})
+		b.expect(frame.TypeStatus)
+	})
+}
+
+func TestStoppedRunnerLetsItsBoxFinishThenSaysBye(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1")
+		b.cancel(errors.New("SIGTERM"))
+		synctest.Wait()
+		b.deliver("d2")
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+		b.box.idleFrom(time.Now())
+		b.finishes("d1")
+		time.Sleep(100 * time.Millisecond)
+		bye := b.expect(frame.TypeBye)
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+		b.returnedWith("")
+	})
+}
+
+func TestStoppedRunnerWithWorkLeftSaysNoBye(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.deliver("d1", fromInbox)
+		cause := errors.New("SIGTERM")
+		b.cancel(cause)
+		time.Sleep(5*time.Second - time.Millisecond)
+		b.runs()
+		time.Sleep(time.Millisecond)
+		if err := b.returned(); !errors.Is(err, cause) {
+			t.Errorf("Run returned %v", err)
+		}
+		b.nothing()
+	})
+}

@@ -1,0 +1,244 @@
+package runner_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func ids(s ...session.StreamID) []session.StreamID { return s }
+
+// onParting is onAwakeBench with a runner that has said bye.
+func onParting(t *testing.T, test func(b *bench, bye frametest.Frame)) {
+	t.Helper()
+	onAwakeBench(t, func(b *bench) {
+		b.box.idleFrom(time.Now())
+		test(b, b.soon(frame.TypeBye, 3*time.Minute))
+	})
+}
+
+// onLingering is onParting with a bye that the host has taken.
+func onLingering(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+		test(b)
+	})
+}
+
+func TestIdleBoxSaysByeLingersAndReturns(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		since := time.Now()
+		b.box.idleFrom(since)
+		bye := b.soon(frame.TypeBye, 3*time.Minute)
+		if bye.Link != 1 || bye.Gen != benchGen || bye.Runner == "" || bye.Box != benchBox {
+			t.Errorf("got %+v, want a bye", bye)
+		}
+		if idle := time.Since(since); idle < 2*time.Minute || idle > 2*time.Minute+time.Second {
+			t.Errorf("said bye after %s", idle)
+		}
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
+		time.Sleep(5*time.Second - time.Millisecond)
+		b.runs()
+		time.Sleep(time.Millisecond)
+		b.returnedWith("")
+		b.nothing()
+	})
+}
+
+func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		time.Sleep(2 * time.Second)
+		again := b.expect(frame.TypeBye)
+		if again.Link != bye.Link || again.Gen != bye.Gen {
+			t.Errorf("bye again has link %d, generation %d", again.Link, again.Gen)
+		}
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
+		time.Sleep(4 * time.Second)
+		b.nothing()
+	})
+}
+
+func TestBusyRunnerSaysNoBye(t *testing.T) {
+	t.Run("box not idle", func(t *testing.T) {
+		onAwakeBench(t, func(b *bench) { b.pass(time.Hour) })
+	})
+	t.Run("request in flight", func(t *testing.T) {
+		onAwakeBench(t, func(b *bench) {
+			b.deliver("d1", fromInbox)
+			b.box.idleFrom(time.Now())
+			b.pass(time.Hour)
+		})
+	})
+	t.Run("batch not acked", func(t *testing.T) {
+		onAwakeBench(t, func(b *bench) {
+			b.box.idleFrom(time.Now())
+			b.deliver("d1", fromInbox)
+			b.ends("d1", "end")
+			for range 100 {
+				b.expect(frame.TypeEvents)
+				time.Sleep(5 * time.Second)
+			}
+		}, func(c *runner.Config) { c.PingEvery = time.Hour })
+	})
+	t.Run("pull open", func(t *testing.T) {
+		onAwakeBench(t, func(b *bench) {
+			b.box.idleFrom(time.Now())
+			b.send(frametest.Frame{Type: frame.TypeNudge})
+			for range 100 {
+				b.expect(frame.TypePull)
+				time.Sleep(2 * time.Second)
+			}
+		})
+	})
+}
+
+func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.deliver("d1")
+		hello := b.expect(frame.TypeHello) // on the same connection
+		if hello.Link != 2 || hello.Gen != benchGen {
+			t.Errorf("hello has link %d, generation %d", hello.Link, hello.Gen)
+		}
+		b.deliver("d2")
+		b.nothing()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link}) // of an old ping
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})                  // overtaken
+		equal(t, "executed before", b.box.told(), nil)
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		equal(t, "executed after", b.box.told(), []string{"deliver d1", "deliver d2"})
+		time.Sleep(time.Second)
+		b.expect(frame.TypeTaken)
+		b.runs()
+	})
+}
+
+func TestDeliverOfAGenerationThatIsOverIsDropped(t *testing.T) {
+	onLingering(t, func(b *bench) {
+		b.deliver("d1")
+		b.expect(frame.TypeHello)
+		b.deliver("d2", ofGen(benchGen+1)) // overtook the welcome
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
+		equal(t, "executed", b.box.told(), []string{"deliver d2"})
+		if pull := b.expect(frame.TypePull); pull.Gen != benchGen+1 || pull.N != 2 {
+			t.Errorf("pull %d has generation %d", pull.N, pull.Gen)
+		}
+		b.deliver("d1", ofGen(benchGen+1)) // its sender found it free
+		equal(t, "executed", b.box.told(), []string{"deliver d1"})
+		time.Sleep(time.Minute)
+		b.runs()
+	})
+}
+
+func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
+	for name, gen := range map[string]session.Generation{"bye not taken": benchGen, "bye taken": benchGen + 1} {
+		t.Run(name, func(t *testing.T) {
+			onParting(t, func(b *bench, _ frametest.Frame) {
+				b.send(frametest.Frame{Type: frame.TypeNudge})
+				if hello := b.expect(frame.TypeHello); hello.Link != 2 {
+					t.Errorf("hello has link %d", hello.Link)
+				}
+				b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: 2})
+				if pull := b.expect(frame.TypePull); pull.Gen != gen {
+					t.Errorf("pull has generation %d", pull.Gen)
+				}
+			})
+		})
+	}
+}
+
+func TestLateWelcomeIsNoWelcomeAfterBye(t *testing.T) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link})
+		b.deliver("d1")
+		equal(t, "executed", b.box.told(), nil)
+		b.expect(frame.TypeHello)
+	})
+}
+
+func TestFencedAfterByeStops(t *testing.T) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: bye.Link})
+		b.returnedWith(session.Fenced)
+	})
+}
+
+func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
+	onParting(t, func(b *bench, _ frametest.Frame) {
+		b.conn.cut()
+		hello := b.dialed()
+		if hello.Link != 2 {
+			t.Errorf("hello has link %d", hello.Link)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
+		b.emptyInbox()
+		if bye := b.soon(frame.TypeBye, 30*time.Second); bye.Gen != benchGen+1 || bye.Link != 2 {
+			t.Errorf("bye has link %d, generation %d", bye.Link, bye.Gen)
+		}
+	})
+}
+
+func TestCutWhileLingeringIsTheEnd(t *testing.T) {
+	onLingering(t, func(b *bench) {
+		b.conn.cut()
+		time.Sleep(5 * time.Second)
+		b.returnedWith("")
+	})
+}
+
+func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
+	onLingering(t, func(b *bench) {
+		b.says(session.Standalone, "late")
+		b.nothing()
+		b.deliver("d1")
+		b.expect(frame.TypeHello)
+		b.nothing()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
+		b.emptyInbox()
+		if f := b.expect(frame.TypeEvents); f.Gen != benchGen+1 || batchOf(f) != "@0 late" {
+			t.Errorf("generation %d: %s", f.Gen, batchOf(f))
+		}
+	})
+}
+
+func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
+	onLingering(t, func(b *bench) {
+		b.says(session.Standalone, "late")
+		time.Sleep(5 * time.Second)
+		b.returnedWith("")
+		b.nothing()
+	})
+}
+
+// Nobody sends an event again after the bye.
+func TestAnEventThatHasNoAckHoldsTheBye(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.says(session.Standalone, "a")
+		b.box.idleFrom(time.Now().Add(-time.Hour))
+		acked := time.Now().Add(3 * time.Minute)
+		for ; time.Now().Before(acked.Add(time.Minute)); time.Sleep(time.Second) {
+			for f, ok := b.received(); ok; f, ok = b.received() {
+				switch f.Type {
+				case frame.TypeBye:
+					if time.Now().Before(acked) {
+						t.Error("the box says bye while an event on its way has no ack")
+					}
+					return
+				case frame.TypeHello:
+					b.conn = f.conn
+					b.welcome(f.Frame, f.Gen)
+				case frame.TypeEvents:
+					if !time.Now().Before(acked) {
+						b.ack(f.Frame)
+					}
+				default:
+				}
+			}
+		}
+		t.Error("the box says no bye once its event has an ack")
+	})
+}

@@ -1,0 +1,109 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// # The runner's end
+
+// replied is the outcome of a request about a snapshot.
+type replied struct {
+	answer frame.Kept
+	err    error
+}
+
+// ask makes the runner of a bench ask the host.
+func (b *bench) ask(ctx context.Context, f frame.Snapshot) <-chan replied {
+	done := make(chan replied, 1)
+	go func() {
+		a, err := b.runner.Snapshot(ctx, f)
+		done <- replied{a, err}
+	}()
+	return done
+}
+
+func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Put, Owner: "s1", Size: 7})
+		first := b.expect(frame.Put)
+		if first.Owner != "s1" || first.Size != 7 || first.Box != benchBox || first.Gen != benchGen || first.Runner == "" {
+			t.Errorf("got %+v", first)
+		}
+		time.Sleep(5 * time.Second)
+		if again := b.expect(frame.Put); again.N != first.N {
+			t.Errorf("the second has number %d, the first %d", again.N, first.N)
+		}
+		header := map[string]string{"If-None-Match": "*"}
+		for range 2 { // both are answered
+			b.send(frametest.Frame{Type: frame.TypeKept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})
+		}
+		got := <-done
+		if got.err != nil || got.answer.URL != "https://x/y" || got.answer.Object != "o" || got.answer.Header["If-None-Match"] != "*" || got.answer.Saved != 5 {
+			t.Errorf("got %+v, %v", got.answer, got.err)
+		}
+		time.Sleep(20 * time.Second)
+		b.nothing()
+	})
+}
+
+func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Done, Owner: "s1", Object: "o"})
+		first := b.expect(frame.Done)
+		b.conn.cut()
+		b.welcome(b.dialed(), benchGen)
+		again := b.expect(frame.Done)
+		if again.N != first.N || again.Object != "o" {
+			t.Errorf("again is %+v", again)
+		}
+		b.send(frametest.Frame{Type: frame.TypeKept, N: again.N})
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+	})
+}
+
+func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Forget, Owner: "s1"})
+		b.box.idleFrom(time.Now().Add(-time.Hour))
+		for range 40 { // twice its idle time, and more
+			b.expect(frame.Forget)
+			time.Sleep(5 * time.Second)
+		}
+		forget := b.expect(frame.Forget)
+		b.send(frametest.Frame{Type: frame.TypeKept, N: forget.N})
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+		b.soon(frame.TypeBye, 3*time.Minute)
+	})
+}
+
+func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		for _, code := range []session.Code{session.NotFound, session.Fenced, session.TooLarge, session.Invalid} {
+			done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Get, Owner: "s1"})
+			b.send(frametest.Frame{Type: frame.TypeKept, N: b.expect(frame.Get).N, Refused: code})
+			if got := <-done; !errors.Is(got.err, code) {
+				t.Errorf("%s: %v", code, got.err)
+			}
+		}
+		ctx, cancel := context.WithCancel(b.t.Context())
+		done := b.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: "s1"})
+		b.expect(frame.Get)
+		cancel()
+		if got := <-done; !errors.Is(got.err, session.Unavailable) || !errors.Is(got.err, context.Canceled) {
+			t.Errorf("given up: %v", got.err)
+		}
+		time.Sleep(20 * time.Second)
+		b.nothing()
+	})
+}

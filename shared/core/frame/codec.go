@@ -1,0 +1,208 @@
+package frame
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+
+	"github.com/segmentio/encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Encode returns a frame as bytes, whatever its length.
+func Encode(f Frame) []byte {
+	payload := payloadOf(f)
+	b := make([]byte, 0, usualHeader+len(payload))
+	b = append(append(append(b, begin...), f.kind()...), '"')
+	fields := len(b)
+	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
+	if err != nil { // strings, numbers and slices of them only
+		panic("relay: a frame header that cannot be encoded: " + err.Error())
+	}
+	if b[fields+1] == '}' {
+		b = append(b[:fields], '}')
+	} else {
+		b[fields] = ','
+	}
+	if len(payload) > 0 {
+		b = append(append(b, '\n'), payload...)
+	}
+	return b
+}
+
+// usualHeader is room for most headers, in bytes.
+const usualHeader = 512
+
+// begin is the start of every frame that Encode writes. Other writers may put the
+// members of the header in another order.
+const begin = `{"v":1,"t":"`
+
+func payloadOf(f Frame) []byte {
+	switch f := f.(type) {
+	case Events:
+		return f.Payload
+	case Status:
+		return f.Payload
+	case Return:
+		return f.Payload
+	case Deliver:
+		return f.Payload
+	case Answer:
+		return f.Payload
+	case Part:
+		return f.Payload
+	default:
+		return nil
+	}
+}
+
+// Decode reads a frame. The payload aliases data. An error is session.Invalid. For a
+// frame of another version its cause is a [VersionError], which says nothing about
+// later frames.
+func Decode(data []byte) (Frame, error) {
+	head, payload, _ := bytes.Cut(data, []byte{'\n'})
+	if crowded(head) {
+		return nil, session.Errorf(session.Invalid, "relay frame of %d bytes has a header of %d bytes with more than any runner says", len(data), len(head))
+	}
+	kind, err := kindOf(head)
+	if err != nil {
+		return nil, err
+	}
+	f, err := decode(kind, head, payload)
+	if err != nil {
+		return nil, unreadable(len(data), err)
+	}
+	return f, nil
+}
+
+// crowded reports whether decoding a header might take far more memory than its bytes. A
+// value that takes memory has a comma, a bracket or a brace of its own.
+func crowded(head []byte) bool {
+	if len(head) <= maxValues {
+		return false
+	}
+	values := 0
+	for _, mark := range []byte("[{,") {
+		values += bytes.Count(head, []byte{mark})
+	}
+	return len(head) > maxHeader || values > maxValues
+}
+
+func unreadable(size int, err error) error {
+	return session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
+}
+
+// kindOf reads the type of a frame. It does not parse a header that Encode wrote: the
+// decoder of that type will.
+func kindOf(head []byte) (Type, error) {
+	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
+		kind, _, ok := bytes.Cut(rest, []byte{'"'})
+		if ok && plain(kind) && !bytes.Contains(rest, []byte(`"t":`)) && !bytes.Contains(rest, []byte(`"v":`)) {
+			return Type(kind), nil
+		}
+	}
+	var f struct {
+		V    int  `json:"v"`
+		Type Type `json:"t"`
+	}
+	if err := unmarshal(head, &f); err != nil {
+		return "", unreadable(len(head), err)
+	}
+	switch {
+	case f.V == 0 || f.Type == "":
+		return "", session.Errorf(session.Invalid, "a message of %d bytes is JSON but no relay frame", len(head))
+	case f.V != Version:
+		return "", session.Errorf(session.Invalid, "relay frame of type %q is not understood", Clip(string(f.Type))).Because(&VersionError{f.V})
+	}
+	return f.Type, nil
+}
+
+// plain reports whether text consists of lower-case letters and hyphens, which JSON
+// never escapes.
+func plain(text []byte) bool {
+	for _, c := range text {
+		if c != '-' && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return len(text) > 0
+}
+
+func decode(kind Type, head, payload []byte) (Frame, error) {
+	switch kind {
+	case TypeEvents:
+		f, err := read[Events](head)
+		f.Payload = payload
+		return f, err
+	case TypeStatus:
+		f, err := read[Status](head)
+		f.Payload = payload
+		return f, err
+	case TypeReturn:
+		f, err := read[Return](head)
+		f.Payload = payload
+		return f, err
+	case TypeDeliver:
+		f, err := read[Deliver](head)
+		f.Payload = payload
+		return f, err
+	case TypeAnswer:
+		f, err := read[Answer](head)
+		f.Payload = payload
+		return f, err
+	case TypePart:
+		f, err := read[Part](head)
+		f.Payload = payload
+		return f, err
+	case Get, Put, Done, Forget:
+		f, err := read[Snapshot](head)
+		f.Op = kind
+		return f, err
+	default:
+		if read := plainly[kind]; read != nil {
+			return read(head)
+		}
+	}
+	_, err := read[struct{}](head)
+	return Other{kind}, err
+}
+
+// plainly has a decoder for each type of frame that has no payload.
+var plainly = map[Type]func(head []byte) (Frame, error){
+	TypeHello:   frameOf[Hello],
+	TypePull:    frameOf[Pull],
+	TypeTaken:   frameOf[Taken],
+	TypeAsk:     frameOf[Ask],
+	TypeBye:     frameOf[Bye],
+	TypeWhole:   frameOf[Whole],
+	TypeWelcome: frameOf[Welcome],
+	TypeFenced:  frameOf[Fenced],
+	TypeNudge:   frameOf[Nudge],
+	TypeLook:    frameOf[Look],
+	TypeMay:     frameOf[May],
+	TypePulled:  frameOf[Pulled],
+	TypeAck:     frameOf[Ack],
+	TypeByeOK:   frameOf[ByeOK],
+	TypeStop:    frameOf[Stop],
+	TypeHalt:    frameOf[Halt],
+	TypeDrain:   frameOf[Drain],
+	TypePartOK:  frameOf[PartOK],
+	TypeKept:    frameOf[Kept],
+}
+
+func frameOf[F Frame](head []byte) (Frame, error) { return read[F](head) }
+
+func read[F any](head []byte) (f F, err error) {
+	err = unmarshal(head, &f)
+	return f, err
+}
+
+// unmarshal is json.Unmarshal for headers that a hostile runner may have written. The
+// fast decoder has no limit of depth, so a header of millions of brackets would overflow
+// the stack. encoding/json has such a limit, so it decodes headers with many brackets.
+func unmarshal(head []byte, v any) error {
+	if bytes.Count(head, []byte{'['})+bytes.Count(head, []byte{'{'}) > 1000 {
+		return stdjson.Unmarshal(head, v)
+	}
+	return json.Unmarshal(head, v)
+}

@@ -1,0 +1,207 @@
+package frame
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Version is the version of the frame layout. Every header has it.
+const Version = 1
+
+// Limits of the relay, in bytes. MaxFrame limits one message of the gateway, MaxPiece the
+// payload of a part, and MaxWSFrame a WebSocket frame with its header. MaxMessage limits a
+// client's message or an event, and MaxJoined a frame joined from parts. API Gateway's own
+// limits are 131,072 for a message and 32,768 for a WebSocket frame.
+const (
+	MaxFrame   = 120_000
+	MaxPiece   = 100_000
+	MaxWSFrame = 32_768
+	MaxMessage = 16 << 20
+	MaxJoined  = MaxMessage + 1<<20
+)
+
+// Limits of a header, which has no message in it: its bytes, and its values, of which each
+// may become a hundred bytes of memory.
+const (
+	maxHeader = 4 << 20
+	maxValues = 200_000
+)
+
+// Type is the type of a frame, as its header names it.
+type Type string
+
+// Types that a runner sends.
+const (
+	TypeHello  Type = "hello"
+	TypePull   Type = "pull"
+	TypeTaken  Type = "taken"
+	TypeAsk    Type = "ask"
+	TypeReturn Type = "return"
+	TypeEvents Type = "events"
+	TypeStatus Type = "status"
+	TypeBye    Type = "bye"
+	TypeWhole  Type = "whole"
+)
+
+// The types of a [Snapshot] frame.
+const (
+	Get    Type = "get"    // where is the newest snapshot?
+	Put    Type = "put"    // where may another go, of Size bytes?
+	Done   Type = "done"   // Object is there
+	Forget Type = "forget" // it is of no use any more
+)
+
+// Types that the host sends.
+const (
+	TypeWelcome Type = "welcome"
+	TypeFenced  Type = "fenced"
+	TypeNudge   Type = "nudge"
+	TypeLook    Type = "look"
+	TypeDeliver Type = "deliver"
+	TypeMay     Type = "may"
+	TypePulled  Type = "pulled"
+	TypeAck     Type = "ack"
+	TypeByeOK   Type = "bye-ok"
+	TypeAnswer  Type = "answer"
+	TypeStop    Type = "stop"
+	TypeHalt    Type = "halt"
+	TypeDrain   Type = "drain"
+	TypePartOK  Type = "part-ok"
+	TypeKept    Type = "kept"
+)
+
+// TypePart goes both ways.
+const TypePart Type = "part"
+
+// VersionError is the cause of [Decode]'s error for a readable frame of another version
+// of the protocol. V is that version.
+type VersionError struct{ V int }
+
+// Error implements error.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
+}
+
+// Cut splits an encoded frame that is longer than MaxFrame into part frames with this
+// name. It returns a shorter frame alone and unchanged. A runner sets box, so that the
+// host knows where to keep the parts.
+func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
+	if len(encoded) <= MaxFrame {
+		return [][]byte{encoded}
+	}
+	return CutAs(encoded, Part{Sender: Sender{Box: box}, Frame: name})
+}
+
+// CutAs cuts an encoded frame of any length into part frames with at most MaxPiece
+// bytes each. All of them have the header fields of head. It cuts between characters.
+func CutAs(encoded []byte, head Part) [][]byte {
+	var pieces [][]byte
+	for rest := encoded; len(rest) > 0; {
+		n := min(MaxPiece, len(rest))
+		for n < len(rest) && n > 0 && !utf8.RuneStart(rest[n]) {
+			n--
+		}
+		if n == 0 { // the bytes are not UTF-8; the writer should have refused them
+			n = min(MaxPiece, len(rest))
+		}
+		pieces = append(pieces, rest[:n])
+		rest = rest[n:]
+	}
+	head.Of = len(pieces)
+	for i, p := range pieces {
+		head.N, head.Payload = int64(i), p
+		pieces[i] = Encode(head)
+	}
+	return pieces
+}
+
+// DrainFrame returns the frame that asks a runner to connect anew within a time. The
+// runner chooses a random moment, so that runners do not all connect at once when a host
+// is about to be replaced. The caller posts the frame to the connection in a box record.
+// The only answer is the hello on the next connection.
+func DrainFrame(within time.Duration) []byte {
+	return Encode(Drain{In: within.Milliseconds()})
+}
+
+// Split splits a payload by lengths in bytes. It returns false unless they add up to
+// all of the payload. The pieces alias payload.
+func Split(payload []byte, lens []int) ([][]byte, bool) {
+	out := make([][]byte, 0, len(lens))
+	for _, n := range lens {
+		if n < 0 || n > len(payload) {
+			return nil, false
+		}
+		out = append(out, payload[:n:n])
+		payload = payload[n:]
+	}
+	return out, len(payload) == 0
+}
+
+// Assembler joins the parts that a runner receives on one connection. It drops late
+// copies of parts whose frame is complete. The zero value is ready. It is not safe for
+// concurrent use.
+type Assembler struct {
+	frames map[string][][]byte
+	size   int
+	joined map[string]bool // names of complete frames, at most maxJoinedKept
+}
+
+// maxOpenFrames limits how many incomplete frames a runner holds, in case the host never
+// completes them. Add limits their bytes to 4*MaxJoined.
+const (
+	maxOpenFrames = 64
+	maxJoinedKept = 1000
+)
+
+// Open returns how many frames are begun and not complete, and how many bytes they
+// hold.
+func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
+
+// Add takes a part. When the part was the last missing one of its frame, Add returns the
+// whole frame and true. It copies the payload. It returns Invalid for an inconsistent
+// part, or if there are too many incomplete frames or bytes in them.
+func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
+	if f.Of < 1 || f.Of > MaxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
+		return nil, false, session.Errorf(session.Invalid, "part %d of %d of a relay frame", f.N, f.Of)
+	}
+	if a.joined[f.Frame] {
+		return nil, false, nil
+	}
+	if a.frames == nil {
+		a.frames, a.joined = map[string][][]byte{}, map[string]bool{}
+	}
+	parts, ok := a.frames[f.Frame]
+	if !ok {
+		if len(a.frames) == maxOpenFrames {
+			return nil, false, session.Errorf(session.Invalid, "more than %d relay frames are incomplete; complete one before the next begins", maxOpenFrames)
+		}
+		parts = make([][]byte, f.Of)
+		a.frames[f.Frame] = parts
+	}
+	if len(parts) != f.Of {
+		return nil, false, session.Errorf(session.Invalid, "a part of %d in a relay frame of %d", f.Of, len(parts))
+	}
+	if parts[f.N] == nil {
+		if a.size += len(f.Payload); a.size > 4*MaxJoined {
+			return nil, false, session.Errorf(session.Invalid, "the incomplete relay frames hold more than %d bytes; complete one before the next begins", 4*MaxJoined)
+		}
+		parts[f.N] = bytes.Clone(f.Payload)
+	}
+	for _, p := range parts {
+		if p == nil {
+			return nil, false, nil
+		}
+	}
+	delete(a.frames, f.Frame)
+	if len(a.joined) == maxJoinedKept {
+		clear(a.joined)
+	}
+	a.joined[f.Frame] = true
+	whole = bytes.Join(parts, nil)
+	a.size -= len(whole)
+	return whole, true, nil
+}

@@ -1,0 +1,315 @@
+package frame
+
+import "github.com/dormouse-mcp/dormouse/shared/core/session"
+
+// Frame is one of the structs of this file. Their json tags are the header; a Payload
+// follows it.
+type Frame interface{ kind() Type }
+
+// FromRunner is a frame that a runner sends.
+type FromRunner interface {
+	Frame
+	From() Sender
+}
+
+// Sender says which runner sends a frame. Not all types need all of it.
+type Sender struct {
+	Box    session.BoxID      `json:"box,omitempty"`
+	Gen    session.Generation `json:"gen,omitempty"`
+	Runner string             `json:"runner,omitempty"` // random id, drawn at start
+}
+
+// From returns s.
+func (s Sender) From() Sender { return s }
+
+// Hello is the first frame on a connection, and a ping.
+type Hello struct {
+	Sender
+	Token string `json:"token,omitempty"` // one-time, until the first welcome
+	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos, but not pings and repeats
+	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
+	// Digest names the definition of the server that the runner was started with, ""
+	// if it does not say.
+	Digest string `json:"digest,omitempty"`
+	// Baked says that the runner's image has the install of the server.
+	Baked bool `json:"baked,omitempty"`
+	// Questions are the client-visible ids of open questions, by session. The host
+	// posts the answers that came while the runner had no connection.
+	Questions map[session.ID][]string `json:"questions,omitempty"`
+	// Invited asks for the runner's launch, which an invited runner lacks until its first
+	// welcome.
+	Invited bool `json:"invited,omitempty"`
+}
+
+// Pull asks for the items that wait in the inbox.
+type Pull struct {
+	Sender
+	N int64 `json:"n,omitempty"`
+}
+
+// Taken says that the deliveries of these tickets are being executed.
+type Taken struct {
+	Sender
+	Tickets []string `json:"tickets,omitempty"`
+}
+
+// Ask asks whether a deliver that came late may be executed.
+type Ask struct {
+	Sender
+	Ticket   string           `json:"ticket,omitempty"`
+	ID       session.StreamID `json:"id,omitempty"`
+	Round    int              `json:"round,omitempty"`
+	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds
+	Inbox    bool             `json:"inbox,omitempty"`
+}
+
+// Return gives back a message that the runner has not executed and will not execute,
+// because its time is almost over. The message is the payload.
+type Return struct {
+	Sender
+	Ticket   string `json:"ticket,omitempty"`
+	NotAfter int64  `json:"notAfter,omitempty"` // Unix milliseconds
+	Payload  []byte `json:"-"`
+}
+
+// Events is a batch of one session's events, whose bytes are the payload.
+type Events struct {
+	Sender
+	Session session.ID  `json:"session,omitempty"`
+	Tickets []string    `json:"tickets,omitempty"` // the host writes taken marks for these before the events
+	Seq     int64       `json:"seq,omitempty"`
+	Items   []EventItem `json:"items,omitempty"`
+	Payload []byte      `json:"-"`
+}
+
+// EventItem describes the events of one stream in a batch, in order. Their bytes are in
+// the frame's payload, one after the other in the order of the items.
+type EventItem struct {
+	Ticket string           `json:"ticket"`
+	Stream session.StreamID `json:"stream,omitempty"` // "" for common
+	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
+	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
+	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or the runner sent taken for it
+	Lens   []int            `json:"lens"`
+	Asks   *Asks            `json:"asks,omitempty"` // set if the last event ends the round, not the stream
+}
+
+// Asks suspends a delivery. The client gets questions, and no process works on the
+// delivery until there are answers. The request to send again then is in the payload,
+// after the events of the item. Marked says that an in-flight item exists, as for an end.
+type Asks struct {
+	Round     int                `json:"round"` // the round that begins: one more than the delivery's
+	Questions []session.Question `json:"questions"`
+	Within    int64              `json:"within"` // milliseconds for the answers
+	Len       int                `json:"len"`    // bytes of the request
+}
+
+// Status tells the host about a process. If it has a payload, the payload is the result
+// of a fresh process's initialize. Detail is then the protocol version that the runner
+// asked for.
+type Status struct {
+	Sender
+	Session session.ID `json:"session,omitempty"`
+	Ticket  string     `json:"ticket,omitempty"`
+	Process string     `json:"process,omitempty"`
+	Phase   string     `json:"phase,omitempty"`
+	Detail  string     `json:"detail,omitempty"`
+	Era     string     `json:"era,omitempty"` // of the server, if it is news
+	// Lists says that the payload is no handshake, but a fingerprint of the lists of a fresh
+	// process. Its value names everything that the lists may depend on. Own says that a
+	// principal is part of that.
+	Lists   string `json:"lists,omitempty"`
+	Own     bool   `json:"own,omitempty"`
+	Payload []byte `json:"-"`
+}
+
+// Bye says that the runner executes nothing from now on.
+type Bye struct {
+	Sender
+	Link  int64 `json:"link,omitempty"`
+	Looks bool  `json:"looks,omitempty"` // all deliveries were looks, see Deliver
+	Idle  int64 `json:"idle,omitempty"`  // milliseconds for which the box had no work
+}
+
+// Part is a piece of a long frame. The host leaves out the Sender.
+type Part struct {
+	Sender
+	N       int64  `json:"n,omitempty"`
+	Of      int    `json:"of,omitempty"`
+	Frame   string `json:"frame,omitempty"`
+	Payload []byte `json:"-"`
+}
+
+// Whole says that the host has all parts of a frame.
+type Whole struct {
+	Sender
+	Of    int    `json:"of,omitempty"`
+	Frame string `json:"frame,omitempty"`
+}
+
+// Snapshot is a request about the snapshots of an owner. Op is its type: [Get], [Put],
+// [Done] or [Forget].
+type Snapshot struct {
+	Op Type `json:"-"`
+	Sender
+	N      int64  `json:"n,omitempty"`
+	Owner  string `json:"owner,omitempty"`
+	Size   int64  `json:"size,omitempty"` // bytes
+	Sum    string `json:"sum,omitempty"`  // SHA-256 of what a [Put] will upload, in hexadecimal
+	Object string `json:"object,omitempty"`
+}
+
+// InstallOwner begins the owners of installs, which are kept like workspaces.
+const InstallOwner = "install-"
+
+// Welcome answers a hello: the runner runs the box, in generation Gen.
+type Welcome struct {
+	Gen    session.Generation `json:"gen,omitempty"`
+	Link   int64              `json:"link,omitempty"`
+	Ticket string             `json:"ticket,omitempty"` // a fresh pass
+	Retire bool               `json:"retire,omitempty"` // the server has another definition by now, or none
+	// Launch has the environment variables of an invited runner. It may hold secrets.
+	Launch map[string]string `json:"launch,omitempty"`
+}
+
+// Fenced tells the runner that sent a hello with this link that another one runs the box.
+type Fenced struct {
+	Link int64 `json:"link,omitempty"`
+}
+
+// Nudge says that the inbox has something.
+type Nudge struct{}
+
+// Look says nothing. The host learns from its post whether the connection is open.
+type Look struct{}
+
+// Deliver is a message to execute. Lens cuts the payload into the client's initialize
+// params and the message.
+type Deliver struct {
+	Gen        session.Generation `json:"gen,omitempty"`
+	Session    session.ID         `json:"session,omitempty"`
+	Ticket     string             `json:"ticket,omitempty"`
+	ID         session.StreamID   `json:"id,omitempty"`
+	Round      int                `json:"round,omitempty"`     // how often it was suspended
+	Base       session.Index      `json:"base,omitempty"`      // the last index of its stream
+	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
+	Level      string             `json:"level,omitempty"`
+	Subscribed []string           `json:"subscribed,omitempty"`
+	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
+	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds
+	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
+	Inbox      bool               `json:"inbox,omitempty"`
+	Again      bool               `json:"again,omitempty"` // the session has had a process before
+	Moved      bool               `json:"moved,omitempty"` // the server may list otherwise than when the session last had a request
+	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
+	Lens       []int              `json:"lens,omitempty"`
+	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
+	// Secrets are the keys and tokens that the principal has at third parties, by provider.
+	Secrets map[string]session.Secret `json:"secrets,omitempty"`
+	Payload []byte                    `json:"-"`
+}
+
+// May answers an Ask.
+type May struct {
+	ID      session.StreamID `json:"id,omitempty"`
+	Round   int              `json:"round,omitempty"`
+	Refused session.Code     `json:"refused,omitempty"` // "": execute it
+}
+
+// Pulled answers a Pull: these ids were delivered for it.
+type Pulled struct {
+	N      int64                    `json:"n,omitempty"`
+	IDs    []session.StreamID       `json:"ids,omitempty"`
+	Rounds map[session.StreamID]int `json:"rounds,omitempty"` // rounds of those ids that were suspended before
+}
+
+// Ack answers Events.
+type Ack struct {
+	Session session.ID         `json:"session,omitempty"`
+	Seq     int64              `json:"seq,omitempty"`
+	Next    session.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
+	Closed  []session.StreamID `json:"closed,omitempty"` // streams that the host has ended
+	Fenced  bool               `json:"fenced,omitempty"`
+}
+
+// ByeOK answers a Bye: the box is asleep.
+type ByeOK struct {
+	Link int64 `json:"link,omitempty"`
+}
+
+// Answer is a client's response to a question, in the payload.
+type Answer struct {
+	Session  session.ID `json:"session,omitempty"`
+	Question string     `json:"question,omitempty"`
+	Payload  []byte     `json:"-"`
+}
+
+// Stop says that a session has ended.
+type Stop struct {
+	Session session.ID `json:"session,omitempty"`
+}
+
+// Halt tells that an operator stops the process of a session, or all processes of the
+// box. The sessions stay.
+type Halt struct {
+	Session session.ID `json:"session,omitempty"` // "": all
+	By      string     `json:"by"`                // who does so, in words for clients
+	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
+}
+
+// Drain asks the runner to connect anew within a time.
+type Drain struct {
+	In int64 `json:"in,omitempty"` // milliseconds
+}
+
+// PartOK says that the host has a Part.
+type PartOK struct {
+	N     int64  `json:"n,omitempty"`
+	Frame string `json:"frame,omitempty"`
+}
+
+// Kept answers a [Snapshot]. The type of that request says which fields are set.
+type Kept struct {
+	N       int64             `json:"n,omitempty"`
+	Object  string            `json:"object,omitempty"`
+	URL     string            `json:"url,omitempty"` // a secret
+	Header  map[string]string `json:"header,omitempty"`
+	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
+	Sum     string            `json:"sum,omitempty"`   // as the Put had it
+	Refused session.Code      `json:"refused,omitempty"`
+}
+
+// Other is a frame of a type that this version does not know. It is no error, and both
+// ends ignore it.
+type Other struct{ Type Type }
+
+// Kind returns the type of a frame.
+func Kind(f Frame) Type { return f.kind() }
+
+func (Hello) kind() Type      { return TypeHello }
+func (Pull) kind() Type       { return TypePull }
+func (Taken) kind() Type      { return TypeTaken }
+func (Ask) kind() Type        { return TypeAsk }
+func (Return) kind() Type     { return TypeReturn }
+func (Events) kind() Type     { return TypeEvents }
+func (Status) kind() Type     { return TypeStatus }
+func (Bye) kind() Type        { return TypeBye }
+func (Part) kind() Type       { return TypePart }
+func (Whole) kind() Type      { return TypeWhole }
+func (Welcome) kind() Type    { return TypeWelcome }
+func (Fenced) kind() Type     { return TypeFenced }
+func (Nudge) kind() Type      { return TypeNudge }
+func (Look) kind() Type       { return TypeLook }
+func (Deliver) kind() Type    { return TypeDeliver }
+func (May) kind() Type        { return TypeMay }
+func (Pulled) kind() Type     { return TypePulled }
+func (Ack) kind() Type        { return TypeAck }
+func (ByeOK) kind() Type      { return TypeByeOK }
+func (Answer) kind() Type     { return TypeAnswer }
+func (Stop) kind() Type       { return TypeStop }
+func (Halt) kind() Type       { return TypeHalt }
+func (Drain) kind() Type      { return TypeDrain }
+func (PartOK) kind() Type     { return TypePartOK }
+func (Kept) kind() Type       { return TypeKept }
+func (s Snapshot) kind() Type { return s.Op }
+func (o Other) kind() Type    { return o.Type }

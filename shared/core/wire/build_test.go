@@ -1,0 +1,114 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+func TestBuiltMessages(t *testing.T) {
+	const big = `9007199254740993`
+	versions := map[string]any{"supported": []string{wire.V20260728}}
+	tests := []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{
+			"error", wire.ErrorResponse(token(big), &wire.Error{Code: wire.CodeParse, Message: `a "<b>"`}),
+			`{"jsonrpc":"2.0","id":9007199254740993,"error":{"code":-32700,"message":"a \"<b>\""}}`,
+		},
+		{
+			"error with data", wire.ErrorResponse(token(`"x"`), &wire.Error{Code: wire.CodeUnsupportedVersion, Message: "m", Data: versions}),
+			`{"jsonrpc":"2.0","id":"x","error":{"code":-32022,"message":"m","data":{"supported":["2026-07-28"]}}}`,
+		},
+		{
+			"error with raw data", wire.ErrorResponse(nil, &wire.Error{Message: "m", Data: json.RawMessage(big)}),
+			`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m","data":9007199254740993}}`,
+		},
+		{
+			"error with data that has no json", wire.ErrorResponse(nil, &wire.Error{Message: "m\xff", Data: make(chan int)}),
+			`{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":"m\ufffd"}}`,
+		},
+		{"result", wire.ResultResponse(token(big), token(`{"a": 1e2}`)), `{"jsonrpc":"2.0","id":9007199254740993,"result":{"a": 1e2}}`},
+		{"empty result", wire.ResultResponse(token(`1`), nil), `{"jsonrpc":"2.0","id":1,"result":{}}`},
+		{"request", wire.NewRequest(token(`"a"`), "m", token(`{"b":1}`)), `{"jsonrpc":"2.0","id":"a","method":"m","params":{"b":1}}`},
+		{"request without params", wire.NewRequest(token(`2`), wire.MethodPing, nil), `{"jsonrpc":"2.0","id":2,"method":"ping"}`},
+		{
+			"notification", wire.NewNotification(wire.NotifyCancelled, token(`{"requestId":3}`)),
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`,
+		},
+		{"notification without params", wire.NewNotification("é\n", nil), `{"jsonrpc":"2.0","method":"é\n"}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, string(tt.got)); diff != "" {
+				t.Errorf("bytes differ (-want +got):\n%s", diff)
+			}
+			if _, err := wire.Parse(tt.got); err != nil {
+				t.Errorf("what was built does not parse: %v", err)
+			}
+		})
+	}
+}
+
+func TestErrorTextNamesTheCode(t *testing.T) {
+	err := &wire.Error{Code: wire.CodeInternal, Message: "it broke"}
+	if want := "it broke (json-rpc -32603)"; err.Error() != want {
+		t.Errorf("got %q, want %q", err.Error(), want)
+	}
+}
+
+func TestInitializeNeverSelectsTheModernEra(t *testing.T) {
+	tests := map[string]string{
+		wire.V20241105: wire.V20241105,
+		wire.V20250326: wire.V20250326,
+		wire.V20250618: wire.V20250618,
+		wire.V20251125: wire.V20251125,
+		wire.V20260728: wire.V20251125,
+		"2024-10-07":   wire.V20251125,
+		"2099-01-01":   wire.V20251125,
+		"":             wire.V20251125,
+	}
+	for requested, want := range tests {
+		if got := wire.Negotiate(requested); got != want {
+			t.Errorf("asked for %q: got %q, want %q", requested, got, want)
+		}
+		if got := wire.Legacy(requested); got != (requested == want) {
+			t.Errorf("Legacy(%q) = %v", requested, got)
+		}
+	}
+}
+
+func TestDecodeHeaderValue(t *testing.T) {
+	tests := []struct {
+		value, want string
+		ok          bool
+	}{
+		{"get_weather", "get_weather", true},
+		{"a b\tc", "a b\tc", true},
+		{"", "", true},
+		{" a", " a", false},
+		{"a ", "a ", false},
+		{"é", "", false},
+		{"a\x00", "", false},
+		{"=?base64?w6k=?=", "é", true},
+		{"=?base64??=", "", true},
+		{"=?base64?w6k?=", "", false},
+		{"=?base64?/w==?=", "\xff", false},
+		{"=?base64?w6k=", "=?base64?w6k=", true},
+		{"=?BASE64?w6k=?=", "=?BASE64?w6k=?=", true},
+		{"=?base64?=", "=?base64?=", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.value, func(t *testing.T) {
+			got, ok := wire.DecodeHeaderValue(tt.value)
+			if ok != tt.ok || ok && got != tt.want {
+				t.Errorf("got %q, %v; want %q, %v", got, ok, tt.want, tt.ok)
+			}
+		})
+	}
+}

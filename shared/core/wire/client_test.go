@@ -1,0 +1,33 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+func TestClientNameIsShortAndControlsNoTerminal(t *testing.T) {
+	for name, want := range map[string]string{
+		"claude-code":                   "claude-code",
+		"Crème brûlée 日本":               "Crème brûlée 日本",
+		"a\x1b]0;x\a\nb\u009b\u202ec\n": "a ]0;x  b  c",
+		strings.Repeat("é", 70):         strings.Repeat("é", 63) + "…",
+		strings.Repeat("x", 1<<16):      strings.Repeat("x", 63) + "…",
+		"":                              "",
+	} {
+		init, err := json.Marshal(map[string]any{"clientInfo": map[string]any{"name": name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := wire.ClientName(init); got != want {
+			t.Errorf("%.40q is told as %q, want %q", name, got, want)
+		}
+	}
+	for _, init := range []string{"", "{}", `{"clientInfo":{"name":5}}`} {
+		if got := wire.ClientName([]byte(init)); got != "" {
+			t.Errorf("%s gives %q", init, got)
+		}
+	}
+}

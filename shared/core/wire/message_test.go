@@ -1,0 +1,383 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+func TestParseTakesMessagesApart(t *testing.T) {
+	tests := []struct {
+		name, raw string
+		want      wire.Message
+	}{
+		{
+			"request",
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`,
+			wire.Message{Kind: wire.Request, ID: token(`1`), Method: "tools/call", Params: token(`{"name":"x"}`)},
+		},
+		{
+			"id beyond a float keeps its digits",
+			`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`,
+			wire.Message{Kind: wire.Request, ID: token(`9007199254740993`), Method: "ping"},
+		},
+		{
+			"id with fraction and exponent",
+			`{"jsonrpc":"2.0","id":-1.50e+3,"method":"ping"}`,
+			wire.Message{Kind: wire.Request, ID: token(`-1.50e+3`), Method: "ping"},
+		},
+		{
+			"string id keeps its escapes",
+			`{"jsonrpc":"2.0","id":"\u0061\"","method":"ping"}`,
+			wire.Message{Kind: wire.Request, ID: token(`"\u0061\""`), Method: "ping"},
+		},
+		{
+			"escaped keys and method",
+			`{"json\u0072pc":"2.0","\u0069d":"a","method":"tools\/list"}`,
+			wire.Message{Kind: wire.Request, ID: token(`"a"`), Method: "tools/list"},
+		},
+		{
+			"any order, blanks between tokens",
+			"{ \"params\" :\t[ 1 ] ,\r\n\"method\": \"m\" , \"jsonrpc\" : \"2.0\" }",
+			wire.Message{Kind: wire.Notification, Method: "m", Params: token(`[ 1 ]`)},
+		},
+		{
+			"notification",
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			wire.Message{Kind: wire.Notification, Method: "notifications/initialized"},
+		},
+		{
+			"result",
+			`{"jsonrpc":"2.0","id":"a","result":{}}`,
+			wire.Message{Kind: wire.Response, ID: token(`"a"`), Result: token(`{}`)},
+		},
+		{
+			"null is a result",
+			`{"jsonrpc":"2.0","id":0,"result":null}`,
+			wire.Message{Kind: wire.Response, ID: token(`0`), Result: token(`null`)},
+		},
+		{
+			"error",
+			`{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no"}}`,
+			wire.Message{Kind: wire.Response, ID: token(`7`), Error: token(`{"code":-1,"message":"no"}`)},
+		},
+		{
+			"error with null id",
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}`,
+			wire.Message{Kind: wire.Response, Error: token(`{"code":-32700,"message":"no"}`)},
+		},
+		{
+			"error without id",
+			`{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}`,
+			wire.Message{Kind: wire.Response, Error: token(`{"code":-32700,"message":"no"}`)},
+		},
+		{
+			"unknown members stay in raw only",
+			`{"jsonrpc":"2.0","id":1,"method":"m","x":{"params":1},"y":2}`,
+			wire.Message{Kind: wire.Request, ID: token(`1`), Method: "m"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.want.Raw = []byte(tt.raw)
+			got, err := wire.Parse([]byte(" \r\n\t" + tt.raw + "\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("message differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseRefusesWhatIsNotJSON(t *testing.T) {
+	for _, raw := range []string{
+		"", " ", "{", `{"a"}`, `{"a":}`, `{"a":1,}`, `{,"a":1}`, `{a:1}`, `[1 2]`, `[1,]`, `[}`, `{]`, "]", "[1}", `{"a":1]`, `[{"a":[]]]`,
+		`{"jsonrpc":"2.0","method":"m"} x`, `{"jsonrpc":"2.0","method":"m"}{}`, "nul", "tru", "truex",
+		"01", "-", "1.", ".1", "1e", "1e+", "+1", "0x1", "NaN", `"`, `"\`, `"\x"`, `"\u12"`, `"\u12g4"`,
+		"\"a\nb\"", "\"12345678\x01\"", "\"\x00\"", "\ufeff{}", "{}\x00", "\"\xff\"", "\"\xed\xa0\x80\"", "\xc3",
+	} {
+		t.Run(fmt.Sprintf("%q", raw), func(t *testing.T) {
+			wantCode(t, raw, wire.CodeParse)
+		})
+	}
+}
+
+func TestParseRefusesWhatIsNotAMessage(t *testing.T) {
+	tests := []struct{ name, raw string }{
+		{"empty object", `{}`},
+		{"array", `[]`},
+		{"string", `"x"`},
+		{"number", `1`},
+		{"no version", `{"id":1,"method":"m"}`},
+		{"other version", `{"jsonrpc":"1.0","id":1,"method":"m"}`},
+		{"version as number", `{"jsonrpc":2.0,"id":1,"method":"m"}`},
+		{"null id on a request", `{"jsonrpc":"2.0","id":null,"method":"m"}`},
+		{"boolean id", `{"jsonrpc":"2.0","id":true,"method":"m"}`},
+		{"object id", `{"jsonrpc":"2.0","id":{},"method":"m"}`},
+		{"array id", `{"jsonrpc":"2.0","id":[1],"method":"m"}`},
+		{"null id on a result", `{"jsonrpc":"2.0","id":null,"result":{}}`},
+		{"result without id", `{"jsonrpc":"2.0","result":{}}`},
+		{"boolean id on an error", `{"jsonrpc":"2.0","id":false,"error":{}}`},
+		{"method as number", `{"jsonrpc":"2.0","id":1,"method":1}`},
+		{"null method", `{"jsonrpc":"2.0","id":1,"method":null}`},
+		{"nothing asked or answered", `{"jsonrpc":"2.0","id":1}`},
+		{"result and error", `{"jsonrpc":"2.0","id":1,"result":{},"error":{}}`},
+		{"method and result", `{"jsonrpc":"2.0","id":1,"method":"m","result":{}}`},
+		{"method and error", `{"jsonrpc":"2.0","id":1,"method":"m","error":{}}`},
+		{"error as string", `{"jsonrpc":"2.0","id":1,"error":"no"}`},
+		{"params as string", `{"jsonrpc":"2.0","id":1,"method":"m","params":"x"}`},
+		{"params as a boolean", `{"jsonrpc":"2.0","id":1,"method":"m","params":false}`},
+		{"null params twice", `{"jsonrpc":"2.0","id":1,"method":"m","params":null,"params":null}`},
+		{"notification with an id", `{"jsonrpc":"2.0","id":1,"method":"notifications/cancelled","params":{"requestId":2}}`},
+		{"id twice", `{"jsonrpc":"2.0","id":1,"method":"m","id":2}`},
+		{"method twice, once escaped", `{"jsonrpc":"2.0","method":"a","meth\u006fd":"b"}`},
+		{"unknown member twice", `{"jsonrpc":"2.0","method":"a","x":1,"y":2,"\u0078":3}`},
+		{"too many members", manyMembers(65)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			wantCode(t, tt.raw, wire.CodeInvalidRequest)
+		})
+	}
+}
+
+// Parse refuses keys that a reader could take for another key, or that two readers could
+// read in two ways.
+func TestParseRefusesWhatReadersReadDifferently(t *testing.T) {
+	top := func(keys string) string { return `{"jsonrpc":"2.0","id":1,"method":"tools/call",` + keys + `}` }
+	params := func(keys string) string { return top(`"params":{` + keys + `}`) }
+	meta := func(keys string) string { return params(`"_meta":{` + keys + `}`) }
+	many := ""
+	for i := range 100 {
+		many += fmt.Sprintf(`"k%d":%d,`, i, i)
+	}
+	tests := []struct{ raw, want string }{
+		{top(`"ID":7`), `member "ID" is refused, because a server could take it for "id": write "id"`},
+		{top(`"Method":"m"`), `member "Method" is refused`},
+		{top(`"PARAMS":{}`), `member "PARAMS" is refused`},
+		{top(`"param\u017f":{}`), `member "paramſ" is refused`},
+		{top(`"JſonRPC":"2.0"`), `member "JſonRPC" is refused`},
+		{top(`"\u0130d":7`), `member "İd" is refused`},
+		{top(`"id\u0000":7`), `member "id\x00" is refused`},
+		{params(`"_meta":{"progressToken":7},"_meta":{}`), `key "_meta" comes twice in params of a method of MCP, send it once`},
+		{params(`"_Meta":{"progressToken":7}`), `key "_Meta" of params of a method of MCP is refused, because a server could take it for "_meta": write "_meta"`},
+		{params(`"name":"a","Name":"b"`), `key "Name" of`},
+		{params(`"name":"a","n\u0061me":"b"`), `key "name" comes twice`},
+		{params(`"x":1,"X":2`), `key "X" comes twice`},
+		{params(`"k":1,"\u212a":2`), `comes twice`},
+		{params(many + `"name":"a","K50":1`), `key "K50" comes twice`},
+		{params(many + `"NAME":"a"`), `key "NAME" of`},
+		{`{"jsonrpc":"2.0","method":"tools/call","params":{"Name":"a"}}`, `key "Name" of`},
+		{params(`"__proto__":{"name":"b"}`), `key "__proto__" of`},
+		{meta(`"__proto__":{"progressToken":7}`), `key "__proto__" of params._meta is refused`},
+		{meta(`"ProgressToken":7`), `key "ProgressToken" of params._meta is refused`},
+		{meta(`"progressToKen":7`), `key "progressToKen" of params._meta is refused`},
+		{meta(`"progressToken":7,"progressToken":8`), `key "progressToken" comes twice in params._meta`},
+		{meta(`"progressToken\u0000":7`), `of params._meta is refused`},
+		{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"RequestId":5}}`, `key "RequestId" of params is refused`},
+		{`{"jsonrpc":"2.0","method":"notifications/progress","params":{"PROGRESSTOKEN":5}}`, `key "PROGRESSTOKEN" of params is refused`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.raw, func(t *testing.T) {
+			_, err := wire.Parse([]byte(tt.raw))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+			wantCode(t, tt.raw, wire.CodeInvalidRequest)
+		})
+	}
+}
+
+// Parse accepts keys that every reader keeps apart.
+func TestParseTakesKeysOfOthers(t *testing.T) {
+	for _, raw := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"id":1,"ID":2,"a":1,"a":2}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"mine/do","params":{"Name":"x","Level":1}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"_meta":{},"_Meta":{},"a":1,"A":2}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":["progressToken"],"x":{"_meta":{"a":1,"a":1}}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":[{"id":1,"id":2}]}`,
+		manyMembers(64),
+	} {
+		if _, err := wire.Parse([]byte(raw)); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestLineIsWrittenFromTheParts(t *testing.T) {
+	for _, tt := range []struct{ raw, want string }{
+		{"{\"x\":1,\"params\":{\"a\":\n \"b\\n\"}, \"m\\u0065thod\":\"m\\u0061\",\"id\":1.0,\"jsonrpc\":\"2.0\"}", `{"jsonrpc":"2.0","id":1.0,"method":"ma","params":{"a":"b\n"}}`},
+		{`{"jsonrpc":"2.0","method":"m","x":1}`, `{"jsonrpc":"2.0","method":"m"}`},
+		{`{"jsonrpc":"2.0","method":"m","params": null }`, `{"jsonrpc":"2.0","method":"m"}`},
+		{`{"jsonrpc":"2.0","id":1,"method":"m","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"m"}`},
+		{`{"result": null,"jsonrpc":"2.0","id":"a","i_d":2,"params":{}}`, `{"jsonrpc":"2.0","id":"a","result":null}`},
+		{`{"error":{"code":1.0},"jsonrpc":"2.0","id":null}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1.0}}`},
+	} {
+		m, err := wire.Parse([]byte(tt.raw))
+		if got := string(m.Line()); err != nil || got != tt.want {
+			t.Errorf("\n got %s, %v\nwant %s", got, err, tt.want)
+		}
+	}
+}
+
+func TestParseGivesTheIDOfARefusedMessage(t *testing.T) {
+	tests := []struct{ name, raw, id string }{
+		{"other version", `{"jsonrpc":"1.0","id":"a","method":"m"}`, `"a"`},
+		{"bad params", `{"jsonrpc":"2.0","params":1,"method":"m","id":12345678901234567890}`, `12345678901234567890`},
+		{"bad id", `{"jsonrpc":"2.0","id":{},"method":"m"}`, ``},
+		{"a key that is nearly one before the id", `{"jsonrpc":"2.0","ID":1,"id":2,"method":"m"}`, `2`},
+		{"params with a key twice", `{"jsonrpc":"2.0","method":"m","params":{"a":1,"a":1},"id":2}`, `2`},
+		{"two ids", `{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`, ``},
+		{"not json", `{"jsonrpc":"2.0","id":1,`, ``},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := wire.Parse([]byte(tt.raw))
+			if err == nil || string(m.ID) != tt.id {
+				t.Errorf("got id %q and error %v, want id %q and an error", m.ID, err, tt.id)
+			}
+		})
+	}
+}
+
+func TestParseBoundsNesting(t *testing.T) {
+	message := func(levels int) string {
+		return `{"jsonrpc":"2.0","method":"m","params":` + strings.Repeat("[", levels-1) + strings.Repeat("]", levels-1) + `}`
+	}
+	if _, err := wire.Parse([]byte(message(1000))); err != nil {
+		t.Errorf("1000 levels: %v", err)
+	}
+	wantCode(t, message(1001), wire.CodeParse)
+	wantCode(t, strings.Repeat("[", 10_000_000), wire.CodeParse)
+	wantCode(t, strings.Repeat(`{"a":`, 1_000_000), wire.CodeParse)
+}
+
+func TestParsedPartsCannotGrowIntoTheirNeighbours(t *testing.T) {
+	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"m","params":{}} tail`)
+	m, err := wire.Parse(raw[:len(raw)-len(" tail")])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = append(m.ID, "xxx"...)
+	_ = append(m.Params, "xxx"...)
+	_ = append(m.Raw, "xxx"...)
+	if got := string(raw); got != `{"jsonrpc":"2.0","id":1,"method":"m","params":{}} tail` {
+		t.Errorf("appending to a part changed the input: %s", got)
+	}
+}
+
+func TestParseBody(t *testing.T) {
+	const one = `{"jsonrpc":"2.0","method":"a"}`
+	const two = `{"jsonrpc":"2.0","id":2,"result":["]",{}]}`
+	tests := []struct {
+		name, body string
+		want       []string
+		batch      bool
+		code       wire.Code
+	}{
+		{"single", " " + one + "\n", []string{one}, false, 0},
+		{"batch", "\n[ " + one + " ,\t" + two + " ] ", []string{one, two}, true, 0},
+		{"batch of one", "[" + two + "]", []string{two}, true, 0},
+		{"empty batch", " [ ] ", nil, true, wire.CodeInvalidRequest},
+		{"bad element", "[" + one + ",1]", nil, true, wire.CodeInvalidRequest},
+		{"batch in a batch", "[[" + one + "]]", nil, true, wire.CodeInvalidRequest},
+		{"cut batch", "[" + one, nil, true, wire.CodeParse},
+		{"empty body", "", nil, false, wire.CodeParse},
+		{"bad utf-8", "{\"\xff\":1}", nil, false, wire.CodeParse},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			msgs, batch, err := wire.ParseBody([]byte(tt.body))
+			if code(err) != tt.code || batch != tt.batch {
+				t.Fatalf("got batch %v, error %v; want batch %v, code %d", batch, err, tt.batch, tt.code)
+			}
+			var raws []string
+			for _, m := range msgs {
+				raws = append(raws, string(m.Raw))
+			}
+			if diff := cmp.Diff(tt.want, raws); diff != "" {
+				t.Errorf("messages differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseBodyGivesTheIDOfARefusedSingleMessage(t *testing.T) {
+	msgs, _, err := wire.ParseBody([]byte(`{"jsonrpc":"2.0","id":5}`))
+	if code(err) != wire.CodeInvalidRequest || len(msgs) != 1 || string(msgs[0].ID) != "5" {
+		t.Errorf("got %v, %v", msgs, err)
+	}
+}
+
+func TestSameID(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want bool
+	}{
+		{`1`, `1`, true},
+		{`1`, `"1"`, false},
+		{`1`, `1.0`, false},
+		{`9007199254740992`, `9007199254740993`, false},
+		{`"a"`, `"a"`, true},
+		{`"a"`, `"\u0061"`, true},
+		{`"\u0061"`, `"\U0061"`, false},
+		{`"a/b"`, `"a\/b"`, true},
+		{`"\ud800"`, `"\ud801"`, false},
+		{`"\ud800"`, `"\ud800"`, true},
+		{`"\ud83d\ude00"`, `"😀"`, true},
+		{``, ``, false},
+		{`null`, `null`, false},
+		{`1`, ``, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.a+" and "+tt.b, func(t *testing.T) {
+			for _, pair := range [][2]string{{tt.a, tt.b}, {tt.b, tt.a}} {
+				if got := wire.SameID(token(pair[0]), token(pair[1])); got != tt.want {
+					t.Errorf("SameID(%s, %s) = %v", pair[0], pair[1], got)
+				}
+			}
+		})
+	}
+}
+
+// manyMembers is a valid notification with n top-level members.
+func manyMembers(n int) string {
+	var b strings.Builder
+	b.WriteString(`{"jsonrpc":"2.0","method":"m"`)
+	for i := range n - 2 {
+		fmt.Fprintf(&b, `,"x%d":0`, i)
+	}
+	return b.String() + "}"
+}
+
+func wantCode(t *testing.T, raw string, want wire.Code) {
+	t.Helper()
+	if _, err := wire.Parse([]byte(raw)); code(err) != want {
+		t.Errorf("got error %v, want code %d", err, want)
+	}
+}
+
+// code returns the code of an *Error, 0 for nil.
+func code(err error) wire.Code {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+// token is nil for "".
+func token(s string) json.RawMessage {
+	if s == "" {
+		return nil
+	}
+	return json.RawMessage(s)
+}

@@ -1,0 +1,248 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/registry"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// published is a registry whose caller may use some servers.
+type published struct {
+	t *testing.T
+	registry.Registry
+	base string
+	may  []host.Caller
+}
+
+// publish returns a registry of servers. A server whose serverInfo is "" has never started.
+func publish(t *testing.T, infos map[string]string) *published {
+	t.Helper()
+	store := sessiontest.NewMemory()
+	p := &published{t: t, Registry: registry.Registry{Records: store}, base: "http://127.0.0.1:8787"}
+	for name, info := range infos {
+		p.may = append(p.may, host.Caller{Tenant: "acme", Server: host.Server{Name: name, Digest: "d-" + name}})
+		if info == "" {
+			continue
+		}
+		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		err := store.SaveHandshake(t.Context(), session.Handshake{
+			Digest: session.RecordFor("acme", "d-"+name), Version: wire.V20251125, Taken: now, Expires: time.Now().Add(time.Hour),
+			Result: json.RawMessage(`{"serverInfo":` + info + `}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// entry is what the tests read of a server.
+type entry struct {
+	Server struct {
+		Name, Title, Description, Version, WebsiteURL string
+		Remotes                                       []struct{ Type, URL string }
+	}
+	Meta map[string]struct {
+		Status    string
+		UpdatedAt string
+		IsLatest  bool
+	} `json:"_meta"`
+}
+
+type page struct {
+	Servers  []entry
+	Metadata struct {
+		NextCursor string
+		Count      int
+	}
+}
+
+func (p page) names() (names []string) {
+	for _, e := range p.Servers {
+		names = append(names, e.Server.Name)
+	}
+	return names
+}
+
+// get decodes the answer to a path below /registry/v0.1/.
+func (p *published) get(path string, into any) error {
+	p.t.Helper()
+	answer, err := p.Answer(httptest.NewRequestWithContext(p.t.Context(), "GET", registry.Prefix+path, nil), p.base, p.may)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		p.t.Fatal(err)
+	}
+	return nil
+}
+
+func TestServerJSONSaysWhatTheServerSaid(t *testing.T) {
+	p := publish(t, map[string]string{
+		"weather": `{"name":"w","title":"Weather","version":"1.2.3","description":"Forecasts ` + strings.Repeat("x", 100) + `","websiteUrl":"https://weather.example"}`,
+		"asleep":  "", "odd": `{"name":"o","version":">=1.0","websiteUrl":"javascript:alert(1)"}`,
+	})
+	p.PublicURL = "https://mcp.example.com/"
+	var got entry
+	if err := p.get("servers/com.example.mcp%2Fweather/versions/latest", &got); err != nil {
+		t.Fatal(err)
+	}
+	if s := got.Server; s.Name != "com.example.mcp/weather" || s.Title != "Weather" || s.Version != "1.2.3" || s.WebsiteURL != "https://weather.example" || len([]rune(s.Description)) != 100 || !strings.HasPrefix(s.Description, "Forecasts x") {
+		t.Errorf("got %+v", s)
+	}
+	if r := got.Server.Remotes; len(r) != 1 || r[0].Type != "streamable-http" || r[0].URL != "https://mcp.example.com/weather/mcp" {
+		t.Errorf("its remotes are %+v", r)
+	}
+	if m := got.Meta["io.modelcontextprotocol.registry/official"]; m.Status != "active" || !m.IsLatest || m.UpdatedAt != "2026-01-02T03:04:05Z" {
+		t.Errorf("its meta is %+v", m)
+	}
+	for name, want := range map[string]string{"asleep": "asleep, hosted by Dormouse", "odd": "odd, hosted by Dormouse"} {
+		var got entry
+		if err := p.get("servers/com.example.mcp%2F"+name+"/versions/latest", &got); err != nil || got.Server.Version != "0.0.0" || got.Server.Description != want || got.Server.WebsiteURL != "" {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestServersAreFoundByNameAndVersion(t *testing.T) {
+	p := publish(t, map[string]string{"weather": `{"name":"w","version":"1.2.3+b"}`, "versions": `{"name":"v","version":"1.0.0"}`})
+	for path, want := range map[string]string{
+		"servers/local%2Fweather/versions/latest":        "local/weather",
+		"servers/local/weather/versions/latest":          "local/weather",
+		"servers/local%252Fweather/versions/latest":      "local/weather", // by a gateway that leaves escapes as they are
+		"servers/weather/versions/latest":                "local/weather",
+		"servers/local%2Fweather/versions/1.2.3%2Bb":     "local/weather",
+		"servers/local%2Fversions/versions/latest":       "local/versions",
+		"servers/local%2Fweather/versions/2.0.0":         "not_found",
+		"servers/com.other%2Fweather/versions/latest":    "not_found",
+		"servers/local%2Fnone/versions/latest":           "not_found",
+		"servers/local%2Fweather":                        "not_found",
+		"publish":                                        "not_found",
+		"servers/local%2Fweather/versions/latest/status": "not_found",
+	} {
+		var got entry
+		err := p.get(path, &got)
+		if found := got.Server.Name + string(session.CodeOf(err)); found != want {
+			t.Errorf("%s: got %s, want %s (%v)", path, found, want, err)
+		}
+	}
+	var all page
+	if err := p.get("servers/local%2Fweather/versions", &all); err != nil || !slices.Equal(all.names(), []string{"local/weather"}) || all.Metadata.Count != 1 {
+		t.Errorf("its versions are %+v, %v", all, err)
+	}
+}
+
+func TestListsHavePages(t *testing.T) {
+	infos := map[string]string{}
+	var want []string
+	for i := range 45 {
+		name := fmt.Sprintf("s%02d", i)
+		infos[name], want = "", append(want, "local/"+name)
+	}
+	p := publish(t, infos)
+	for query, sizes := range map[string][]int{"": {30, 15}, "limit=20": {20, 20, 5}, "limit=45": {45}, "limit=1000": {45}} {
+		var got []string
+		var counts []int
+		for cursor := ""; ; {
+			var one page
+			if err := p.get("servers?"+query+"&cursor="+url.QueryEscape(cursor), &one); err != nil {
+				t.Fatal(err)
+			}
+			got, counts, cursor = append(got, one.names()...), append(counts, one.Metadata.Count), one.Metadata.NextCursor
+			if cursor == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff(want, got) + cmp.Diff(sizes, counts); diff != "" {
+			t.Errorf("%q: %s", query, diff)
+		}
+	}
+	for _, query := range []string{"limit=0", "limit=x", "cursor=%25", "updated_since=yesterday"} {
+		if err := p.get("servers?"+query, &page{}); session.CodeOf(err) != session.Invalid {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
+}
+
+func TestListsAreFiltered(t *testing.T) {
+	p := publish(t, map[string]string{"weather": `{"name":"w","version":"1.0.0"}`, "files": `{"name":"f","version":"2.0.0"}`, "new": ""})
+	for query, want := range map[string][]string{
+		"search=WEATH":                       {"local/weather"},
+		"search=local":                       {"local/files", "local/new", "local/weather"},
+		"version=latest":                     {"local/files", "local/new", "local/weather"},
+		"version=2.0.0":                      {"local/files"},
+		"updated_since=2026-01-01T00:00:00Z": {"local/files", "local/new", "local/weather"},
+		"updated_since=2026-02-01T00:00:00Z": {"local/new"}, // nobody knows when
+		"search=none":                        nil,
+	} {
+		var got page
+		if err := p.get("servers?"+query, &got); err != nil || !slices.Equal(got.names(), want) {
+			t.Errorf("%s: got %q, %v", query, got.names(), err)
+		}
+	}
+}
+
+func TestNamesBeginWithTheHostInReverse(t *testing.T) {
+	p := publish(t, map[string]string{"one": ""})
+	for base, want := range map[string]string{
+		"https://MCP.example.com/v1": "com.example.mcp/one", "http://localhost:1": "local/one", "http://[::1]:1": "local/one",
+		"http://10.0.0.5:8787": "10.0.0.5/one", "http://[fd00::5]:1": "fd00--5/one", "http://mouse": "mouse/one",
+	} {
+		p.base = base
+		var got page
+		if err := p.get("servers", &got); err != nil || got.Servers[0].Server.Name != want || got.Servers[0].Server.Remotes[0].URL != base+"/one/mcp" {
+			t.Errorf("%s: got %+v, %v", base, got.Servers, err)
+		}
+	}
+}
+
+func TestKeysAreAskedForAsSecrets(t *testing.T) {
+	p := publish(t, map[string]string{"one": ""})
+	p.Keys, p.base = true, "https://mcp.example.com"
+	var got struct {
+		Server struct{ Remotes []struct{ Headers []any } }
+	}
+	if err := p.get("servers/one/versions/latest", &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{map[string]any{
+		"name": "Authorization", "description": "An API key of mcp.example.com", "value": "Bearer {key_mcp_example_com}", "isRequired": true, "isSecret": true,
+		"variables": map[string]any{"key_mcp_example_com": map[string]any{"description": "API key of mcp.example.com, from its operator", "isRequired": true, "isSecret": true}},
+	}}
+	if diff := cmp.Diff(want, got.Server.Remotes[0].Headers); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A store that fails does not make a server disappear.
+func TestFailureOfTheStoreIsReported(t *testing.T) {
+	p := publish(t, map[string]string{"one": ""})
+	p.Records = broken{p.Records}
+	if err := p.get("servers", &page{}); session.CodeOf(err) != session.Unavailable {
+		t.Errorf("got %v", err)
+	}
+}
+
+type broken struct{ session.Handshakes }
+
+func (broken) Handshake(context.Context, string, string) (session.Handshake, error) {
+	return session.Handshake{}, session.Unavailable
+}

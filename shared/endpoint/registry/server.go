@@ -1,0 +1,121 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// schema is the version of server.json.
+const schema = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+
+// unknownVersion stands for the version of a server that has not said it: one that has never
+// been started, or whose answers are not kept.
+const unknownVersion = "0.0.0"
+
+// response is a server with what the registry says about it.
+type response struct {
+	Server server          `json:"server"`
+	Meta   map[string]meta `json:"_meta"`
+
+	hosted string    // the name of the server at its endpoint
+	taken  time.Time // when the server said what is known of it; zero: it has not
+}
+
+// meta is the member of _meta that clients of the official registry read.
+type meta struct {
+	Status    string     `json:"status"`
+	Published *time.Time `json:"publishedAt,omitempty"`
+	Updated   *time.Time `json:"updatedAt,omitempty"`
+	IsLatest  bool       `json:"isLatest"`
+}
+
+const official = "io.modelcontextprotocol.registry/official"
+
+// server is a server.json.
+type server struct {
+	Schema      string      `json:"$schema"`
+	Name        string      `json:"name"`
+	Title       string      `json:"title,omitempty"`
+	Description string      `json:"description"`
+	Version     string      `json:"version"`
+	Website     string      `json:"websiteUrl,omitempty"`
+	Remotes     []transport `json:"remotes"`
+}
+
+type transport struct {
+	Type    string  `json:"type"`
+	URL     string  `json:"url"`
+	Headers []input `json:"headers,omitempty"`
+}
+
+// input is a header, or a variable in the value of one.
+type input struct {
+	Name        string           `json:"name,omitempty"`
+	Description string           `json:"description,omitempty"`
+	Value       string           `json:"value,omitempty"`
+	Required    bool             `json:"isRequired"`
+	Secret      bool             `json:"isSecret"`
+	Variables   map[string]input `json:"variables,omitempty"`
+}
+
+// response returns a server of an endpoint. record may be zero.
+func (g Registry) response(base, name string, record session.Handshake) response {
+	said := func(key string) string {
+		word, _ := wire.String(wire.Lookup(record.Result, "serverInfo", key))
+		return strings.TrimSpace(word)
+	}
+	s := server{
+		Schema: schema, Name: namespace(base) + "/" + name, Title: short(said("title")), Version: version(said("version")),
+		Description: cmp.Or(short(said("description")), short(name+", hosted by Dormouse")),
+		Remotes:     []transport{{Type: "streamable-http", URL: base + "/" + name + "/mcp", Headers: g.headers(base)}},
+	}
+	if at := said("websiteUrl"); strings.HasPrefix(at, "https://") || strings.HasPrefix(at, "http://") {
+		s.Website = at
+	}
+	m := meta{Status: "active", IsLatest: true}
+	if !record.Taken.IsZero() {
+		at := record.Taken.UTC()
+		m.Published, m.Updated = &at, &at
+	}
+	return response{Server: s, Meta: map[string]meta{official: m}, hosted: name, taken: record.Taken}
+}
+
+// headers returns the headers that callers must send. The variable has the name of the
+// endpoint, because programs keep the variables of several endpoints in one place.
+func (g Registry) headers(base string) []input {
+	if !g.Keys {
+		return nil
+	}
+	_, place, _ := strings.Cut(base, "://")
+	key := "key_" + strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(place), "_"), "_")
+	return []input{{
+		Name: "Authorization", Description: "An API key of " + place, Value: fmt.Sprintf("Bearer {%s}", key), Required: true, Secret: true,
+		Variables: map[string]input{key: {Description: "API key of " + place + ", from its operator", Required: true, Secret: true}},
+	}}
+}
+
+// short cuts a text to the length that titles and descriptions may have.
+func short(text string) string {
+	const most = 100
+	runes := []rune(strings.Join(strings.Fields(text), " "))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// version returns the version that a server has said. It returns unknownVersion for a
+// range or "latest", which a registry does not accept.
+func version(said string) string {
+	const most = 255
+	if said == "" || said == latest || len(said) > most || strings.ContainsAny(said, "^~<>=*|/ ") || regexp.MustCompile(`(^|\.)[xX](\.|$)`).MatchString(said) {
+		return unknownVersion
+	}
+	return said
+}

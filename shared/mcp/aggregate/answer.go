@@ -1,0 +1,129 @@
+package aggregate
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Initialize implements [host.Endpoint]. It wakes no member.
+func (g *Group) Initialize(ctx context.Context, id session.ID, m wire.Message) (session.ID, host.Response, error) {
+	s, call, err := g.Host.Greet(ctx, g.As, id, m, func(version string) (json.RawMessage, error) {
+		greeting, _, err := g.greeting(ctx, version)
+		if err != nil {
+			return nil, err
+		}
+		return append([]byte(`{"protocolVersion":"`+version+`",`), greeting[1:]...), nil
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	return s.ID, call.ForClient(g.As, s.ID), nil
+}
+
+// greeting joins what is known of the members' answers to initialize. whole reports whether all
+// of them are known.
+func (g *Group) greeting(ctx context.Context, version string) (greeting json.RawMessage, whole bool, err error) {
+	known, err := g.Host.Greetings(ctx, g.Members, version)
+	if err != nil {
+		return nil, false, err
+	}
+	members := g.lists(known)
+	whole = !slices.ContainsFunc(members, func(m group.List) bool { return m.Result == nil })
+	return group.Greeting(g.names, members...), whole, nil
+}
+
+// lists returns what is known of each member.
+func (g *Group) lists(known []host.Known) []group.List {
+	lists := make([]group.List, len(known))
+	for i, k := range known {
+		lists[i] = group.List{Member: g.Members[i].Server.Name, Result: k.Result}
+	}
+	return lists
+}
+
+// own returns the answer to a message that concerns all members, nil for another message.
+func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Context) (host.Response, error), err error) {
+	caller := g.As
+	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (host.Response, error), error) {
+		return func(ctx context.Context) (host.Response, error) {
+			result, err := of(ctx)
+			if err != nil {
+				return nil, err
+			}
+			s := g.Host.Immediate(caller, id, wire.ResultResponse(m.ID, result))
+			return s, nil
+		}, nil
+	}
+	switch {
+	case m.Method == wire.NotifyInitialized, m.Method == wire.MethodPing && m.Kind == wire.Request:
+		return func(ctx context.Context) (host.Response, error) {
+			call, err := g.Host.Accept(ctx, caller, id, []wire.Message{m}, false)
+			if err != nil || call == nil {
+				return nil, err
+			}
+			return call.ForClient(caller, id), nil
+		}, nil
+	case m.Kind != wire.Request:
+		return nil, nil
+	case isListed(m.Method):
+		return result(func(ctx context.Context) (json.RawMessage, error) {
+			s, err := g.Host.Session(ctx, caller, id)
+			if err != nil {
+				return nil, err
+			}
+			return g.list(ctx, m, s, nil)
+		})
+	case m.Method == wire.MethodSetLevel:
+		level, _ := wire.String(wire.Lookup(m.Params, "level"))
+		if err := bridge.CheckLevel(wire.Clip(level)); err != nil {
+			return nil, err
+		}
+		return result(func(ctx context.Context) (json.RawMessage, error) {
+			return json.RawMessage("{}"), g.Host.SetLevel(ctx, caller, id, g.Members, m)
+		})
+	case m.Method == wire.MethodTasksList:
+		return result(func(ctx context.Context) (json.RawMessage, error) { return g.tasks(ctx, id) })
+	case g.finds(m):
+		return result(func(ctx context.Context) (json.RawMessage, error) {
+			s, err := g.Host.Session(ctx, caller, id)
+			if err != nil {
+				return nil, err
+			}
+			return g.find(ctx, m, s)
+		})
+	}
+	return nil, nil
+}
+
+// tasks returns the tasks at all members that the session has used.
+func (g *Group) tasks(ctx context.Context, id session.ID) (json.RawMessage, error) {
+	s, err := g.Host.Session(ctx, g.As, id)
+	if err != nil {
+		return nil, err
+	}
+	var all []group.List
+	missing := map[string]string{}
+	for _, name := range s.Members {
+		c, ok := g.member(name)
+		if !ok {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, firstLists)
+		result, err := g.ask(ctx, c, s, nil, wire.MethodTasksList)
+		cancel()
+		switch {
+		case err == nil:
+			all = append(all, group.List{Member: name, Result: result})
+		case !hasNone(err):
+			missing[name] = g.whyNot(err)
+		}
+	}
+	return without(group.TaskList(all...), missing), nil
+}

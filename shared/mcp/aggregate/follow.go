@@ -1,0 +1,210 @@
+package aggregate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Follow implements [host.Endpoint]. The session of the group has a stream with the answers
+// that the group itself gives, and so has the session with each member. The client gets all of
+// them as one stream.
+func (g *Group) Follow(ctx context.Context, last, named string, until time.Time) (session.ID, host.Stream, error) {
+	from, places, err := resumed(last)
+	if err != nil {
+		return "", nil, err
+	}
+	var id session.ID
+	if from != "" {
+		named = from
+	}
+	if named != "" {
+		id, err = host.ReadSessionID(named)
+	} else {
+		var s session.Session
+		s, err = g.Host.Open(ctx, g.As)
+		id = s.ID
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	of, _, err := g.Host.Load(ctx, g.As, id)
+	if err != nil {
+		return id, nil, err
+	}
+	f := &following{merged: g.merge(ctx, id), places: places, joining: map[string]int{}}
+	f.end, f.look = until, g.Look
+	err = f.add(g.As, "", id)
+	for _, c := range g.joined(of) {
+		if err == nil {
+			err = unlessGone(f.member(c))
+		}
+	}
+	if err != nil {
+		f.halt()
+		return id, nil, err
+	}
+	return id, f, nil
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, session.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// resumed returns the session of a client that comes back, "" if last names none, and how far
+// the client has read each stream, by member. Errors: as of [session.ParseEventID].
+func resumed(last string) (id string, places map[string]session.Index, err error) {
+	places = map[string]session.Index{}
+	id, rest, ok := strings.Cut(last, placeNext)
+	if !ok {
+		if last != "" {
+			_, err = session.ParseEventID(last) // one of a server is no place here
+		}
+		return "", places, err
+	}
+	for place := range strings.SplitSeq(rest, placeNext) {
+		member, at, _ := strings.Cut(place, placeMark)
+		n, err := strconv.ParseInt(at, 10, 64)
+		if err != nil || n < 0 {
+			return "", nil, &session.EventIDError{Part: "index", ID: wire.Clip(last)}
+		}
+		places[member] = session.Index(n)
+	}
+	return id, places, nil
+}
+
+// following is the stream of a client of HTTP+SSE.
+type following struct {
+	*merged
+	places map[string]session.Index // that the client has named
+	// joining has the members whose session is not open yet, and how often it was looked for.
+	joining map[string]int
+	done    bool
+}
+
+// A stream looks this often, and this many times, for a session that a mark has announced. If
+// the function that wrote the mark has died, the next POST writes another one.
+const (
+	joinEvery = 100 * time.Millisecond
+	mostJoins = 50
+)
+
+// add adds the stream of a session, and begins to read it.
+func (f *following) add(c host.Caller, member string, id session.ID) error {
+	last := ""
+	if at, ok := f.places[member]; ok {
+		last = session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(id)}.String()
+	}
+	_, s, err := f.g.Host.At(c).Follow(f.ctx, last, string(id), f.end)
+	if err != nil {
+		return err
+	}
+	p := &part{member: member, stream: s, index: indexOf(s.Cursor())}
+	f.parts = append(f.parts, p)
+	f.read(p)
+	return nil
+}
+
+func indexOf(cursor string) session.Index {
+	at, _ := session.ParseEventID(cursor) // a stream has made it
+	return at.Index
+}
+
+func (f *following) member(c host.Caller) error {
+	if slices.ContainsFunc(f.parts, func(p *part) bool { return p.member == c.Server.Name }) {
+		return nil
+	}
+	return f.add(c, c.Server.Name, host.MemberID(f.id, c.Server.Name))
+}
+
+// Next returns what the sessions of the group send.
+func (f *following) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+	for !f.done {
+		wake := until
+		if soon := time.Now().Add(joinEvery); len(f.joining) > 0 && soon.Before(until) {
+			wake = soon
+		}
+		h, some, err := f.wait(ctx, wake)
+		if err != nil {
+			return nil, err
+		}
+		var events []host.Event
+		if some {
+			events = f.pass(h, f.Cursor)
+			for _, e := range h.events {
+				if name := joinedOf(e.Raw); name != "" && h.of.member == "" {
+					f.joining[name] = 0
+				}
+			}
+			if f.done = h.done && h.of.member == ""; h.done && !f.done && time.Now().Before(f.end) {
+				// The session with this member has ended; it may be opened anew.
+				f.places[h.of.member] = h.of.index
+				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == h.of })
+			}
+		}
+		if err := f.join(); err != nil {
+			return events, err
+		}
+		if len(events) > 0 || !time.Now().Before(until) {
+			return events, nil
+		}
+	}
+	return nil, nil
+}
+
+// join opens the streams of members that have just been joined. The session with a member
+// may be created a moment after its mark.
+func (f *following) join() error {
+	for name := range f.joining {
+		if c, ok := f.g.member(name); ok {
+			err := f.member(c)
+			if errors.Is(err, session.NotFound) && f.joining[name] < mostJoins {
+				f.joining[name]++
+				continue
+			}
+			if err = unlessGone(err); err != nil {
+				return err
+			}
+		}
+		delete(f.joining, name)
+	}
+	return nil
+}
+
+// Cursor returns the id of the place that the client has reached.
+func (f *following) Cursor() string {
+	text := string(f.id)
+	for _, p := range f.parts {
+		text += placeNext + p.member + placeMark + strconv.FormatInt(int64(p.index), 10)
+	}
+	return text
+}
+
+// Stop ends the reads, and records in the sessions which events were sent.
+func (f *following) Stop(ctx context.Context, sent string) {
+	f.halt()
+	_, places, err := resumed(sent)
+	if err != nil {
+		return
+	}
+	for _, p := range f.parts {
+		if at, ok := places[p.member]; ok {
+			_, own := p.stream.Of()
+			p.stream.Stop(ctx, session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(own)}.String())
+		}
+	}
+}
+
+// Done reports whether the session of the group has ended, or another stream has taken the
+// place of this one.
+func (f *following) Done() bool { return f.done }

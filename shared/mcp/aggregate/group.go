@@ -1,0 +1,194 @@
+package aggregate
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Config says what a Group has. Host, As and Members are required.
+type Config struct {
+	Host *host.Host
+	// As is the caller at the group, which stands in the place of a server. Members are the
+	// same caller at each server of the group that it may use. All have one transport.
+	As      host.Caller
+	Members []host.Caller
+
+	Separator string // between the names of a member and of its tool; "": group.DefaultSeparator
+	Plain     bool   // names that no two members have get no prefix
+	Search    bool   // the client gets find_tools and call_tool in place of the tools
+
+	// Unserved returns why a server is not served, "" if nothing is known. nil: nothing is.
+	Unserved func(server string) string
+	// Explain returns the text of an error for clients.
+	Explain func(error) string
+	// Look is how often a stream looks for what no event reports.
+	Look time.Duration
+}
+
+// Group is several servers at one address. It is immutable.
+type Group struct {
+	Config
+	names *group.Names
+}
+
+var _ host.Endpoint = (*Group)(nil)
+
+// New returns a Group.
+func New(c Config) *Group {
+	members := make([]string, len(c.Members))
+	for i, m := range c.Members {
+		members[i] = m.Server.Name
+	}
+	return &Group{c, group.NewNames(c.Separator, members)}
+}
+
+// Caller implements [host.Endpoint].
+func (g *Group) Caller() host.Caller { return g.As }
+
+// member returns the caller at a member.
+func (g *Group) member(name string) (host.Caller, bool) {
+	i := slices.IndexFunc(g.Members, func(c host.Caller) bool { return c.Server.Name == name })
+	if i < 0 {
+		return host.Caller{}, false
+	}
+	return g.Members[i], true
+}
+
+// aside reports whether clients get answers in another way than in the response to a message.
+func (g *Group) aside() bool { return g.As.Transport != session.HTTP }
+
+// join opens the session with a member. Over HTTP and HTTP+SSE, a mark in the stream of the
+// group then tells the function that holds the client's stream to read the member's stream,
+// too. Over HTTP+SSE the mark comes first: the client may get its answer on that stream only.
+func (g *Group) join(ctx context.Context, id session.ID, c host.Caller) error {
+	switch c.Transport {
+	case session.SSE:
+		if err := g.Host.At(g.As).Say(ctx, id, joinedMark(c.Server.Name)); err != nil {
+			return err
+		}
+		return g.Host.Join(ctx, g.As, id, c)
+	case session.HTTP:
+		if err := g.Host.Join(ctx, g.As, id, c); err != nil {
+			return err
+		}
+		return g.Host.Say(ctx, id, joinedMark(c.Server.Name))
+	default:
+		return g.Host.Join(ctx, g.As, id, c)
+	}
+}
+
+// markJoined is the method of a mark. No client gets one.
+const markJoined = "notifications/dormouse/joined"
+
+func joinedMark(member string) []byte {
+	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
+}
+
+// joinedOf returns the member that a mark is about, "" for another message.
+func joinedOf(raw []byte) string {
+	if method, _ := wire.String(wire.Lookup(raw, "method")); method != markJoined {
+		return ""
+	}
+	name, _ := wire.String(wire.Lookup(raw, "params", "server"))
+	return name
+}
+
+// joined returns the caller at the members that a session has used, in their order.
+func (g *Group) joined(of session.Session) (all []host.Caller) {
+	for _, c := range g.Members {
+		if slices.Contains(of.Members, c.Server.Name) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// The id of an event in a group begins with the member whose event it is. The standalone
+// stream of a group has the events of all members that the session uses. Its ids name the
+// place in the stream of each member. Those of HTTP+SSE also name the session:
+//
+//	everything~7/0jv…             an event of a request stream
+//	everything~12;memory~3.k2f…   a place in the standalone stream
+//	0jvq…;~5;everything~3         a place in the stream of HTTP+SSE
+const (
+	placeMark = "~"
+	placeNext = ";"
+)
+
+// requestEvent returns the member and its own id, of the id of an event of a request stream.
+func requestEvent(id string) (member, own string, ok bool) {
+	member, own, ok = strings.Cut(id, placeMark)
+	return member, own, ok && strings.Contains(own, "/") && !strings.Contains(own, placeNext)
+}
+
+// view changes what a member sends into what the client of the group gets.
+func (g *Group) view(member string) group.View { return group.View{Member: member, Plain: g.Plain} }
+
+// renamed is the stream of a request at a member, as the client of the group gets it.
+type renamed struct {
+	host.Resumable
+	view group.View
+}
+
+func (r *renamed) in(events []host.Event) []host.Event {
+	for i := range events {
+		if e := &events[i]; len(e.Raw) > 0 {
+			e.Raw = r.view.Message(e.Raw)
+		}
+		events[i].ID = r.place(events[i].ID)
+	}
+	return events
+}
+
+func (r *renamed) place(id string) string {
+	if id == "" {
+		return ""
+	}
+	return r.view.Member + placeMark + id
+}
+
+func (r *renamed) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+	events, err := r.Resumable.Next(ctx, until)
+	return r.in(events), err
+}
+
+func (r *renamed) Start() string { return r.place(r.Resumable.Start()) }
+
+func (r *renamed) Cursor() string { return r.place(r.Resumable.Cursor()) }
+
+func (r *renamed) Close() (string, time.Duration, bool) {
+	cursor, retry, now := r.Resumable.Close()
+	return r.place(cursor), retry, now
+}
+
+// response is what a client gets for its message to a member.
+type response struct {
+	renamed
+	of host.Response
+	id session.ID // of the group
+}
+
+func (r *response) Accepted(ctx context.Context) ([]host.Event, error) {
+	events, err := r.of.Accepted(ctx)
+	return r.in(events), err
+}
+
+func (r *response) Notice(request json.RawMessage) []byte {
+	return host.EventNotice(r.id, r.view.Member, session.EventID{Stream: r.Stream()}, request)
+}
+
+func forbidden(member string) error {
+	return session.Errorf(session.Forbidden, "you may not use the server %q; ask its operator for access", member)
+}
+
+func noMethod(method string) error {
+	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "there is no method " + wire.Clip(method) + " at the address of several servers"}
+}

@@ -1,0 +1,337 @@
+package aggregate
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Listen implements [host.Endpoint]. The standalone streams of the members that the session
+// uses are one stream. If it does not use all of them yet, the stream also hears of those that
+// it begins to use.
+func (g *Group) Listen(ctx context.Context, id session.ID, last string, until func(hold time.Duration) time.Time) (host.Resumable, error) {
+	if member, own, ok := requestEvent(last); ok {
+		c, ok := g.member(member)
+		if !ok {
+			return nil, forbidden(member)
+		}
+		s, err := g.Host.At(c).Listen(ctx, host.MemberID(id, member), own, until)
+		if err != nil {
+			return nil, err
+		}
+		return &renamed{s, g.view(member)}, nil
+	}
+	places, err := placesOf(last)
+	if err != nil {
+		return nil, err
+	}
+	of, err := g.Host.Session(ctx, g.As, id)
+	if err != nil {
+		return nil, err
+	}
+	l := &listening{merged: g.merge(ctx, id), of: of, until: until}
+	for _, c := range g.joined(of) {
+		if err != nil {
+			break
+		}
+		var p *part
+		if p, err = l.part(ctx, c, places[c.Server.Name]); p != nil {
+			l.parts = append(l.parts, p)
+		}
+	}
+	if err == nil && len(l.parts) == 0 { // the group's own session has such a stream too, without events
+		var own host.Resumable
+		own, err = g.Host.At(g.As).Listen(ctx, id, places[""], until)
+		l.parts = []*part{{stream: own}}
+	}
+	if err != nil {
+		l.stop()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Again implements [host.Endpoint].
+func (g *Group) Again(last string) string {
+	if member, own, ok := requestEvent(last); ok {
+		return member + placeMark + g.Host.At(g.As).Again(own)
+	}
+	places, err := placesOf(last)
+	if err != nil {
+		return ""
+	}
+	var all []*part
+	for place := range strings.SplitSeq(last, placeNext) {
+		member, _, _ := strings.Cut(place, placeMark)
+		if own, ok := places[member]; ok {
+			all = append(all, &part{member: member, place: g.Host.At(g.As).Again(own)})
+		}
+	}
+	return placeText(all)
+}
+
+// listening is the standalone stream of a group.
+type listening struct {
+	*merged
+	of    session.Session
+	until func(hold time.Duration) time.Time
+
+	begun   bool      // each part has taken its stream
+	start   string    // the place before the first event
+	next    time.Time // when to look for members that are listed by now; zero: reading has not begun
+	late    int       // members that are not listed yet
+	open    int       // streams of members that are read
+	marks   *part     // of the members that the session joins
+	waiting bool      // no member's stream was read, and one may be joined
+	done    bool
+}
+
+// Next returns what the members send.
+func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+	switch {
+	case !l.begun:
+		return l.begin(ctx)
+	case l.next.IsZero():
+		l.readAll(ctx)
+	}
+	for l.open > 0 || l.waiting {
+		wake := l.next
+		if until.Before(l.end) && until.Before(wake) {
+			wake = until // at the end it waits until all streams have ended
+		}
+		h, some, err := l.wait(ctx, wake)
+		var events []host.Event
+		switch {
+		case err != nil:
+			return nil, err
+		case some:
+			events, err = l.take(ctx, h)
+		case !time.Now().Before(l.next):
+			l.next = l.next.Add(l.g.Look)
+			events = l.listed(ctx)
+		}
+		if len(events) > 0 || err != nil || !some && until.Before(l.end) && !time.Now().Before(until) {
+			return events, err
+		}
+	}
+	if l.done {
+		return nil, nil
+	}
+	l.done = true
+	return l.listed(ctx), nil
+}
+
+// begin takes the streams of the members, and returns what they have already.
+func (l *listening) begin(ctx context.Context) (events []host.Event, err error) {
+	l.end = l.until(l.Hold())
+	early := make([]heard, len(l.parts))
+	for i, p := range l.parts {
+		if early[i], err = begin(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	l.begun, l.start = true, l.Cursor()
+	for _, h := range early {
+		events = append(events, l.pass(h, l.Cursor)...)
+	}
+	return events, nil
+}
+
+// begin takes the stream of a part, and returns what it has already.
+func begin(ctx context.Context, p *part) (heard, error) {
+	s := p.stream.(host.Resumable)
+	events, err := s.Next(ctx, time.Now())
+	if err != nil {
+		return heard{}, err
+	}
+	p.place, p.retry = s.Start(), s.Retry()
+	return heard{of: p, events: events, cursor: s.Cursor()}, nil
+}
+
+// readAll begins to read all streams.
+func (l *listening) readAll(ctx context.Context) {
+	l.next = time.Now().Add(l.g.Look)
+	l.late, _ = l.g.unlisted(ctx, l.of) // after an error the client is told of no change
+	for _, p := range l.parts {
+		if p.member != "" {
+			l.open++
+			l.read(p)
+		}
+	}
+	if l.waiting = l.open == 0; l.open < len(l.g.Members) {
+		l.marks = &part{stream: l.g.Host.Joins(l.id).ForClient(l.g.As, l.id)}
+		l.read(l.marks)
+	}
+}
+
+// take returns what was read as the client gets it.
+func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err error) {
+	if h.of != l.marks {
+		if h.done {
+			l.open--
+		}
+		return l.pass(h, l.Cursor), nil
+	}
+	if h.done {
+		l.waiting = false
+	}
+	for _, e := range h.events {
+		c, ok := l.g.member(joinedOf(e.Raw))
+		if !ok || slices.ContainsFunc(l.parts, func(p *part) bool { return p.member == c.Server.Name }) {
+			continue
+		}
+		p, err := l.part(ctx, c, "")
+		if err != nil {
+			return events, err
+		}
+		if p == nil {
+			continue
+		}
+		early, err := begin(l.ctx, p)
+		if err != nil {
+			return events, err
+		}
+		l.parts = append(slices.DeleteFunc(l.parts, func(p *part) bool { return p.member == "" }), p)
+		events = append(append(events, host.Event{ID: l.Cursor()}), l.pass(early, l.Cursor)...)
+		l.waiting = false
+		l.open++
+		l.read(p)
+	}
+	return events, nil
+}
+
+// part opens the standalone stream of a member. It returns nil if the session with the member
+// has ended.
+func (l *listening) part(ctx context.Context, c host.Caller, place string) (*part, error) {
+	s, err := l.g.Host.At(c).Listen(ctx, host.MemberID(l.id, c.Server.Name), place, l.until)
+	switch code := session.CodeOf(err); {
+	case err == nil:
+		return &part{member: c.Server.Name, stream: s}, nil
+	case code == session.NotFound, code == session.Closed:
+		return nil, nil
+	default:
+		return nil, err
+	}
+}
+
+// listed tells the client that the lists of the group have changed if fewer members are
+// unlisted than before.
+func (l *listening) listed(ctx context.Context) (events []host.Event) {
+	if l.late == 0 {
+		return nil
+	}
+	now, err := l.g.unlisted(ctx, l.of)
+	if err != nil {
+		return nil
+	}
+	if now < l.late {
+		for _, method := range []string{wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged} {
+			events = append(events, host.Event{Event: session.Event{Raw: wire.NewNotification(method, nil)}, ID: l.Cursor()})
+		}
+	}
+	l.late = now
+	return events
+}
+
+// unlisted returns how many members have tools that no client has ever had. A list of the
+// group may be without them, because it does not wait long for the start of a server.
+func (g *Group) unlisted(ctx context.Context, of session.Session) (n int, err error) {
+	known, err := g.Host.Lists(ctx, of, g.Members, wire.MethodToolsList)
+	for _, k := range known {
+		if k.Result == nil {
+			n++
+		}
+	}
+	return n, err
+}
+
+// Start returns the place before the first events.
+func (l *listening) Start() string {
+	if l.begun {
+		return l.start
+	}
+	for _, p := range l.parts { // one of them could not take its stream
+		p.place = p.stream.(host.Resumable).Start()
+	}
+	return l.Cursor()
+}
+
+// Cursor returns the place in all streams.
+func (l *listening) Cursor() string { return placeText(l.parts) }
+
+// Close reports whether all streams have ended. The client has the id of its place.
+func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
+	return "", l.Retry(), l.done
+}
+
+// Client returns "", because the log line of the stream names no client.
+func (l *listening) Client() string { return "" }
+
+// Stream returns the standalone stream.
+func (l *listening) Stream() session.StreamID { return session.Standalone }
+
+// Done reports whether all streams have ended.
+func (l *listening) Done() bool { return l.done }
+
+// Stored returns true.
+func (l *listening) Stored() bool { return true }
+
+// Held returns false.
+func (l *listening) Held() bool { return false }
+
+// Hold is the longest of the members'.
+func (l *listening) Hold() (hold time.Duration) {
+	for _, p := range l.parts {
+		hold = max(hold, p.stream.(host.Resumable).Hold())
+	}
+	return hold
+}
+
+// Retry is the longest of the members': the client polls them together.
+func (l *listening) Retry() time.Duration {
+	retry := l.g.Host.Limits().Pace
+	for _, p := range l.parts {
+		retry = max(retry, p.retry)
+	}
+	return retry
+}
+
+// Stop ends the reads.
+func (l *listening) Stop(context.Context, string) {
+	l.halt()
+}
+
+// placeText returns the id of a place in all streams.
+func placeText(parts []*part) string {
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		texts[i] = p.member + placeMark + p.place
+	}
+	return strings.Join(texts, placeNext)
+}
+
+// placesOf reads what placeText wrote. Errors: as of [session.ParseEventID].
+func placesOf(text string) (map[string]string, error) {
+	places := map[string]string{}
+	if text == "" {
+		return places, nil
+	}
+	for place := range strings.SplitSeq(text, placeNext) {
+		member, id, ok := strings.Cut(place, placeMark)
+		if !ok {
+			return nil, &session.EventIDError{Part: "server", ID: wire.Clip(text)}
+		}
+		at, err := session.ParseEventID(id)
+		if err != nil {
+			return nil, err
+		}
+		at.Stream = session.Standalone
+		places[member] = at.String()
+	}
+	return places, nil
+}

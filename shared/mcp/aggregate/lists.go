@@ -1,0 +1,321 @@
+package aggregate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// The lists of a group come from the handshake records, in one read. A member is asked if
+// its box is awake and the record may be out of date. It is also asked if no client has
+// ever had the list. So a list wakes no server that has been listed before. Its client
+// may get a list that a sleeping server would change when it starts; the server then
+// announces the change.
+
+// firstLists is how long a list waits for the members that have to be asked. Those that have
+// not answered by then are left out, or listed as they last were.
+const firstLists = 20 * time.Second
+
+// metaUnavailable is the member of _meta in a list which names the servers that could not be
+// asked, with the reason of each. They are left out, or listed as they last were.
+const metaUnavailable = "dormouse/unavailable"
+
+func isListed(method string) bool {
+	switch method {
+	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList, group.MethodSkillsList:
+		return true
+	}
+	return false
+}
+
+// known returns what the records know of the members' lists. They keep no lists of skills, so
+// each member that has skills is asked.
+func (g *Group) known(ctx context.Context, method string, s session.Session) ([]host.Known, error) {
+	if method != group.MethodSkillsList {
+		return g.Host.Lists(ctx, s, g.Members, method)
+	}
+	known, err := g.Host.Greetings(ctx, g.Members, s.Version)
+	some := false
+	for i, k := range known {
+		if k.Result != nil && !group.HasSkills(k.Result) {
+			known[i] = host.Known{Result: json.RawMessage("{}"), Fresh: true}
+			continue
+		}
+		known[i], some = host.Known{Up: true}, true
+	}
+	if err == nil && !some {
+		err = noMethod(method)
+	}
+	return known, err
+}
+
+// list returns the result of a list method. client describes a modern client; it is nil
+// for a client with a session.
+func (g *Group) list(ctx context.Context, m wire.Message, s session.Session, client *host.Client) (json.RawMessage, error) {
+	if g.Search && m.Method == wire.MethodToolsList {
+		return searchTools(), nil
+	}
+	entries, missing, err := g.entriesFor(ctx, m.Method, s, client, true)
+	if err != nil {
+		return nil, err
+	}
+	entries, next, err := g.page(entries, m.Params)
+	if err != nil {
+		return nil, err
+	}
+	result := group.Result(m.Method, entries)
+	if next != "" {
+		result = append(append(append(result[:len(result)-1], `,"nextCursor":"`...), next...), `"}`...)
+	}
+	if m.Method == group.MethodSkillsList && client != nil {
+		result = append(result[:len(result)-1], `,"ttlMs":0,"cacheScope":"private"}`...)
+	}
+	return without(result, missing), nil
+}
+
+// without adds to a list which members are left out, or may be listed wrongly, and why.
+func without(list json.RawMessage, missing map[string]string) json.RawMessage {
+	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
+	if len(missing) == 0 || err != nil { // texts always encode
+		return list
+	}
+	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
+}
+
+// pageSpare is what a message with a page needs besides the entries, in bytes: the names of
+// the servers that are left out, with their reasons.
+const pageSpare = 16 << 10
+
+// page returns the entries of one page of a list, and the cursor of the next one, "" for none.
+// Lists have pages over WebSocket only, where messages are bounded. A cursor is the number of
+// the entries before its page.
+func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []group.Entry, next string, err error) {
+	if g.As.Transport != session.WebSocket {
+		return entries, "", nil
+	}
+	from := 0
+	if cursor := wire.Lookup(params, "cursor"); cursor != nil {
+		text, _ := wire.String(cursor)
+		if from, err = strconv.Atoi(text); err != nil || from < 0 || from > len(entries) {
+			return nil, "", &wire.Error{Code: wire.CodeInvalidParams, Message: "this cursor is of no page of the list; list again from the beginning"}
+		}
+	}
+	size := 0
+	for i, e := range entries[from:] {
+		if size += len(e.Raw) + 1; size > session.MaxPost-pageSpare && i > 0 {
+			return entries[from : from+i], strconv.Itoa(from + i), nil
+		}
+	}
+	return entries[from:], "", nil
+}
+
+// model returns the session whose lists a message is about. id is "" for a client without a
+// session.
+func (g *Group) model(ctx context.Context, id session.ID) (session.Session, error) {
+	if id != "" {
+		return g.Host.Session(ctx, g.As, id)
+	}
+	return modelOf(bridge.Superset(nil)), nil
+}
+
+// modelOf returns the session that stands for a client without one, as far as lists depend on
+// it.
+func modelOf(init json.RawMessage) session.Session {
+	return session.Session{Transport: session.Modern, Version: wire.V20251125, Init: init}
+}
+
+func (g *Group) entries(ctx context.Context, method string, s session.Session) ([]group.Entry, map[string]string, error) {
+	return g.entriesFor(ctx, method, s, nil, true)
+}
+
+// entriesFor returns what the members have, and why some are left out. If wakes is false, it
+// leaves out sleeping members whose list nobody has ever got.
+func (g *Group) entriesFor(ctx context.Context, method string, s session.Session, client *host.Client, wakes bool) ([]group.Entry, map[string]string, error) {
+	known, err := g.known(ctx, method, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.Transport == session.Modern && client == nil {
+		client = &host.Client{Init: s.Init}
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstLists)
+	defer cancel()
+	lists := make([]group.List, len(g.Members))
+	failed := make([]error, len(g.Members))
+	var asks sync.WaitGroup
+	for i, c := range g.Members {
+		lists[i] = group.List{Member: c.Server.Name, Result: known[i].Result}
+		if known[i].Fresh || known[i].Result != nil && !known[i].Up {
+			continue
+		}
+		if known[i].Result == nil && !known[i].Up {
+			if lists[i].Result, err = g.Host.Borrow(ctx, s, c, method); err != nil {
+				return nil, nil, err
+			}
+		}
+		if !known[i].Up && (lists[i].Result != nil || !wakes) {
+			continue
+		}
+		asks.Go(func() {
+			result, err := g.ask(ctx, c, s, client, method)
+			if err == nil || hasNone(err) {
+				lists[i].Result = result
+			} else {
+				failed[i] = err
+			}
+		})
+	}
+	asks.Wait()
+	if method == wire.MethodToolsList && s.Transport == session.Modern {
+		if err := g.learn(ctx, lists); err != nil {
+			return nil, nil, err
+		}
+	}
+	missing := map[string]string{}
+	for i, err := range failed {
+		if err == nil {
+			continue
+		}
+		missing[lists[i].Member] = g.whyNot(err)
+		if lists[i].Result != nil {
+			missing[lists[i].Member] += "; this is its last known list"
+		}
+	}
+	return g.names.Merge(method, g.Plain, lists...), missing, nil
+}
+
+// learn keeps what the members' lists say about calls of their tools, as a list at a member's own
+// address does. Cost: a read for each member whose list says anything, and a write if it is news.
+func (g *Group) learn(ctx context.Context, lists []group.List) error {
+	for i, l := range lists {
+		notes := bridge.ToolNotes(l.Result)
+		if notes == nil {
+			continue
+		}
+		c := g.Members[i]
+		c.Transport = session.Modern
+		if err := g.Host.Learn(ctx, c, nil, notes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasNone reports whether a member has refused a list because it has none of this kind.
+func hasNone(err error) bool {
+	var rpc *wire.Error
+	return errors.As(err, &rpc) && rpc.Code == wire.CodeMethodNotFound
+}
+
+// whyNot returns the reason why a member could not be asked for a list.
+func (g *Group) whyNot(err error) string {
+	var rpc *wire.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it has not answered within " + firstLists.String() + "; ask for the list again"
+	case errors.As(err, &rpc):
+		return rpc.Message
+	default:
+		return g.Explain(err)
+	}
+}
+
+// ask gets a list from a member, page by page, and what was read of a list that never ends.
+// Errors: *[wire.Error] is the member's own.
+func (g *Group) ask(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string) (json.RawMessage, error) {
+	list := json.RawMessage(nil)
+	var params json.RawMessage
+	var pages wire.Pages
+	for {
+		page, err := g.askOnce(ctx, c, s, client, method, params)
+		if err != nil {
+			return nil, err
+		}
+		if list == nil {
+			list = page
+		} else {
+			list = group.Joined(method, list, page)
+		}
+		next, err := pages.Next(page)
+		if err != nil || next == nil {
+			return group.Whole(method, list), nil
+		}
+		params = append(append([]byte(`{"cursor":`), next...), '}')
+	}
+}
+
+func (g *Group) askOnce(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (json.RawMessage, error) {
+	call, err := g.begin(ctx, c, s, client, method, params)
+	if err != nil {
+		return nil, err
+	}
+	until, _ := ctx.Deadline()
+	for {
+		events, err := call.Next(ctx, until)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if wire.Lookup(e.Raw, "method") != nil {
+				continue
+			}
+			if result := wire.Lookup(e.Raw, "result"); result != nil {
+				return result, nil
+			}
+			fault := wire.Error{Code: wire.CodeInternal}
+			if err := json.Unmarshal(wire.Lookup(e.Raw, "error"), &fault); err != nil {
+				return nil, err
+			}
+			return nil, &fault
+		}
+		if len(events) == 0 {
+			if !call.Done() {
+				return nil, context.DeadlineExceeded
+			}
+			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "the call has ended and its result is deleted; send the request again"}
+		}
+	}
+}
+
+// begin sends a request to a member: in the session that the client has with it, or for a
+// modern client, in the one that is pinned to the caller.
+func (g *Group) begin(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (*host.Call, error) {
+	h := g.Host
+	pinned := func(client host.Client) (*host.Call, error) {
+		c.Transport, c.Conn = session.Modern, ""
+		call, _, err := h.Send(ctx, c, client, method, params)
+		return call, err
+	}
+	if client != nil {
+		return pinned(*client)
+	}
+	// Several lists may be asked for at once in one session, so each request has its own id.
+	m, err := wire.Parse(wire.NewRequest(wire.AppendString(nil, "dormouse-"+session.NewNonce()), method, params))
+	if err != nil {
+		return nil, err
+	}
+	id := host.MemberID(s.ID, c.Server.Name)
+	if g.aside() { // the answer must not be pushed to the client
+		call, err := h.Ask(ctx, c, id, m)
+		if errors.Is(err, session.NotFound) && isListed(method) {
+			return pinned(host.Client{Init: s.Init}) // the client's stream would not know of a session that is opened here
+		}
+		return call, err
+	}
+	call, err := h.Accept(ctx, c, id, []wire.Message{m}, false)
+	if errors.Is(err, session.NotFound) {
+		if err = g.join(ctx, s.ID, c); err == nil {
+			call, err = h.Accept(ctx, c, id, []wire.Message{m}, false)
+		}
+	}
+	return call, err
+}

@@ -1,0 +1,122 @@
+package aggregate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// part is one of the streams that a client of a group gets as one: that of a member, or that
+// of the group's own session, whose member is "".
+type part struct {
+	member string
+	stream host.Stream
+	place  string        // in the stream, up to which the client has got it
+	index  session.Index // of the last event up to that place
+	retry  time.Duration
+}
+
+// heard is what was read from a part.
+type heard struct {
+	of     *part
+	events []host.Event
+	cursor string // after the events
+	err    error
+	done   bool // nothing more comes before the response must end
+}
+
+// merged reads several streams side by side.
+type merged struct {
+	g     *Group
+	id    session.ID // of the group's session
+	parts []*part
+	end   time.Time     // when the response must end
+	look  time.Duration // how often a part looks whether it is still the only reader; 0: never
+
+	ctx     context.Context // of what reads
+	stop    context.CancelFunc
+	reading sync.WaitGroup
+	heard   chan heard
+}
+
+func (g *Group) merge(ctx context.Context, id session.ID) *merged {
+	m := &merged{g: g, id: id, heard: make(chan heard)}
+	m.ctx, m.stop = context.WithCancel(ctx)
+	return m
+}
+
+// read reads a part until the response must end. What it reads comes out of wait.
+func (m *merged) read(p *part) {
+	m.reading.Go(func() {
+		for done := false; !done; {
+			until := m.end
+			if soon := time.Now().Add(m.look); m.look > 0 && soon.Before(until) {
+				until = soon
+			}
+			events, err := p.stream.Next(m.ctx, until)
+			done = err != nil || p.stream.Done() || !time.Now().Before(m.end)
+			if s, ok := p.stream.(host.Resumable); ok && !done {
+				_, _, done = s.Close()
+			}
+			if len(events) == 0 && !done {
+				continue
+			}
+			select {
+			case m.heard <- heard{p, events, p.stream.Cursor(), err, done}:
+			case <-m.ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// wait returns what comes next from a part. It returns none at the time wake.
+func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, err error) {
+	timer := time.NewTimer(time.Until(wake))
+	defer timer.Stop()
+	select {
+	case h = <-m.heard:
+		return h, true, h.err
+	case <-ctx.Done():
+		return h, false, ctx.Err()
+	case <-timer.C:
+		return h, false, nil
+	}
+}
+
+// pass returns what a part has sent, as the client gets it. id returns the id of the place
+// that the client has reached in all streams.
+func (m *merged) pass(h heard, id func() string) (events []host.Event) {
+	gap := false
+	for i, e := range h.events {
+		gap = gap || e.Gap
+		h.of.index = e.Index
+		if len(e.Raw) == 0 {
+			continue
+		}
+		if h.of.place = (session.EventID{Index: e.Index}).String(); i == len(h.events)-1 {
+			h.of.place = h.cursor
+		}
+		raw := e.Raw
+		if h.of.member != "" {
+			raw = m.g.view(h.of.member).Message(raw)
+		} else if joinedOf(raw) != "" {
+			continue // a mark is for the reader
+		}
+		events = append(events, host.Event{Event: session.Event{Raw: raw}, ID: id(), Gap: gap})
+		gap = false
+	}
+	h.of.place = h.cursor
+	return events
+}
+
+// Of returns the session of the group.
+func (m *merged) Of() (host.Caller, session.ID) { return m.g.As, m.id }
+
+func (m *merged) halt() {
+	m.stop()
+	m.reading.Wait()
+}

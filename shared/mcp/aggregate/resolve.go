@@ -1,0 +1,205 @@
+package aggregate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/nearest"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+)
+
+// target returns where a message goes. Errors: *[wire.Error] for a name that no member has.
+func (g *Group) target(ctx context.Context, id session.ID, m wire.Message) (group.Target, error) {
+	t := g.names.Find(m)
+	if _, ok := g.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
+		return t, nil
+	}
+	own, err := g.resolve(ctx, id, t)
+	if err == nil {
+		return own, nil
+	}
+	return t, err
+}
+
+// resolve finds a name in the lists of the members: a short name, or one without a prefix.
+func (g *Group) resolve(ctx context.Context, id session.ID, t group.Target) (group.Target, error) {
+	s, err := g.model(ctx, id)
+	if err != nil {
+		return t, err
+	}
+	if !g.Plain && !group.Short(t.Name) {
+		return g.unprefixed(ctx, id, t, s)
+	}
+	kinds := []string{t.Kind}
+	if t.Kind == wire.MethodResourcesList {
+		kinds = append(kinds, wire.MethodResourceTemplatesList)
+	}
+	silent := map[string]string{}
+	for _, kind := range kinds {
+		entries, missing, err := g.entries(ctx, kind, s)
+		if err != nil {
+			return t, err
+		}
+		maps.Copy(silent, missing)
+		for _, e := range entries {
+			if e.Name == t.Name {
+				return t.To(e.Member, e.Own), nil
+			}
+			if kind != t.Kind && group.Makes(e.Own, t.Name) {
+				return t.To(e.Member, t.Name), nil
+			}
+		}
+	}
+	if t.Member != "" {
+		return t, nil // a name of the member that only looks like a short one
+	}
+	return t, g.unknown(ctx, id, t, silent)
+}
+
+// unprefixed finds a server by the server's own name for a tool, a prompt or a resource, if no
+// other server has that name. The page of an MCP App calls the tools of its server in this way.
+// It wakes no server.
+func (g *Group) unprefixed(ctx context.Context, id session.ID, t group.Target, s session.Session) (group.Target, error) {
+	entries, _, err := g.entriesFor(ctx, t.Kind, s, nil, false)
+	if err != nil {
+		return t, err
+	}
+	var all []group.Entry
+	for _, e := range entries {
+		if e.Own == t.Name {
+			all = append(all, e)
+		}
+	}
+	if len(all) != 1 {
+		return t, g.unknown(ctx, id, t, nil)
+	}
+	return t.To(all[0].Member, all[0].Own), nil
+}
+
+// subscribed returns the params of a subscriptions/listen in which each resource names its server.
+// Those of no server are left as they are.
+func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
+	path := []string{"notifications", "resourceSubscriptions"}
+	uris := wire.Lookup(params, path...)
+	if !g.Plain || len(uris) == 0 || uris[0] != '[' {
+		return params, nil
+	}
+	var all [][]byte
+	var failed error
+	wire.Elements(uris, func(raw json.RawMessage) bool {
+		uri, _ := wire.String(raw)
+		t := group.Target{Kind: wire.MethodResourcesList, Name: uri}
+		var none *wire.Error
+		switch of, err := g.resolve(ctx, "", t); {
+		case err == nil:
+			raw = wire.AppendString(nil, group.WrapURI(of.Member, of.Own()))
+		case !errors.As(err, &none):
+			failed = err
+		}
+		all = append(all, raw)
+		return failed == nil
+	})
+	params, _ = wire.Replace(params, slices.Concat([]byte{'['}, bytes.Join(all, []byte{','}), []byte{']'}), path...)
+	return params, failed
+}
+
+// owner returns the member that a request with a method of an extension goes to, if the request
+// names none: the only one that declares the extension.
+func (g *Group) owner(ctx context.Context, id session.ID, m wire.Message) (member string, err error) {
+	s, err := g.model(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	known, err := g.Host.Greetings(ctx, g.Members, s.Version)
+	if err != nil {
+		return "", err
+	}
+	switch owners := group.Owners(m.Method, g.lists(known)...); {
+	case len(owners) == 1:
+		return owners[0], nil
+	case len(owners) == 0:
+		return "", noMethod(m.Method)
+	default:
+		code := wire.CodeMethodNotFound
+		if wire.Lookup(m.Params, "uri") != nil {
+			code = wire.CodeInvalidParams
+		}
+		return "", &wire.Error{Code: code, Message: "the request names none of the servers that may have the method " + wire.Clip(m.Method) + ": " + strings.Join(owners, ", ") + "; send it to the address of one of them, such as /" + owners[0] + "/mcp"}
+	}
+}
+
+// unknown returns the error for a name of no member. silent has the members whose lists are not
+// known, with the reason of each: the name may be one of theirs.
+func (g *Group) unknown(ctx context.Context, id session.ID, t group.Target, silent map[string]string) error {
+	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
+	if what == "" {
+		what = "resource"
+	}
+	server := g.names.Begin(t.Name)
+	if of, _, ok := group.UnwrapURI(t.Name); ok {
+		server = of
+	}
+	others := ""
+	for i, member := range slices.Sorted(maps.Keys(silent)) {
+		if i == 0 {
+			others = "; servers that cannot be asked for theirs:"
+		}
+		others += " " + member + " (" + silent[member] + ")"
+	}
+	code := wire.CodeInvalidParams
+	if what == "resource" && id != "" {
+		code = wire.CodeResourceNotFound
+	}
+	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + wire.Clip(t.Name) + " here" + g.meant(ctx, id, t) + others}
+	if g.Unserved != nil && server != "" {
+		if reason := g.Unserved(server); reason != "" {
+			fault.Message = "server \"" + server + "\" is not served: " + reason
+		}
+	}
+	if what == "resource" {
+		fault.Data = map[string]string{"uri": t.Name} // SEP-2164
+	}
+	return fault
+}
+
+const (
+	mostMeant    = 3   // how many names an error proposes
+	longestMeant = 128 // bytes of a name that somebody may have mistyped
+)
+
+// meant proposes the tools or prompts that a name of no member may stand for: those of
+// members that have it without a prefix, or else the nearest. It returns "" for none. Only
+// the records count, so an error wakes no server.
+func (g *Group) meant(ctx context.Context, id session.ID, t group.Target) string {
+	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
+		return ""
+	}
+	s, err := g.model(ctx, id)
+	if err != nil {
+		return ""
+	}
+	known, err := g.Host.Lists(ctx, s, g.Members, t.Kind)
+	if err != nil {
+		return ""
+	}
+	var names, meant []string
+	for _, e := range g.names.Merge(t.Kind, g.Plain, g.lists(known)...) {
+		if names = append(names, e.Name); e.Own == t.Name {
+			meant = append(meant, e.Name)
+		}
+	}
+	if near := nearest.Of(t.Name, names, 1+len(t.Name)/3); near != "" && len(meant) == 0 {
+		meant = []string{near}
+	}
+	if len(meant) == 0 {
+		return ""
+	}
+	return " (did you mean " + strings.Join(meant[:min(len(meant), mostMeant)], " or ") + "?)"
+}

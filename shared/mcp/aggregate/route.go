@@ -1,0 +1,134 @@
+package aggregate
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// Route implements [host.Endpoint].
+func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, batch bool) (host.Routed, error) {
+	if batch {
+		return g.routeBatch(ctx, id, msgs)
+	}
+	m := msgs[0]
+	if answer, err := g.own(id, m); answer != nil || err != nil {
+		return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, err
+	}
+	m, err := g.searched(m)
+	if err != nil {
+		return host.Routed{}, err
+	}
+	t, err := g.target(ctx, id, m)
+	if err == nil && t.Member == "" && t.Place == nil && m.Kind == wire.Request && wire.OfExtension(m.Method) {
+		t.Member, err = g.owner(ctx, id, m)
+	}
+	switch {
+	case err != nil:
+		return host.Routed{}, err
+	case t.Member != "":
+		if m, err = t.Message(m); err != nil {
+			return host.Routed{}, err
+		}
+		return g.to(id, t.Member, []wire.Message{m}, false)
+	case m.Kind == wire.Request && t.Place != nil:
+		return host.Routed{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "no server here has what " + wire.Clip(m.Method) + " names"}
+	case m.Kind == wire.Request:
+		return host.Routed{}, noMethod(m.Method)
+	}
+	return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (host.Response, error) {
+		if m.Kind != wire.Notification {
+			return nil, nil // an answer to a question of nobody
+		}
+		return nil, g.tell(ctx, id, m)
+	}}, nil
+}
+
+// routeBatch routes a batch (2025-03-26), whose messages must all be for one member.
+func (g *Group) routeBatch(ctx context.Context, id session.ID, msgs []wire.Message) (host.Routed, error) {
+	var to string
+	own := slices.Clone(msgs)
+	for i, m := range msgs {
+		t, err := g.target(ctx, id, m)
+		if err != nil {
+			return host.Routed{}, err
+		}
+		if t.Member == "" || i > 0 && t.Member != to {
+			return host.Routed{}, session.Errorf(session.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
+		}
+		to = t.Member
+		if own[i], err = t.Message(m); err != nil {
+			return host.Routed{}, err
+		}
+	}
+	return g.to(id, to, own, true)
+}
+
+// to returns messages on their way to a member. The first one that a session of the group
+// sends to the member opens the session there.
+func (g *Group) to(id session.ID, member string, msgs []wire.Message, batch bool) (host.Routed, error) {
+	c, ok := g.member(member)
+	if !ok {
+		return host.Routed{}, forbidden(member)
+	}
+	at, own := g.Host.At(c), host.MemberID(id, member)
+	accept := func(ctx context.Context) (host.Response, error) {
+		r, err := at.Route(ctx, own, msgs, batch)
+		if err != nil {
+			return nil, err
+		}
+		return r.Accept(ctx)
+	}
+	return host.Routed{Caller: c, Session: own, Messages: msgs, Batch: batch, Accept: func(ctx context.Context) (host.Response, error) {
+		stream, err := accept(ctx)
+		if errors.Is(err, session.NotFound) {
+			if err = g.join(ctx, id, c); err == nil {
+				stream, err = accept(ctx)
+			}
+		}
+		if err != nil || stream == nil {
+			return nil, err
+		}
+		return &response{renamed{stream, g.view(member)}, stream, id}, nil
+	}}, nil
+}
+
+// tell passes a notification that names no member to each member with which the session has
+// opened a session. It cannot concern the others.
+func (g *Group) tell(ctx context.Context, id session.ID, m wire.Message) error {
+	of, err := g.Host.Session(ctx, g.As, id)
+	if err != nil {
+		return err
+	}
+	for _, c := range g.joined(of) {
+		_, err := g.Host.Accept(ctx, c, host.MemberID(id, c.Server.Name), []wire.Message{m}, false)
+		if err != nil && !errors.Is(err, session.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// End implements [host.Endpoint]. It ends the sessions with members, too.
+func (g *Group) End(ctx context.Context, id session.ID) error {
+	of, _, err := g.Host.Load(ctx, g.As, id)
+	if err != nil {
+		return err
+	}
+	for _, c := range g.joined(of) {
+		err := g.Host.End(ctx, c, host.MemberID(id, c.Server.Name))
+		if err != nil && !errors.Is(err, session.NotFound) {
+			return err
+		}
+	}
+	return g.Host.End(ctx, g.As, id)
+}
+
+// Say implements [host.Endpoint].
+func (g *Group) Say(ctx context.Context, id session.ID, answers ...[]byte) error {
+	return g.Host.At(g.As).Say(ctx, id, answers...)
+}

@@ -1,0 +1,126 @@
+package aggregate
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+)
+
+// kinded returns the group for a caller without a session, whose client is of a kind.
+func (g *Group) kinded(kind string) *Group {
+	k := *g
+	k.As.Kind = kind
+	k.Members = slices.Clone(g.Members)
+	for i := range k.Members {
+		k.Members[i].Kind = kind
+	}
+	return &k
+}
+
+// Greeting implements [host.Endpoint]. A client must not keep it while a member is not known.
+func (g *Group) Greeting(ctx context.Context, _ string, _ host.Client) (json.RawMessage, *host.Call, error) {
+	greeting, whole, err := g.greeting(ctx, wire.V20251125)
+	if err == nil && !whole {
+		greeting = append(greeting[:len(greeting)-1], `,"ttlMs":0}`...)
+	}
+	return greeting, nil, err
+}
+
+// Dispatch implements [host.Endpoint].
+func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]host.Dispatched, error) {
+	k := g.kinded(kind)
+	itself := host.Dispatched{Caller: stateless(k.As), Message: m}
+	switch {
+	case m.Kind == wire.Notification: // nothing says which member it is for
+		var all []host.Dispatched
+		for _, c := range k.Members {
+			all = append(all, host.Dispatched{Caller: stateless(c), Message: m})
+		}
+		return all, nil
+	case m.Method == wire.MethodListen:
+		return k.subscriptions(ctx, m)
+	case isListed(m.Method):
+		itself.Result = func(ctx context.Context, client host.Client) (json.RawMessage, error) {
+			result, err := k.list(ctx, m, modelOf(client.Init), &client)
+			if err != nil {
+				return nil, err
+			}
+			return bridge.Result(m.Method, result, group.Info()), nil
+		}
+		return []host.Dispatched{itself}, nil
+	case g.finds(m):
+		itself.Result = func(ctx context.Context, client host.Client) (json.RawMessage, error) {
+			result, err := k.find(ctx, m, modelOf(client.Init))
+			if err != nil {
+				return nil, err
+			}
+			return bridge.Result(m.Method, result, group.Info()), nil
+		}
+		return []host.Dispatched{itself}, nil
+	}
+	m, err := g.searched(m)
+	if err != nil {
+		return nil, err
+	}
+	t, err := g.target(ctx, "", m)
+	if err == nil && t.Member == "" && wire.OfExtension(m.Method) {
+		t.Member, err = g.owner(ctx, "", m)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Member == "":
+		return []host.Dispatched{itself}, nil // a task that no member has
+	}
+	c, ok := k.member(t.Member)
+	if !ok {
+		return nil, forbidden(t.Member)
+	}
+	if m, err = t.Message(m); err != nil {
+		return nil, err
+	}
+	return []host.Dispatched{{Caller: stateless(c), Message: m, View: g.view(t.Member).Message, Listed: func(ctx context.Context, client host.Client) (json.RawMessage, error) {
+		list, err := k.ask(ctx, c, session.Session{}, &client, wire.MethodToolsList)
+		if hasNone(err) {
+			return nil, nil
+		}
+		return list, err
+	}}}, nil
+}
+
+func stateless(c host.Caller) host.Caller {
+	c.Transport = session.Modern
+	return c
+}
+
+// subscriptions returns a subscriptions/listen for each member that may report what the client
+// wants to hear of. A member that has never started may report anything once it has.
+func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]host.Dispatched, error) {
+	known, err := g.Host.Greetings(ctx, g.Members, wire.V20251125)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := g.subscribed(ctx, m.Params)
+	if err != nil {
+		return nil, err
+	}
+	var all []host.Dispatched
+	for i, c := range g.Members {
+		greeting := known[i].Result
+		if greeting == nil {
+			greeting = group.Unknown()
+		}
+		own := m
+		var wants bool
+		if own.Params, wants = group.Subscription(c.Server.Name, wanted, greeting); wants {
+			all = append(all, host.Dispatched{Caller: stateless(c), Message: own, View: g.view(c.Server.Name).Message, Greeting: greeting})
+		}
+	}
+	return all, nil
+}

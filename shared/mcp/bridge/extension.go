@@ -1,0 +1,73 @@
+package bridge
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Extensions pass between the two ends, because Dormouse knows none of them but tasks. Each
+// end learns what the other declares. A server that has initialize learns it once, so such
+// a server needs a process for each kind of client ([Request.Kind]).
+
+// beyond returns what a client's capabilities declare besides those of MCP itself:
+// extensions without tasks, experimental capabilities, and members that no version has.
+func beyond(capabilities json.RawMessage) object {
+	o, _ := objectOf(capabilities)
+	o = withoutTasks(o.without("roots", "sampling", "elicitation", "tasks"))
+	for _, key := range []string{"extensions", "experimental"} {
+		if members, ok := objectOf(o.get(key)); ok && len(members) == 0 {
+			o = o.without(key)
+		}
+	}
+	return o
+}
+
+// withoutTasks returns capabilities without the extension that Dormouse serves itself.
+func withoutTasks(capabilities object) object {
+	extensions, ok := objectOf(capabilities.get("extensions"))
+	if !ok || extensions.get(Tasks) == nil {
+		return capabilities
+	}
+	if extensions = extensions.without(Tasks); len(extensions) == 0 {
+		return capabilities.without("extensions")
+	}
+	return capabilities.with("extensions", extensions.encode())
+}
+
+// Extended reports whether the client declares anything besides the capabilities of MCP
+// itself and tasks. Only such a client gets notifications that MCP does not know.
+func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
+
+// Kind names what a server that has initialize must be told of the client: its extensions,
+// with their settings. It is "" for a client that is not Extended. Clients of one kind can
+// share a process.
+func (r Request) Kind() string {
+	o := beyond(r.Capabilities)
+	if len(o) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(canonical(o.encode()))
+	return hex.EncodeToString(sum[:12])
+}
+
+// Init returns the params of initialize for a server that is started for the request: the
+// [Superset], with the extensions of the client.
+func (r Request) Init() json.RawMessage {
+	init := Superset(r.Client)
+	o := beyond(r.Capabilities)
+	if len(o) == 0 {
+		return init
+	}
+	all, _ := objectOf(wire.Lookup(init, "capabilities"))
+	init, _ = wire.Replace(init, append(all, o...).encode(), "capabilities")
+	return init
+}
+
+// WithoutQuestions returns the request without the capabilities to answer questions.
+func (r Request) WithoutQuestions() Request {
+	r.Capabilities = beyond(r.Capabilities).encode()
+	return r
+}

@@ -1,0 +1,152 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// hostile declares extensions with settings in settings, with none, and with names of
+// capabilities, and experimental capabilities.
+const hostile = `"extensions":{"com.example/a":{"deep":{"n":[1.50,{"c":null}]}},"com.example/empty":{},"tasks":{},"sampling":{},"listChanged":true},"experimental":{"x":{"y":9007199254740993}}`
+
+// withTasks is hostile with the extension that Dormouse serves itself.
+var withTasks = strings.Replace(hostile, `"tasks":{}`, `"io.modelcontextprotocol/tasks":{},"tasks":{}`, 1)
+
+func from(t *testing.T, method, capabilities string) bridge.Request {
+	t.Helper()
+	raw := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":` + capabilities + `}}}`
+	r, err := bridge.ReadRequest(message(t, raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// The pairs of a client of one era and a server of the other. Within an era capabilities
+// pass as they are, but for a process that is started for clients of the modern era.
+func TestExtensionsReachTheOtherEnd(t *testing.T) {
+	legacy := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{` + withTasks + `}}`))
+	discover := json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},` + withTasks + `}}`)
+	handshake := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},` + withTasks + `}}`)
+	const superset = `"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}`
+	of := func(raw json.RawMessage, path ...string) string { return string(wire.Lookup(raw, path...)) }
+	for name, tt := range map[string]struct{ got, want string }{
+		"2025 to 2026, the client":                 {of(legacy.Params("tools/call", nil, "", false), "_meta", wire.MetaClientCapabilities), `{` + hostile + `}`},
+		"2025 to 2026, the server":                 {of(legacy.Initialize(discover), "capabilities"), `{"tools":{},` + hostile + `}`},
+		"2026 to 2025, the client":                 {of(from(t, "tools/call", `{"sampling":{},`+withTasks+`}`).Init(), "capabilities"), `{` + superset + `,` + hostile + `}`},
+		"2026 to 2025, a client that has none":     {of(from(t, "tools/call", `{"sampling":{},"extensions":{"io.modelcontextprotocol/tasks":{}},"experimental":{}}`).Init(), "capabilities"), `{` + superset + `}`},
+		"2026 to 2025, the server":                 {of(bridge.Discover(handshake, false), "capabilities"), `{"tools":{},` + hostile + `}`},
+		"2026 to 2026, the server, from a record":  {of(bridge.Discover(legacy.Initialize(discover), false), "capabilities"), `{"tools":{},` + hostile + `}`},
+		"2026 to 2026, the server, with our tasks": {of(bridge.Discover(legacy.Initialize(discover), true), "capabilities", "extensions", "io.modelcontextprotocol/tasks"), `{}`},
+	} {
+		if diff := cmp.Diff(tt.want, tt.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestClientsOfOneKindDeclareTheSame(t *testing.T) {
+	kind := func(capabilities string) string { return from(t, "tools/list", capabilities).Kind() }
+	base := kind(`{` + hostile + `}`)
+	for name, other := range map[string]string{
+		"with tasks, and what MCP itself has": `{"roots":{},"sampling":{"tools":{}},` + withTasks + `}`,
+		"in another order, with white space":  `{"experimental":{"x":{"y":9007199254740993}}, "extensions":{"com.example/empty":{},"listChanged":true,"tasks":{},"sampling":{},"com.example/a":{"deep":{"n":[1.50,{"c":null}]}}}}`,
+	} {
+		if kind(other) != base {
+			t.Errorf("%s: another kind", name)
+		}
+	}
+	for name, other := range map[string]string{
+		"another setting":     strings.Replace(hostile, "1.50", "1.5", 1),
+		"another number":      strings.Replace(hostile, "9007199254740993", "9007199254740992", 1),
+		"an extension less":   strings.Replace(hostile, `"com.example/empty":{},`, ``, 1),
+		"extensions, no more": `"extensions":{"com.example/empty":{}}`,
+	} {
+		if k := kind(`{` + other + `}`); k == base || k == "" {
+			t.Errorf("%s: kind %q", name, k)
+		}
+	}
+	for _, none := range []string{`{}`, `{"extensions":{}}`, `{"extensions":{"io.modelcontextprotocol/tasks":{}},"elicitation":{},"experimental":{}}`} {
+		if k := kind(none); k != "" {
+			t.Errorf("%s is of kind %q", none, k)
+		}
+	}
+}
+
+func TestResultsOfExtensionsKeepTheirMembers(t *testing.T) {
+	for _, tt := range []struct{ method, result, plain string }{
+		{"com.example/hello", `{"resultType":"complete","ttlMs":5,"_meta":{"com.example/x":[1.50]}}`, `{"ttlMs":5,"_meta":{"com.example/x":[1.50]}}`},
+		{"skills/list", `{"resultType":"complete","skills":[],"ttlMs":5,"cacheScope":"private"}`, `{"skills":[]}`},
+		{"tools/list", `{"resultType":"complete","tools":[],"ttlMs":5}`, `{"tools":[]}`},
+	} {
+		if diff := cmp.Diff(tt.plain, string(bridge.Plain(tt.method, json.RawMessage(tt.result)))); diff != "" {
+			t.Errorf("%s for a legacy client (-want +got):\n%s", tt.method, diff)
+		}
+	}
+	for _, tt := range []struct{ method, result, want string }{
+		{"com.example/hello", `{"n":1.50}`, `{"n":1.50,"resultType":"complete"}`},
+		{"com.example/hello", `{"resultType":"partial"}`, `{"resultType":"partial"}`},
+		{"tools/call", `{"resultType":"partial"}`, `{"resultType":"complete"}`},
+	} {
+		if got := string(bridge.Result(tt.method, json.RawMessage(tt.result), nil)); got != tt.want {
+			t.Errorf("%s for a modern client: %s, want %s", tt.method, got, tt.want)
+		}
+	}
+}
+
+// Some servers have no code for a method that they do not know.
+func TestErrorWithoutACodeMeansThatTheMethodIsNotKnown(t *testing.T) {
+	for _, tt := range []struct {
+		method, code string
+		want         wire.Code
+	}{
+		{"com.example/hello", "0", wire.CodeMethodNotFound},
+		{"com.example/hello", "-32602", wire.CodeInvalidParams},
+		{"com.example/hello", "7", 7},
+		{"tools/call", "0", 0},
+	} {
+		turn := bridge.NewTurn(from(t, tt.method, `{}`), "s", nil, bridge.State{})
+		reply := turn.Take(session.Event{Index: 1, Raw: []byte(`{"jsonrpc":"2.0","id":"s","error":{"code":` + tt.code + `,"message":"no","data":[1.50]}}`)}).Reply
+		want := `{"jsonrpc":"2.0","id":1,"error":{"code":` + strconv.Itoa(int(tt.want)) + `,"message":"no","data":[1.50]}}`
+		if reply == nil || reply.Code != tt.want || string(reply.Raw) != want {
+			t.Errorf("%s %s: %+v", tt.method, tt.code, reply)
+		}
+	}
+}
+
+func TestNotificationsOfExtensionsGoToClientsThatDeclareSome(t *testing.T) {
+	const tick = `{"jsonrpc":"2.0","method":"notifications/com.example/tick","params":{"n":1.50}}`
+	for capabilities, gets := range map[string]bool{
+		`{}`: false, `{"sampling":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`: false, `{"extensions":{"com.example/a":{}}}`: true, `{"experimental":{"x":{}}}`: true,
+	} {
+		r := from(t, "com.example/hello", capabilities)
+		turn := bridge.NewTurn(r, "s", nil, bridge.State{})
+		if got := turn.Take(session.Event{Index: 1, Raw: []byte(tick)}).Notify; (string(got) == tick) != gets {
+			t.Errorf("%s: on its response comes %s", capabilities, got)
+		}
+		for i, raw := range []string{
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{}}`, `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`,
+		} {
+			if got := turn.Take(session.Event{Index: session.Index(2 + i), Raw: []byte(raw)}).Notify; got != nil {
+				t.Errorf("%s: on its response comes %s", capabilities, got)
+			}
+		}
+		r.Params = json.RawMessage(`{"notifications":{}}`)
+		l, err := bridge.NewListener(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(l.Notification([]byte(tick))); strings.Contains(got, `"n":1.50`) != gets {
+			t.Errorf("%s: it hears %s", capabilities, got)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// This file is for a legacy client before a server that speaks the modern era only. Such a
+// server gets with every request what initialize would have told it once. Results lose the
+// members that a legacy client does not know.
+
+// Legacy is a client of the legacy era, in the description that a modern server needs.
+type Legacy struct {
+	version      string
+	client       json.RawMessage // clientInfo, nil for none
+	capabilities object          // as it declared them
+}
+
+// ReadLegacy reads the params of a client's initialize. It treats a malformed member as a
+// missing one. Without the member capabilities, the client has none.
+func ReadLegacy(initialize json.RawMessage) Legacy {
+	var l Legacy
+	l.version, _ = wire.String(wire.Lookup(initialize, "protocolVersion"))
+	if info := wire.Lookup(initialize, "clientInfo"); isObject(info) {
+		l.client = info
+	}
+	l.capabilities, _ = objectOf(wire.Lookup(initialize, "capabilities"))
+	return l
+}
+
+// modern returns the client's capabilities in the form of the modern era.
+func (l Legacy) modern() json.RawMessage {
+	o := withoutTasks(l.capabilities.without("tasks"))
+	if roots, ok := objectOf(o.get("roots")); ok {
+		o = o.with("roots", roots.without("listChanged").encode())
+	}
+	if modes, ok := objectOf(o.get("elicitation")); ok && len(modes) == 0 {
+		o = o.with("elicitation", json.RawMessage(`{"form":{}}`))
+	}
+	return o.encode()
+}
+
+// Params returns the params of a client's request for a modern server, with all the facts
+// about the client that the server needs. level is the last one that the client set, or
+// "". later marks a later round of a suspended call: then inputResponses and requestState
+// stay, because [Again] has put them there. In a first round Params removes them.
+func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
+	o, _ := objectOf(params)
+	o = o.without("task") // of 2025-11-25, which was not offered
+	if !later && rounds(method) {
+		o = o.without(inputResponses, requestState)
+	}
+	return o.with("_meta", l.meta(o.get("_meta"), level)).encode()
+}
+
+func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
+	o, _ := objectOf(own)
+	o = slices.DeleteFunc(o, func(m member) bool { return strings.HasPrefix(m.key, metaPrefix) })
+	o = append(o,
+		member{wire.MetaProtocolVersion, text(wire.V20260728)},
+		member{wire.MetaClientCapabilities, l.modern()},
+	)
+	if l.client != nil {
+		o = append(o, member{wire.MetaClientInfo, l.client})
+	}
+	if level != "" {
+		o = append(o, member{wire.MetaLogLevel, text(level)})
+	}
+	return o.encode()
+}
+
+// Initialized returns a legacy server's result of initialize for the client. A server may
+// name a newer version than the client asked for, because it knows no other, or because
+// its process serves newer clients too. An older client would leave. It gets its own
+// version, because newer ones of this era only add to it what capabilities name.
+func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
+	named, _ := wire.String(wire.Lookup(result, "protocolVersion"))
+	if own := wire.Negotiate(l.version); wire.Legacy(named) && named > own {
+		result, _ = wire.Replace(result, text(own), "protocolVersion")
+	}
+	return result
+}
+
+// rounds reports whether a method may be answered with input requests.
+func rounds(method string) bool {
+	return Request{Message: wire.Message{Method: method}}.Rounds()
+}
+
+// Initialize returns the result of initialize for the client, from a server's result of
+// server/discover. Its version is the one that [wire.Negotiate] gives for the client's.
+func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
+	capabilities, _ := objectOf(wire.Lookup(discover, "capabilities"))
+	info := wire.Lookup(discover, "_meta", wire.MetaServerInfo)
+	if !isObject(info) {
+		info = json.RawMessage(`{"name":"unknown","version":""}`)
+	}
+	o := object{
+		{"protocolVersion", text(wire.Negotiate(l.version))},
+		{"capabilities", withoutTasks(capabilities.without("tasks")).encode()},
+		{"serverInfo", info},
+	}
+	if instructions := wire.Lookup(discover, "instructions"); instructions != nil {
+		o = append(o, member{"instructions", instructions})
+	}
+	return o.encode()
+}
+
+// Plain returns a modern server's result of a method in the form of the legacy era. A
+// lone ttlMs or cacheScope in the result of an extension's method is the extension's own.
+func Plain(method string, result json.RawMessage) json.RawMessage {
+	o, ok := objectOf(result)
+	if !ok {
+		return result
+	}
+	o = o.without("resultType")
+	if !wire.OfExtension(method) || o.get("ttlMs") != nil && o.get("cacheScope") != nil {
+		o = o.without("ttlMs", "cacheScope")
+	}
+	if meta, ok := objectOf(o.get("_meta")); ok {
+		meta = meta.without(wire.MetaServerInfo)
+		if o = o.without("_meta"); len(meta) > 0 {
+			o = o.with("_meta", meta.encode())
+		}
+	}
+	return o.encode()
+}
+
+// PlainFault returns a modern server's error object in the form of the legacy era. That era
+// has a code of its own for a missing resource.
+func PlainFault(method string, fault json.RawMessage) json.RawMessage {
+	if method != wire.MethodResourcesRead || string(wire.Lookup(fault, "code")) != "-32602" {
+		return fault
+	}
+	out, _ := wire.Replace(fault, json.RawMessage("-32002"), "code")
+	return out
+}
+
+// Probe returns the request that finds out the era of a server (MCP 2026-07-28, stdio).
+func Probe(id json.RawMessage) []byte {
+	params := Legacy{client: json.RawMessage(`{"name":"dormouse","version":"1"}`)}.Params(wire.MethodDiscover, nil, "", false)
+	return wire.NewRequest(id, wire.MethodDiscover, params)
+}
+
+// Era says which eras a server speaks.
+type Era string
+
+// The eras of a server. Dormouse uses the legacy era with a DualEra server.
+const (
+	LegacyOnly Era = "legacy"
+	ModernOnly Era = "modern"
+	DualEra    Era = "dual"
+)
+
+// ReadProbe returns the era of a server from its response to [Probe]. Only a server of the
+// modern era answers with a result, or with the error that it does not support the version.
+func ReadProbe(m wire.Message) Era {
+	var versions json.RawMessage
+	switch {
+	case isObject(m.Result) && wire.Lookup(m.Result, "supportedVersions") != nil:
+		versions = wire.Lookup(m.Result, "supportedVersions")
+	case m.Error != nil && string(wire.Lookup(m.Error, "code")) == "-32022":
+		versions = wire.Lookup(m.Error, "data", "supported")
+	default:
+		return LegacyOnly
+	}
+	var list []string
+	if json.Unmarshal(versions, &list) != nil || !slices.Contains(list, wire.V20260728) {
+		return LegacyOnly
+	}
+	if slices.ContainsFunc(list, wire.Legacy) {
+		return DualEra
+	}
+	return ModernOnly
+}
+
+// Listen returns a request for all notifications that a server can send, by its result of
+// server/discover (MCP 2026-07-28, "Subscriptions"). It returns nil if there are none. uris
+// are the resources to subscribe to.
+func (l Legacy) Listen(id, discover json.RawMessage, uris []string) []byte {
+	can := func(path ...string) bool {
+		return string(wire.Lookup(discover, append([]string{"capabilities"}, path...)...)) == "true"
+	}
+	var filter object
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		if can(kind, "listChanged") {
+			filter = append(filter, member{kind + "ListChanged", json.RawMessage("true")})
+		}
+	}
+	if can("resources", "subscribe") && len(uris) > 0 {
+		filter = append(filter, member{"resourceSubscriptions", texts(uris)})
+	}
+	if len(filter) == 0 {
+		return nil
+	}
+	params := object{{"notifications", filter.encode()}}.encode()
+	return wire.NewRequest(id, wire.MethodListen, l.Params(wire.MethodListen, params, "", false))
+}
+
+// PlainNotification returns a modern server's notification in the form of the legacy era, or
+// nil for one that the era does not know.
+func PlainNotification(m wire.Message) []byte {
+	if m.Method == wire.NotifyAcknowledged || m.Method == wire.NotifyTasks {
+		return nil
+	}
+	if wire.Lookup(m.Params, "_meta", wire.MetaSubscriptionID) == nil {
+		return m.Raw
+	}
+	params, _ := objectOf(m.Params)
+	meta, _ := objectOf(params.get("_meta"))
+	params = params.without("_meta")
+	if meta = meta.without(wire.MetaSubscriptionID); len(meta) > 0 {
+		params = params.with("_meta", meta.encode())
+	}
+	if len(params) == 0 {
+		return wire.NewNotification(m.Method, nil)
+	}
+	return wire.NewNotification(m.Method, params.encode())
+}

@@ -1,0 +1,67 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has
+// replaced. These functions are for code that calls a server's tools as such tasks in the
+// client's place.
+
+// WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
+// reports whether that capability included tools/call.
+func WithoutLegacyTasks(result json.RawMessage) (told json.RawMessage, calls bool) {
+	capabilities, ok := objectOf(wire.Lookup(result, "capabilities"))
+	if !ok || capabilities.get("tasks") == nil {
+		return result, false
+	}
+	calls = wire.Lookup(result, "capabilities", "tasks", "requests", "tools", "call") != nil
+	told, _ = wire.Replace(result, capabilities.without("tasks").encode(), "capabilities")
+	return told, calls
+}
+
+// LegacyNeed returns the names of the tools in a result of tools/list that can be called
+// only as a task.
+func LegacyNeed(list json.RawMessage) (names []string) {
+	for _, m := range taskSupport(list) {
+		if support, _ := wire.String(m.value); TaskSupport(support) == TaskRequired {
+			names = append(names, m.key)
+		}
+	}
+	return names
+}
+
+// WithoutLegacyNeed returns a result of tools/list in which each tool that requires a
+// task says that a task is optional. Clients refuse to call a tool that requires one.
+func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
+	var tools []json.RawMessage
+	if !bytes.Contains(list, []byte(`"`+TaskRequired+`"`)) || json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+		return list
+	}
+	for i, tool := range tools {
+		if support, _ := wire.String(wire.Lookup(tool, "execution", "taskSupport")); TaskSupport(support) == TaskRequired {
+			tools[i], _ = wire.Replace(tool, text(string(TaskOptional)), "execution", "taskSupport")
+		}
+	}
+	list, _ = wire.Replace(list, array(tools), "tools")
+	return list
+}
+
+// AsLegacyTask returns a tools/call that the server runs as a task. keep is how long the
+// server keeps the task; 0 leaves that to the server.
+func AsLegacyTask(call []byte, keep time.Duration) []byte {
+	params, ok := objectOf(wire.Lookup(call, "params"))
+	if !ok {
+		return call
+	}
+	terms := json.RawMessage(`{}`)
+	if keep > 0 {
+		terms = object{{"ttl", number(keep.Milliseconds())}}.encode()
+	}
+	call, _ = wire.Replace(call, params.with("task", terms).encode(), "params")
+	return call
+}

@@ -1,0 +1,221 @@
+package bridge
+
+import (
+	"encoding/json"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// maxParams limits the size of the header parameters of one server, in bytes. If a server
+// has more, Dormouse keeps none and compares nothing.
+const maxParams = 16 << 10
+
+// headerParams maps a tool, and the rest of a header's name after Mcp-Param- in lower
+// case, to the path of the argument that the header repeats.
+type headerParams map[string]map[string][]string
+
+// HeaderParams reads a result of tools/list, and returns for [CheckParams] which headers
+// repeat arguments of tools (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom
+// Headers"). It returns nil if no tool has such headers, if they exceed 16 KiB, or if the
+// list has another page. A tool with invalid annotations counts as a tool without headers,
+// because clients must leave it out.
+func HeaderParams(list json.RawMessage) json.RawMessage {
+	var tools []json.RawMessage
+	if wire.Lookup(list, "nextCursor") != nil {
+		return nil
+	}
+	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+		return nil
+	}
+	known := headerParams{}
+	for _, tool := range tools {
+		name, ok := wire.String(wire.Lookup(tool, "name"))
+		if !ok {
+			continue
+		}
+		params := map[string][]string{}
+		if annotated(wire.Lookup(tool, "inputSchema"), nil, params) && len(params) > 0 {
+			known[name] = params
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	out, err := json.Marshal(known)
+	if err != nil || len(out) > maxParams {
+		return nil
+	}
+	return out
+}
+
+// ToolNotes returns what a result of tools/list says about later calls, for [NotedParams] and
+// [NotedTasks]. It returns nil if the list says nothing, has another page, or says more than
+// 32 KiB.
+func ToolNotes(list json.RawMessage) json.RawMessage {
+	var notes object
+	if params := HeaderParams(list); params != nil {
+		notes = append(notes, member{"params", params})
+	}
+	if tasks := taskSupport(list); len(tasks) > 0 && wire.Lookup(list, "nextCursor") == nil {
+		notes = append(notes, member{"tasks", tasks.encode()})
+	}
+	if size := len(notes.encode()); len(notes) == 0 || size > 2*maxParams {
+		return nil
+	}
+	return notes.encode()
+}
+
+// taskSupport maps each tool of a list to its execution.taskSupport.
+func taskSupport(list json.RawMessage) object {
+	var tools []json.RawMessage
+	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+		return nil
+	}
+	var known object
+	for _, tool := range tools {
+		name, named := wire.String(wire.Lookup(tool, "name"))
+		if support, ok := wire.String(wire.Lookup(tool, "execution", "taskSupport")); named && ok {
+			known = append(known, member{name, text(support)})
+		}
+	}
+	return known
+}
+
+// NotedParams returns the [HeaderParams] in notes.
+func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(notes, "params") }
+
+// TaskSupport is what a tool says about tasks (execution.taskSupport), "" if it says
+// nothing.
+type TaskSupport string
+
+// The values of TaskSupport.
+const (
+	TaskForbidden TaskSupport = "forbidden"
+	TaskOptional  TaskSupport = "optional"
+	TaskRequired  TaskSupport = "required"
+)
+
+// NotedTasks returns what notes say about the tool that a request calls.
+func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
+	name, ok := wire.String(wire.Lookup(r.Params, "name"))
+	if !ok {
+		return ""
+	}
+	support, _ := wire.String(wire.Lookup(notes, "tasks", name))
+	return TaskSupport(support)
+}
+
+// annotated collects the annotations of the properties of a schema. It returns false if one
+// breaks the rules. It follows properties only, because an annotation elsewhere means nothing.
+func annotated(schema json.RawMessage, path []string, params map[string][]string) bool {
+	properties, _ := objectOf(wire.Lookup(schema, "properties"))
+	for _, p := range properties {
+		at := append(slices.Clone(path), p.key)
+		if mark := wire.Lookup(p.value, "x-mcp-header"); mark != nil {
+			name, ok := wire.String(mark)
+			key := strings.ToLower(name)
+			if !ok || !isToken(name) || params[key] != nil || !repeatable(p.value) {
+				return false
+			}
+			params[key] = at
+		}
+		if !annotated(p.value, at, params) {
+			return false
+		}
+	}
+	return true
+}
+
+// repeatable reports whether a header can repeat a value of this schema.
+func repeatable(schema json.RawMessage) bool {
+	kind, _ := wire.String(wire.Lookup(schema, "type"))
+	return kind == "string" || kind == "integer" || kind == "boolean"
+}
+
+// isToken reports whether a word may be part of a header's name (RFC 9110, 5.6.2).
+func isToken(word string) bool {
+	const marks = "!#$%&'*+-.^_`|~"
+	odd := strings.ContainsFunc(word, func(c rune) bool {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		return !letter && !strings.ContainsRune(marks, c)
+	})
+	return word != "" && !odd
+}
+
+// CheckParams compares the headers of a tools/call with its arguments. known is a result of
+// [HeaderParams]; nil allows any headers. header returns the values of a header by its name.
+//
+// Errors: *[wire.Error] with [wire.CodeHeaderMismatch].
+func CheckParams(known json.RawMessage, r Request, header func(name string) []string) error {
+	var tools headerParams
+	if known == nil || json.Unmarshal(known, &tools) != nil {
+		return nil
+	}
+	tool, _ := wire.String(wire.Lookup(r.Params, "name"))
+	for name, path := range tools[tool] {
+		value := wire.Lookup(r.Params, append([]string{"arguments"}, path...)...)
+		if got := header(wire.HeaderParamPrefix + name); !repeats(got, value) {
+			return &wire.Error{
+				Code:    wire.CodeHeaderMismatch,
+				Message: "header " + wire.HeaderParamPrefix + name + " must repeat the argument " + strings.Join(path, ".") + ", once, and be left out without it",
+			}
+		}
+	}
+	return nil
+}
+
+// ParamHeaders returns the values of the headers that must repeat arguments of a
+// tools/call, by the rest of the header's name after Mcp-Param-. known is a result of
+// [HeaderParams], nil for none.
+func ParamHeaders(known, params json.RawMessage) map[string]string {
+	var tools headerParams
+	if known == nil || json.Unmarshal(known, &tools) != nil {
+		return nil
+	}
+	tool, _ := wire.String(wire.Lookup(params, "name"))
+	values := map[string]string{}
+	for name, path := range tools[tool] {
+		value := wire.Lookup(params, append([]string{"arguments"}, path...)...)
+		if value == nil || string(value) == "null" {
+			continue
+		}
+		if text, ok := wire.String(value); ok {
+			values[name] = text
+		} else {
+			values[name] = string(value)
+		}
+	}
+	return values
+}
+
+// repeats reports whether a header has the value of an argument.
+func repeats(header []string, value json.RawMessage) bool {
+	if value == nil || string(value) == "null" {
+		return len(header) == 0
+	}
+	if len(header) != 1 {
+		return false
+	}
+	got, ok := wire.DecodeHeaderValue(header[0])
+	if !ok {
+		return false
+	}
+	if s, isText := wire.String(value); isText {
+		return got == s
+	}
+	// Numbers are compared by value: 42.0 equals 42. If that could take long, they are
+	// compared as text.
+	const longest = 64
+	if len(got) > longest || len(value) > longest || strings.ContainsAny(got+string(value), "eExXpP_/") {
+		return got == string(value)
+	}
+	a, okA := new(big.Rat).SetString(got)
+	b, okB := new(big.Rat).SetString(string(value))
+	if okA && okB {
+		return a.Cmp(b) == 0
+	}
+	return got == string(value)
+}

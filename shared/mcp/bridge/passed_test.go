@@ -1,0 +1,144 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// asksFor returns a server's question for fields of a form.
+func asksFor(index session.Index, id, fields string) session.Event {
+	return session.Event{Index: index, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + fields + `}}}}`)}
+}
+
+func take(turn *bridge.Turn, events ...session.Event) (steps []bridge.Step) {
+	for _, e := range events {
+		steps = append(steps, turn.Take(e))
+	}
+	return steps
+}
+
+func keysOf(t *testing.T, required []byte) map[string]bool {
+	t.Helper()
+	var asked map[string]json.RawMessage
+	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]bool{}
+	for key := range asked {
+		keys[key] = true
+	}
+	return keys
+}
+
+func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
+	turn := bridge.NewTurn(request(t, "tools/call", `{"name":"n",`+meta(``)+`}`), "s", nil, bridge.State{})
+	take(turn, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``))
+	if diff := cmp.Diff(map[string]bool{"city": true, "q-2": true, "q-3": true, "q-4": true}, keysOf(t, turn.Required("s"))); diff != "" {
+		t.Errorf("keys (-want +got):\n%s", diff)
+	}
+	state := turn.State()
+	params := `{"name":"n","requestState":"s","inputResponses":{"city":{"action":"decline"},"q-2":{"action":"accept","content":{}}},` + meta(``) + `}`
+	retry := bridge.NewTurn(request(t, "tools/call", params), "s", nil, state)
+	answers, err := retry.Answers()
+	if err != nil || len(answers) != 2 || answers[0].Question != "q-1" || string(answers[0].Raw) != `{"jsonrpc":"2.0","id":"q-1","result":{"action":"decline"}}` || answers[1].Question != "q-2" {
+		t.Errorf("%v, %s", err, answers)
+	}
+	// An open question keeps its key. The key of an answered one is not used again.
+	take(retry, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(5, "q-5", `"city":{}`))
+	if diff := cmp.Diff(map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s"))); diff != "" {
+		t.Errorf("keys of the next round (-want +got):\n%s", diff)
+	}
+}
+
+func TestKeysOfATaskAreNeverUsedTwice(t *testing.T) {
+	params := `{"name":"n","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`
+	turn := bridge.NewTurn(request(t, "tools/call", params), "s", nil, bridge.State{})
+	take(turn, asksFor(1, "q-1", `"city":{}`))
+	if keys := keysOf(t, turn.Required("s")); !keys["q-1"] {
+		t.Errorf("asked under %v", keys)
+	}
+}
+
+func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
+	params := `{"name":"n","inputResponses":{"city":{"action":"accept","content":{"city":"Oslo"}},"zip":7,"other":{}},` + meta(``) + `}`
+	turn := bridge.NewTurn(request(t, "tools/call", params), "s", nil, bridge.State{})
+	steps := take(turn, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"zip":{}`), asksFor(3, "q-3", `"city":{}`))
+	if a := steps[0].Answer; a == nil || a.Question != "q-1" || string(a.Raw) != `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept","content":{"city":"Oslo"}}}` {
+		t.Errorf("answered %v", a)
+	}
+	if steps[1].Answer != nil || steps[2].Answer != nil {
+		t.Errorf("an answer that is none, or that was given, is given: %v", steps)
+	}
+	if diff := cmp.Diff(map[string]bool{"zip": true, "city": true}, keysOf(t, turn.Required("s"))); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// ended returns the response of a modern server to a request whose id inside is "s".
+func ended(result string) session.Event {
+	return session.Event{Index: 1, Final: true, Raw: []byte(`{"jsonrpc":"2.0","id":"s","result":` + result + `}`)}
+}
+
+func TestCallForInputOfAModernServerIsPassedOn(t *testing.T) {
+	const inputs = `"who":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{"n":{}}}}}`
+	for name, tt := range map[string]struct{ state, forwarded string }{
+		"with a state":    {`,"requestState":"own\u0041"`, `{"name":"n","inputResponses":{"who":{"action":"accept"},"more":{}},` + meta(``) + `,"requestState":"own\u0041"}`},
+		"without a state": {``, `{"name":"n","inputResponses":{"who":{"action":"accept"},"more":{}},` + meta(``) + `}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := request(t, "tools/call", `{"name":"n",`+meta(``)+`}`)
+			turn := bridge.NewTurn(r, "s", json.RawMessage(`{"name":"srv"}`), bridge.State{})
+			if step := turn.Take(ended(`{"resultType":"input_required","inputRequests":{` + inputs + `}` + tt.state + `}`)); step.Reply != nil || !turn.Asks() || !turn.Again() {
+				t.Fatalf("%v", step)
+			}
+			state := turn.State()
+			got := string(wire.Lookup(turn.Required("sealed"), "result"))
+			want := `{"resultType":"input_required","inputRequests":{` + inputs + `},"requestState":"sealed","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			state.Session, state.Expires = "me", time.Now().Add(time.Minute).Unix()
+			retry := request(t, "tools/call", `{"name":"n","inputResponses":{"who":{"action":"accept"},"more":{}},"requestState":"sealed",`+meta(``)+`}`)
+			opened, err := retry.Resume(state.Encode(), "me", time.Now())
+			if err != nil || opened.Stream != "" {
+				t.Fatal(opened, err)
+			}
+			again := bridge.NewTurn(retry, opened.Stream, nil, opened)
+			if answers, err := again.Answers(); err != nil || len(answers) > 0 {
+				t.Errorf("%v %v", answers, err)
+			}
+			if complete, agreed := again.Complete(); !complete || !agreed {
+				t.Error("it is not to be sent again")
+			}
+			if diff := cmp.Diff(tt.forwarded, string(again.Request().Forward())); diff != "" {
+				t.Errorf("forwarded (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestInputThatAClientHasNotDeclaredIsNotPassedOn(t *testing.T) {
+	turn := bridge.NewTurn(request(t, "tools/call", `{"name":"n",`+meta(``)+`}`), "s", nil, bridge.State{})
+	step := turn.Take(ended(`{"resultType":"input_required","inputRequests":{"m":{"method":"sampling/createMessage","params":{}}}}`))
+	if step.Reply == nil || step.Reply.Code != wire.CodeMissingCapability || turn.Asks() {
+		t.Errorf("got %v", step.Reply)
+	}
+	turn = bridge.NewTurn(request(t, "tools/call", `{"name":"n",`+meta(``)+`}`), "s", nil, bridge.State{})
+	if step := turn.Take(ended(`{"resultType":"input_required"}`)); step.Reply == nil || step.Reply.Code != wire.CodeInternal {
+		t.Errorf("nonsense is answered with %v", step.Reply)
+	}
+}
+
+func TestAnotherStateThanTheServersIsNotForwarded(t *testing.T) {
+	r := request(t, "tools/call", `{"name":"n","inputResponses":{"a":{}},"requestState":"s",`+meta(``)+`}`)
+	if diff := cmp.Diff(`{"name":"n",`+meta(``)+`}`, string(r.Forward())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

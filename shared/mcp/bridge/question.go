@@ -1,0 +1,159 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// question is a server's request that waits for the client.
+type question struct {
+	id     string // the server's id of the question
+	key    string // its key in inputRequests
+	index  session.Index
+	method string
+	params json.RawMessage
+}
+
+// Answer is a response to a server's question.
+type Answer struct {
+	Question string
+	Raw      []byte // the JSON-RPC response
+}
+
+// input returns the question as an entry of inputRequests. The entry always has params,
+// because go-sdk 1.8 cannot read an entry without.
+func (q question) input() json.RawMessage {
+	params, _ := objectOf(q.params)
+	return object{
+		{"method", text(q.method)},
+		{"params", params.without("_meta", "elicitationId", "task").encode()},
+	}.encode()
+}
+
+// needs returns the capability, as a path, that a client must have declared to get this
+// question. ok is false for a question that no client can get.
+func (q question) needs() (path []string, ok bool) {
+	switch q.method {
+	case wire.MethodRootsList:
+		return []string{"roots"}, true
+	case wire.MethodCreateMessage:
+		if wire.Lookup(q.params, "tools") != nil || wire.Lookup(q.params, "toolChoice") != nil {
+			return []string{"sampling", "tools"}, true
+		}
+		return []string{"sampling"}, true
+	case wire.MethodElicit:
+		if mode, _ := wire.String(wire.Lookup(q.params, "mode")); mode == "url" {
+			return []string{"elicitation", "url"}, true
+		}
+		return []string{"elicitation", "form"}, true
+	default:
+		return nil, false
+	}
+}
+
+// declared reports whether a client's capabilities include the one at path. Elicitation
+// without a mode means forms, as it did before there were modes.
+func declared(capabilities json.RawMessage, path []string) bool {
+	if isObject(wire.Lookup(capabilities, path...)) {
+		return true
+	}
+	if slices.Equal(path, []string{"elicitation", "form"}) {
+		modes, ok := objectOf(wire.Lookup(capabilities, "elicitation"))
+		return ok && modes.get("url") == nil
+	}
+	return false
+}
+
+// required returns a capability as an object that a client could declare.
+func required(path []string) json.RawMessage {
+	value := json.RawMessage("{}")
+	for _, key := range slices.Backward(path) {
+		value = object{{key, value}}.encode()
+	}
+	return value
+}
+
+// withContext sets includeContext of a sampling request to "none" for a client that has not
+// declared sampling.context. Servers should not ask such a client for context.
+func (q question) withContext(capabilities json.RawMessage) question {
+	if q.method == wire.MethodCreateMessage && !declared(capabilities, []string{"sampling", "context"}) {
+		q.params, _ = wire.Replace(q.params, json.RawMessage(`"none"`), "includeContext")
+	}
+	return q
+}
+
+// refused answers a question in the place of a client that cannot answer it. It cancels an
+// elicitation, as the user would. For any other question it answers that the client has no
+// such method.
+func (q question) refused(why string) Answer {
+	id := text(q.id)
+	if q.method == wire.MethodElicit {
+		return Answer{q.id, wire.ResultResponse(id, json.RawMessage(`{"action":"cancel"}`))}
+	}
+	return Answer{q.id, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
+}
+
+// Unasked answers a question that belongs to no request: no modern client can be asked
+// such a question. ok is false if raw is no question.
+func Unasked(raw []byte) (a Answer, ok bool) {
+	m, err := wire.Parse(raw)
+	key, isText := wire.String(m.ID)
+	if err != nil || m.Kind != wire.Request || !isText {
+		return Answer{}, false
+	}
+	q := question{id: key, method: m.Method, params: m.Params}
+	return q.refused("the client can only be asked while one of its requests is served"), true
+}
+
+// name returns a key that says what the question is about: the only field of a form. It
+// returns "" if there is none.
+func (q question) name() string {
+	fields, ok := objectOf(wire.Lookup(q.params, "requestedSchema", "properties"))
+	if !ok || q.method != wire.MethodElicit || len(fields) != 1 || len(fields[0].key) > maxName {
+		return ""
+	}
+	return fields[0].key
+}
+
+// maxName bounds a key from a server's schema, in bytes.
+const maxName = 128
+
+// response returns a client's entry of inputResponses as the response that the server waits
+// for.
+func response(id, key, method string, input json.RawMessage) (Answer, error) {
+	if !isObject(input) {
+		return Answer{}, invalid("params.%s member %q must be an object: the result of %s", inputResponses, key, method)
+	}
+	if method == wire.MethodElicit {
+		action, _ := wire.String(wire.Lookup(input, "action"))
+		if action != "accept" && action != "decline" && action != "cancel" {
+			return Answer{}, invalid("params.%s member %q must have the action accept, decline or cancel", inputResponses, key)
+		}
+	}
+	return Answer{id, wire.ResultResponse(text(id), input)}, nil
+}
+
+// elicitations returns the URLs that a server wants the user to visit before it is called
+// again (code -32042, 2025-11-25).
+func elicitations(fault json.RawMessage) []question {
+	var urls []json.RawMessage
+	if json.Unmarshal(wire.Lookup(fault, "data", "elicitations"), &urls) != nil {
+		return nil
+	}
+	var qs []question
+	for i, params := range urls {
+		if !isObject(params) {
+			return nil
+		}
+		o, _ := objectOf(params)
+		key := "url-" + strconv.Itoa(i+1)
+		qs = append(qs, question{
+			id: key, key: key, method: wire.MethodElicit, params: o.with("mode", text("url")).encode(),
+		})
+	}
+	return qs
+}

@@ -1,0 +1,150 @@
+package bridge
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// These limit how long a client may keep a result if its legacy server does not say. A
+// listen stream reports changes earlier. A resource must not be kept, because it may
+// change with any read.
+const (
+	discoverFresh = time.Hour
+	listFresh     = 5 * time.Minute
+)
+
+// Result returns a legacy server's result in the form of the modern era. The result is
+// marked complete, unless the method is an extension's and says something else. It has the server's name, and the caching members if the method has
+// them. server is serverInfo, nil if unknown.
+func Result(method string, result, server json.RawMessage) json.RawMessage {
+	o, ok := objectOf(result)
+	if !ok {
+		o = object{{"value", result}} // no server of MCP answers so
+	}
+	if kind, _ := wire.String(o.get("resultType")); kind == "" || !wire.OfExtension(method) {
+		o = o.with("resultType", text(wire.ResultComplete))
+	}
+	if fresh, cached := freshness(method); cached {
+		if o.get("ttlMs") == nil {
+			o = o.with("ttlMs", number(fresh.Milliseconds()))
+		}
+		if o.get("cacheScope") == nil {
+			// The result is private, because another caller may get another result.
+			o = o.with("cacheScope", text("private"))
+		}
+	}
+	return o.withMeta(wire.MetaServerInfo, server).encode()
+}
+
+// freshness returns how long results of a method may be kept, if at all.
+func freshness(method string) (fresh time.Duration, cached bool) {
+	switch method {
+	case wire.MethodDiscover:
+		return discoverFresh, true
+	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList:
+		return listFresh, true
+	case wire.MethodResourcesRead:
+		return 0, true
+	default:
+		return 0, false
+	}
+}
+
+// withMeta sets a member of _meta, unless there is one.
+func (o object) withMeta(key string, value json.RawMessage) object {
+	if value == nil {
+		return o
+	}
+	meta, _ := objectOf(o.get("_meta"))
+	if meta.get(key) != nil {
+		return o
+	}
+	return o.with("_meta", meta.with(key, value).encode())
+}
+
+// ServerInfo returns the serverInfo of a result of initialize, nil if there is none.
+func ServerInfo(handshake json.RawMessage) json.RawMessage {
+	if info := wire.Lookup(handshake, "serverInfo"); isObject(info) {
+		return info
+	}
+	return nil
+}
+
+// Discover returns the result of server/discover for a server, from its result of
+// initialize (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks.
+// Dormouse itself makes the tasks, so any server can have them.
+func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
+	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
+	capabilities = withoutTasks(capabilities)
+	if tasks {
+		extensions, _ := objectOf(capabilities.get("extensions"))
+		capabilities = capabilities.with("extensions", extensions.with(Tasks, json.RawMessage("{}")).encode())
+	}
+	o := object{
+		{"resultType", text(wire.ResultComplete)},
+		{"supportedVersions", texts(Versions())},
+		// The tasks of 2025-11-25 are not the tasks of the extension.
+		{"capabilities", capabilities.without("tasks").encode()},
+	}
+	for _, key := range []string{"instructions", "ttlMs"} {
+		if value := wire.Lookup(handshake, key); value != nil {
+			o = append(o, member{key, value})
+		}
+	}
+	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
+}
+
+// Unknown returns a handshake for a server that has never started. If server/discover
+// waited for the start, the client would give up and take the server for one of the
+// legacy era. Unknown offers what servers usually have, and clients must not keep it. If
+// the server lacks a feature, its lists are empty ([Turn.Take]).
+func Unknown() json.RawMessage {
+	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
+}
+
+// nothing returns the empty result of a list, nil for other methods.
+func nothing(method string) json.RawMessage {
+	switch method {
+	case wire.MethodToolsList:
+		return json.RawMessage(`{"tools":[]}`)
+	case wire.MethodPromptsList:
+		return json.RawMessage(`{"prompts":[]}`)
+	case wire.MethodResourcesList:
+		return json.RawMessage(`{"resources":[]}`)
+	case wire.MethodResourceTemplatesList:
+		return json.RawMessage(`{"resourceTemplates":[]}`)
+	default:
+		return nil
+	}
+}
+
+// Versions returns the versions that a client may speak, newest first.
+func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
+
+// Fault returns a legacy server's error object in the form of the modern era, and its
+// code. A missing resource no longer has a code of its own. Fault replaces Dormouse's own
+// code for a cancelled request, which is not part of the protocol.
+func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
+	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
+	code = wire.Code(n)
+	switch {
+	case err != nil:
+		return fault, wire.CodeInternal
+	case code == wire.CodeResourceNotFound:
+		code = wire.CodeInvalidParams
+	case code == wire.CodeCancelled:
+		code = wire.CodeInternal
+	default:
+		return fault, code
+	}
+	out, _ = wire.Replace(fault, strconv.AppendInt(nil, int64(code), 10), "code")
+	return out, code
+}
+
+// faultResponse returns a response with an unchanged error object.
+func faultResponse(id, fault json.RawMessage) []byte {
+	return object{{"jsonrpc", text("2.0")}, {"id", id}, {"error", fault}}.encode()
+}

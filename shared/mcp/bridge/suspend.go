@@ -1,0 +1,179 @@
+package bridge
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// This file turns a modern server's call for input into questions to a legacy client. The
+// answers go into the same request, which is sent again (MCP 2026-07-28, "Multi Round-Trip
+// Requests").
+
+// Input is one entry of a server's inputRequests.
+type Input struct {
+	Key    string
+	Method string
+	Params json.RawMessage // nil for none
+}
+
+// Wants reports whether a result is a call for input instead of the answer.
+func Wants(result json.RawMessage) bool {
+	kind, _ := wire.String(wire.Lookup(result, "resultType"))
+	return kind == wire.ResultInputRequired
+}
+
+// ReadInputs reads a call for input. If it has no inputs, the request must be sent again
+// unchanged, with state. state is the JSON of requestState, nil for none. fault says that
+// the server's call is invalid; the client may see it.
+func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
+	state = wire.Lookup(result, requestState)
+	if _, ok := wire.String(state); !ok && state != nil {
+		return nil, nil, unable("the server asks for input with a requestState that is no string")
+	}
+	asked := wire.Lookup(result, inputRequests)
+	o, ok := objectOf(asked)
+	if !ok && asked != nil && string(asked) != "null" {
+		return nil, nil, unable("the server asks for input with inputRequests that are no object")
+	}
+	if len(o) == 0 && state == nil {
+		return nil, nil, unable("the server asks for input and does not say which")
+	}
+	for i, m := range o {
+		method, _ := wire.String(wire.Lookup(m.value, "method"))
+		in := Input{Key: m.key, Method: method}
+		if params := wire.Lookup(m.value, "params"); isObject(params) {
+			in.Params = params
+		}
+		if _, ok := in.question().needs(); !ok || o[i+1:].get(m.key) != nil {
+			return nil, nil, unable("the server asks for an input that no client can give, or for one twice")
+		}
+		inputs = append(inputs, in)
+	}
+	return inputs, state, nil
+}
+
+func (in Input) question() question {
+	return question{id: in.Key, key: in.Key, method: in.Method, params: in.Params}
+}
+
+// unable returns the error for a call that cannot go on.
+func unable(why string) *wire.Error {
+	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
+}
+
+// Asked is a question that was put to a legacy client.
+type Asked = session.Question
+
+// Ask makes the questions that begin a round of a stream for a legacy client, and the
+// requests that ask them. Their ids count from first. of is the index, in its batch, of
+// the request that needs the inputs. fault says that the client has not declared the
+// capability for a question.
+func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
+	for i, in := range inputs {
+		id := session.QuestionID(session.StreamID(stream), round, first+i)
+		raw, fault := l.request(in, id)
+		if fault != nil {
+			return nil, nil, fault
+		}
+		asked = append(asked, Asked{ID: id, Key: in.Key, Method: in.Method, Of: of})
+		requests = append(requests, raw)
+	}
+	return asked, requests, nil
+}
+
+// request returns the request that asks a legacy client for an input.
+func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
+	path, _ := in.question().needs()
+	if !declared(l.capabilities.encode(), path) {
+		return nil, unable("the server needs the capability " + strings.Join(path, ".") + ", which the client has not declared")
+	}
+	params := in.Params
+	if o, ok := objectOf(params); ok && path[len(path)-1] == "url" && o.get("elicitationId") == nil {
+		params = o.with("elicitationId", text(id)).encode() // required in 2025-11-25
+	}
+	if o, ok := objectOf(params); ok && len(o) == 0 {
+		params = nil
+	}
+	return wire.NewRequest(text(id), in.Method, params), nil
+}
+
+// Retry returns the request that is sent again with new answers, which the caller adds. It
+// has the server's state, but no answers to earlier questions.
+func Retry(raw []byte, state json.RawMessage) []byte {
+	m, err := wire.Parse(raw)
+	if err != nil {
+		return raw // it was sent before
+	}
+	params, _ := objectOf(m.Params)
+	params = params.without(inputResponses, requestState)
+	if state != nil {
+		params = append(params, member{requestState, state})
+	}
+	return withParams(m, params)
+}
+
+// withParams returns a request with other params and the same id.
+func withParams(m wire.Message, params object) []byte {
+	if out, ok := wire.Replace(m.Raw, params.encode(), "params"); ok {
+		return out
+	}
+	return wire.NewRequest(m.ID, m.Method, params.encode())
+}
+
+// Again returns the delivery that follows when the questions of a suspended one are
+// answered. It has the requests of raw, which [Retry] made, with the answers. If a client
+// answered an elicitation with an error, Again cancels the elicitation, as the user would.
+// For other questions such an error ends the delivery, and Again returns it.
+func Again(raw []byte, questions []session.Question, answers []session.Answer) ([]byte, *wire.Error) {
+	given := map[string]wire.Message{}
+	for _, a := range answers {
+		if m, err := wire.Parse(a.Raw); err == nil && m.Kind == wire.Response {
+			given[a.Question] = m
+		}
+	}
+	msgs, batch, err := wire.ParseBody(raw)
+	if err != nil {
+		return nil, unable("the request that was to be sent again cannot be read")
+	}
+	inputs := make([]object, len(msgs))
+	for _, q := range questions {
+		if q.Of < 0 || q.Of >= len(msgs) {
+			return nil, unable("a question belongs to no request")
+		}
+		value, fault := answerTo(q, given[q.ID])
+		if fault != nil {
+			return nil, fault
+		}
+		inputs[q.Of] = inputs[q.Of].with(q.Key, value)
+	}
+	out := make([]string, len(msgs))
+	for i, m := range msgs {
+		params, _ := objectOf(m.Params)
+		if len(inputs[i]) > 0 {
+			params = params.with(inputResponses, inputs[i].encode())
+		}
+		out[i] = string(withParams(m, params))
+	}
+	if !batch {
+		return []byte(out[0]), nil
+	}
+	return []byte("[" + strings.Join(out, ",") + "]"), nil
+}
+
+// answerTo returns the client's answer to a question as an entry of inputResponses.
+func answerTo(q session.Question, m wire.Message) (json.RawMessage, *wire.Error) {
+	switch {
+	case isObject(m.Result):
+		return m.Result, nil
+	case q.Method == wire.MethodElicit:
+		return json.RawMessage(`{"action":"cancel"}`), nil
+	case m.Error != nil:
+		said, _ := wire.String(wire.Lookup(m.Error, "message"))
+		return nil, unable("the client answered " + q.Method + " with an error, which the server cannot be told: " + said)
+	default:
+		return nil, unable("the client answered " + q.Method + " with no object")
+	}
+}

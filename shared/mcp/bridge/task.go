@@ -1,0 +1,340 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Tasks is the name of the extension with which a client gets the name of a call instead
+// of its result. The client fetches the result later (io.modelcontextprotocol/tasks,
+// 2026-07-28).
+const Tasks = metaPrefix + "tasks"
+
+// KnowsTasks reports whether the request declares tasks.
+func (r Request) KnowsTasks() bool {
+	return isObject(wire.Lookup(r.Capabilities, "extensions", Tasks))
+}
+
+// WithoutTasks returns the request without the declaration of tasks. The server does not
+// see that declaration either: the client could not fetch a task that the server makes.
+func (r Request) WithoutTasks() Request {
+	if !r.KnowsTasks() {
+		return r
+	}
+	capabilities, _ := objectOf(r.Capabilities)
+	extensions, _ := objectOf(capabilities.get("extensions"))
+	r.Capabilities = capabilities.with("extensions", extensions.without(Tasks).encode()).encode()
+	r.Params, _ = wire.Replace(r.Params, r.Capabilities, "_meta", wire.MetaClientCapabilities)
+	return r
+}
+
+// NeedsTasks returns the error for a client that has not declared tasks but needs them.
+func NeedsTasks() *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeMissingCapability,
+		Message: "this needs the client capability extensions." + Tasks + "; declare it",
+		Data:    map[string]json.RawMessage{"requiredCapabilities": required([]string{"extensions", Tasks})},
+	}
+}
+
+// NoTask returns the error for a name of a task that is not valid. The task belongs to
+// another caller, Dormouse did not make it, or Dormouse no longer keeps it.
+func NoTask() *wire.Error {
+	return invalid("params.taskId is no task of this caller, or it has expired; call the tool anew")
+}
+
+// IsTaskMethod reports whether a method belongs to the extension.
+func IsTaskMethod(method string) bool {
+	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
+}
+
+// TaskRef is the content of a task's name, which is sealed. It is valid only for the caller
+// whose session it names.
+type TaskRef struct {
+	Session   session.ID
+	Stream    session.StreamID // of the call
+	Made      time.Time        // when the call became a task, to the millisecond
+	Abilities string           // of the client; see [Request.Abilities]
+}
+
+// taskMark distinguishes the name of a task from other data that is sealed for clients.
+const taskMark = "task"
+
+// Encode returns a reference as text, to be sealed.
+func (r TaskRef) Encode() []byte {
+	made := strconv.FormatInt(r.Made.UnixMilli(), 36)
+	return []byte(strings.Join([]string{taskMark, string(r.Session), string(r.Stream), made, r.Abilities}, " "))
+}
+
+// ReadTaskRef reads what Encode wrote; ok is false for anything else.
+func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
+	parts := strings.Split(string(plain), " ")
+	if len(parts) != 5 || parts[0] != taskMark {
+		return TaskRef{}, false
+	}
+	made, err := strconv.ParseInt(parts[3], 36, 64)
+	r = TaskRef{Session: session.ID(parts[1]), Stream: session.StreamID(parts[2]), Made: time.UnixMilli(made), Abilities: parts[4]}
+	return r, err == nil && !r.Stream.Time().IsZero()
+}
+
+// abilities returns the kinds of questions that a client may be able to answer. Each is a
+// letter in the name of a task.
+func abilities() [][]string {
+	return [][]string{
+		{"roots"},
+		{"sampling"},
+		{"sampling", "context"},
+		{"sampling", "tools"},
+		{"elicitation", "form"},
+		{"elicitation", "url"},
+	}
+}
+
+// Abilities returns the kinds of questions that the client has declared to answer, in one
+// string with a letter for each kind.
+func (r Request) Abilities() string {
+	var word []byte
+	for i, path := range abilities() {
+		if declared(r.Capabilities, path) {
+			word = append(word, 'a'+byte(i))
+		}
+	}
+	return string(word)
+}
+
+// capabilitiesOf returns the object that declares abilities.
+func capabilitiesOf(word string) json.RawMessage {
+	all := object{}
+	for i, path := range abilities() {
+		if !strings.ContainsRune(word, 'a'+rune(i)) {
+			continue
+		}
+		of, _ := objectOf(all.get(path[0]))
+		for _, finer := range path[1:] {
+			of = of.with(finer, json.RawMessage("{}"))
+		}
+		all = all.with(path[0], of.encode())
+	}
+	return all.encode()
+}
+
+// Task is the state of a call so far, for a client that fetches it as a task. It takes the
+// events of the call from the first on. One goroutine uses it.
+type Task struct {
+	Name   string        // the client's name for it
+	Keep   time.Duration // how long events are kept
+	Lost   bool          // its result is not kept
+	Server json.RawMessage
+
+	stream       session.StreamID
+	made         time.Time
+	capabilities json.RawMessage
+	asked        []question
+	said         string // message of the last progress
+	response     *wire.Message
+}
+
+// NewTask makes a Task from its reference. may has further kinds of questions that the
+// fetching client can answer; see [Request.Abilities].
+func NewTask(name string, ref TaskRef, may string) *Task {
+	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + may)}
+}
+
+// Age returns how long ago the call became a task.
+func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
+
+// Take takes the next event.
+func (t *Task) Take(e session.Event) {
+	m, err := wire.Parse(e.Raw)
+	switch {
+	case err != nil: // it only closes an event stream
+	case m.Kind == wire.Request:
+		if id, ok := wire.String(m.ID); ok {
+			t.asked = append(t.asked, question{id: id, key: id, index: e.Index, method: m.Method, params: bytes.Clone(m.Params)})
+		}
+	case m.Method == wire.NotifyCancelled:
+		id, _ := wire.String(wire.Lookup(m.Params, "requestId"))
+		t.asked = slices.DeleteFunc(t.asked, func(q question) bool { return q.id == id })
+	case m.Method == wire.NotifyProgress:
+		t.said, _ = wire.String(wire.Lookup(m.Params, "message"))
+	case m.Kind == wire.Response && wire.SameID(m.ID, text(string(t.stream))):
+		m.Result, m.Error = bytes.Clone(m.Result), bytes.Clone(m.Error)
+		t.response = &m
+	}
+}
+
+// Ended reports whether the call has its response.
+func (t *Task) Ended() bool { return t.response != nil }
+
+// Questions returns the ids of the questions that the server has asked and not withdrawn.
+// They are the keys of the input requests. An id is unique in the server's process, or in
+// a round of this call.
+func (t *Task) Questions() []string {
+	ids := make([]string, len(t.asked))
+	for i, q := range t.asked {
+		ids[i] = q.id
+	}
+	return ids
+}
+
+// Refusals returns the responses to those unanswered questions that the client cannot
+// answer.
+func (t *Task) Refusals(answered map[string]bool) [][]byte {
+	var raws [][]byte
+	for _, q := range t.asked {
+		needs, known := q.needs()
+		if answered[q.id] || t.Ended() || known && declared(t.capabilities, needs) {
+			continue
+		}
+		raws = append(raws, q.refused("the client has not declared that it can be asked "+q.method).Raw)
+	}
+	return raws
+}
+
+// open returns the questions that wait for the client.
+func (t *Task) open(answered map[string]bool) []question {
+	var open []question
+	for _, q := range t.asked {
+		needs, known := q.needs()
+		if !answered[q.id] && known && declared(t.capabilities, needs) {
+			open = append(open, q)
+		}
+	}
+	return open
+}
+
+// Answers returns the responses of a tasks/update to questions that are open. It ignores
+// responses to other questions: they were answered, or never asked.
+//
+// Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
+func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][]byte, error) {
+	inputs, _ := objectOf(responses)
+	var raws [][]byte
+	for _, q := range t.open(answered) {
+		input := inputs.get(q.key)
+		if input == nil || t.Ended() {
+			continue
+		}
+		a, err := response(q.id, q.key, q.method, input)
+		if err != nil {
+			return nil, err
+		}
+		raws = append(raws, a.Raw)
+	}
+	return raws, nil
+}
+
+// Statuses of a task.
+const (
+	statusWorking   = "working"
+	statusInput     = "input_required"
+	statusCompleted = "completed"
+	statusFailed    = "failed"
+	statusCancelled = "cancelled"
+)
+
+// state returns the status, and the members of a task that belong to that status.
+func (t *Task) state(answered map[string]bool) (status string, members object) {
+	switch r := t.response; {
+	case r != nil && r.Error == nil:
+		return statusCompleted, object{{"result", Result(wire.MethodToolsCall, r.Result, t.Server)}}
+	case r != nil && string(wire.Lookup(r.Error, "code")) == cancelledCode:
+		return statusCancelled, nil
+	case r != nil:
+		fault, _ := Fault(r.Error)
+		members = object{{"error", fault}}
+		if said := wire.Lookup(fault, "message"); said != nil {
+			members = append(members, member{"statusMessage", said})
+		}
+		return statusFailed, members
+	case t.Lost:
+		const why = "what the call came to is not kept any more; call it again"
+		return statusFailed, object{{"error", object{{"code", json.RawMessage("-32603")}, {"message", text(why)}}.encode()}, {"statusMessage", text(why)}}
+	}
+	if open := t.open(answered); len(open) > 0 {
+		inputs := make(object, len(open))
+		for i, q := range open {
+			inputs[i] = member{q.key, q.withContext(t.capabilities).input()}
+		}
+		return statusInput, object{{inputRequests, inputs.encode()}}
+	}
+	if t.said != "" {
+		return statusWorking, object{{"statusMessage", text(t.said)}}
+	}
+	return statusWorking, nil
+}
+
+// cancelledCode is [wire.CodeCancelled] as JSON.
+const cancelledCode = "-32800"
+
+// Sign returns a word that changes when the client can do something new about the task.
+func (t *Task) Sign(answered map[string]bool) string {
+	status, _ := t.state(answered)
+	for _, q := range t.open(answered) {
+		status += " " + q.key
+	}
+	return status
+}
+
+// Waits reports whether the client has nothing to do but wait.
+func (t *Task) Waits(answered map[string]bool) bool {
+	status, _ := t.state(answered)
+	return status == statusWorking
+}
+
+// members returns the members that all tasks have.
+func (t *Task) members(status string, now time.Time, poll time.Duration) object {
+	// Dormouse does not store when a status began, so a new status counts from now. A call
+	// may take longer than its events are kept. Its end is still kept for that time
+	// afterwards.
+	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
+	if status == statusWorking {
+		updated = t.made
+	}
+	return object{
+		{"taskId", text(t.Name)},
+		{"status", text(status)},
+		{"createdAt", moment(t.made)},
+		{"lastUpdatedAt", moment(updated)},
+		{"ttlMs", number(keep.Milliseconds())},
+		{"pollIntervalMs", number(poll.Milliseconds())},
+	}
+}
+
+// Created returns the result of a call that has become a task (CreateTaskResult).
+func (t *Task) Created(now time.Time, poll time.Duration) json.RawMessage {
+	o := append(object{{"resultType", text(wire.ResultTask)}}, t.members(statusWorking, now, poll)...)
+	return o.withMeta(wire.MetaServerInfo, t.Server).encode()
+}
+
+// Detailed returns the result of tasks/get (DetailedTask).
+func (t *Task) Detailed(answered map[string]bool, now time.Time, poll time.Duration) json.RawMessage {
+	o := append(object{{"resultType", text(wire.ResultComplete)}}, t.detailed(answered, now, poll)...)
+	return o.withMeta(wire.MetaServerInfo, t.Server).encode()
+}
+
+func (t *Task) detailed(answered map[string]bool, now time.Time, poll time.Duration) object {
+	status, members := t.state(answered)
+	return append(t.members(status, now, poll), members...)
+}
+
+// Acknowledged returns the empty result of tasks/update and tasks/cancel.
+func Acknowledged() json.RawMessage {
+	return object{{"resultType", text(wire.ResultComplete)}}.encode()
+}
+
+func moment(t time.Time) json.RawMessage {
+	return text(t.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+}
+
+// Task returns the notification that tells the client of this stream about a task.
+func (l *Listener) Task(t *Task, answered map[string]bool, now time.Time, poll time.Duration) []byte {
+	return wire.NewNotification(wire.NotifyTasks, append(t.detailed(answered, now, poll), member{"_meta", l.stamp()}).encode())
+}

@@ -1,0 +1,200 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+const taskStream = session.StreamID("06gvvas2ltp2t3vumnlh760he0")
+
+func made() time.Time { return time.Date(2026, 11, 21, 9, 0, 0, int(250*time.Millisecond), time.UTC) }
+
+// taskAfter returns a task that has taken these events, which are written without "jsonrpc".
+func taskAfter(abilities string, events ...string) *bridge.Task {
+	t := bridge.NewTask("name", bridge.TaskRef{Session: "s", Stream: taskStream, Made: made(), Abilities: abilities}, "")
+	t.Keep = time.Hour
+	for i, e := range events {
+		t.Take(session.Event{Index: session.Index(i + 1), Raw: []byte(`{"jsonrpc":"2.0",` + e + `}`)})
+	}
+	return t
+}
+
+func TestTaskSaysWhatBecameOfItsCall(t *testing.T) {
+	const (
+		asked    = `"id":"q1","method":"elicitation/create","params":{"message":"m","_meta":{"x":1}}`
+		progress = `"method":"notifications/progress","params":{"progress":1,"message":"half"}`
+		end      = `"id":"` + string(taskStream) + `",`
+		input    = `"inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"m"}}}`
+	)
+	for _, tt := range []struct {
+		name, abilities string
+		events          []string
+		answered        map[string]bool
+		status, more    string
+	}{
+		{"nothing yet", "", nil, nil, "working", ""},
+		{"progress", "", []string{progress}, nil, "working", `,"statusMessage":"half"`},
+		{"a question", "e", []string{asked}, nil, "input_required", "," + input},
+		{"a question behind progress", "e", []string{progress, asked}, nil, "input_required", "," + input},
+		{"a question that is answered", "e", []string{asked}, map[string]bool{"q1": true}, "working", ""},
+		{"a question that was taken back", "e", []string{asked, `"method":"notifications/cancelled","params":{"requestId":"q1"}`}, nil, "working", ""},
+		{"a question that cannot be asked", "", []string{asked}, nil, "working", ""},
+		{"a result behind a question", "e", []string{asked, end + `"result":{"content":[]}`}, nil, "completed", `,"result":{"content":[],"resultType":"complete"}`},
+		{"a response to something else", "", []string{`"id":"other","result":{}`}, nil, "working", ""},
+		{"an error", "", []string{end + `"error":{"code":7,"message":"m"}`}, nil, "failed", `,"error":{"code":7,"message":"m"},"statusMessage":"m"`},
+		{"a cancellation", "", []string{end + `"error":{"code":-32800,"message":"m"}`}, nil, "cancelled", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			updated := made().Add(time.Minute)
+			if tt.status == "working" {
+				updated = made()
+			}
+			const layout = "2006-01-02T15:04:05.000Z"
+			want := fmt.Sprintf(`{"resultType":"complete","taskId":"name","status":%q,"createdAt":%q,"lastUpdatedAt":%q,"ttlMs":3600000,"pollIntervalMs":5000%s}`,
+				tt.status, made().Format(layout), updated.Format(layout), tt.more)
+			got := taskAfter(tt.abilities, tt.events...).Detailed(tt.answered, made().Add(time.Minute), 5*time.Second)
+			if diff := cmp.Diff(want, string(got)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestTaskIsToldWhenItIsMade(t *testing.T) {
+	task := taskAfter("")
+	task.Server = json.RawMessage(`{"name":"srv"}`)
+	const want = `{"resultType":"task","taskId":"name","status":"working","createdAt":"2026-11-21T09:00:00.250Z","lastUpdatedAt":"2026-11-21T09:00:00.250Z",` +
+		`"ttlMs":3600000,"pollIntervalMs":1000,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`
+	if diff := cmp.Diff(want, string(task.Created(made(), time.Second))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
+	events := []string{
+		`"id":"q1","method":"elicitation/create","params":{"mode":"url","url":"https://x"}`,
+		`"id":"q2","method":"roots/list"`,
+		`"id":"q3","method":"custom/ask"`,
+		`"id":"q4","method":"sampling/createMessage","params":{"messages":[],"includeContext":"allServers"}`,
+	}
+	task := taskAfter("be", events...) // sampling, and forms
+	var got []string
+	for _, raw := range task.Refusals(map[string]bool{"q2": true}) {
+		got = append(got, string(raw))
+	}
+	want := []string{
+		`{"jsonrpc":"2.0","id":"q1","result":{"action":"cancel"}}`,
+		`{"jsonrpc":"2.0","id":"q3","error":{"code":-32601,"message":"the client has not declared that it can be asked custom/ask"}}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if detailed := string(task.Detailed(nil, made(), time.Second)); !strings.Contains(detailed, `"includeContext":"none"`) || strings.Contains(detailed, "https://x") {
+		t.Errorf("got %s", detailed)
+	}
+}
+
+func TestTaskSignChangesWithWhatItsClientHasToDo(t *testing.T) {
+	const q1, q2 = `"id":"q1","method":"roots/list"`, `"id":"q2","method":"roots/list"`
+	signs := map[string]bool{}
+	for _, task := range []*bridge.Task{
+		taskAfter("a"), taskAfter("a", q1), taskAfter("a", q1, q2), taskAfter("a", `"id":"`+string(taskStream)+`","result":{}`),
+	} {
+		signs[task.Sign(nil)] = true
+	}
+	if len(signs) != 4 {
+		t.Errorf("got %v", signs)
+	}
+	quiet := taskAfter("a", `"method":"notifications/progress","params":{"progress":1,"message":"half"}`)
+	if quiet.Sign(nil) != taskAfter("a").Sign(nil) {
+		t.Error("progress is news")
+	}
+}
+
+func TestTaskRefIsReadAsItWasWritten(t *testing.T) {
+	for _, abilities := range []string{"", "abcdef"} {
+		ref := bridge.TaskRef{Session: "s", Stream: taskStream, Made: made().Local(), Abilities: abilities}
+		if got, ok := bridge.ReadTaskRef(ref.Encode()); !ok || !got.Made.Equal(ref.Made) || got.Abilities != abilities || got.Stream != taskStream {
+			t.Errorf("got %+v, %v", got, ok)
+		}
+	}
+	state := bridge.State{Session: "s", Stream: taskStream, Expires: 1}
+	for _, plain := range []string{"", "task", "task s x 1 a", "task s " + string(taskStream) + " ! a", string(state.Encode())} {
+		if ref, ok := bridge.ReadTaskRef([]byte(plain)); ok {
+			t.Errorf("%q is read as %+v", plain, ref)
+		}
+	}
+}
+
+func TestAbilitiesAreThoseARequestDeclares(t *testing.T) {
+	for capabilities, want := range map[string]string{
+		`{}`:                            "",
+		`{"elicitation":{}}`:            "e",
+		`{"elicitation":{"url":{}}}`:    "f",
+		`{"roots":{},"sampling":{}}`:    "ab",
+		`{"sampling":{"tools":{}}}`:     "bd",
+		`{"sampling":true,"unknown":1}`: "",
+	} {
+		if got := (bridge.Request{Capabilities: json.RawMessage(capabilities)}).Abilities(); got != want {
+			t.Errorf("%s: got %q, want %q", capabilities, got, want)
+		}
+	}
+}
+
+func TestToolNotesAreWhatAListSaysOfCalls(t *testing.T) {
+	for list, want := range map[string]string{
+		`{"tools":[{"name":"a","execution":{"taskSupport":"required"}},{"name":"b","execution":{}},{"name":7,"execution":{"taskSupport":"optional"}}]}`: `{"tasks":{"a":"required"}}`,
+		`{"tools":[{"name":"a","inputSchema":{"properties":{"x":{"type":"string","x-mcp-header":"X"}}},"execution":{"taskSupport":"forbidden"}}]}`:      `{"params":{"a":{"x":["x"]}},"tasks":{"a":"forbidden"}}`,
+		`{"tools":[{"name":"a","execution":{"taskSupport":"required"}}],"nextCursor":"2"}`:                                                              ``,
+		`{"tools":[{"name":"a"}]}`: ``,
+		`{"tools":[{"name":"` + strings.Repeat("a", 64<<10) + `","execution":{"taskSupport":"required"}}]}`: ``,
+	} {
+		if got := string(bridge.ToolNotes([]byte(list))); got != want {
+			t.Errorf("%.200s: got %s, want %s", list, got, want)
+		}
+	}
+}
+
+func FuzzTask(f *testing.F) {
+	f.Add(`"id":"q1","method":"elicitation/create","params":{}`, `{"q1":{"action":"accept"}}`, "abcdef")
+	f.Add(`"id":"`+string(taskStream)+`","error":{"code":-32042}`, `{"q1":7}`, "")
+	f.Add(`"method":"notifications/cancelled","params":{"requestId":{}}`, `[]`, "z")
+	f.Fuzz(func(t *testing.T, event, responses, abilities string) {
+		task := taskAfter(abilities, event)
+		answers, err := task.Answers([]byte(responses), nil)
+		if err != nil && len(answers) > 0 {
+			t.Errorf("answers %s with %v", answers, err)
+		}
+		for _, raw := range append(answers, task.Refusals(nil)...) {
+			if m, err := wire.Parse(raw); err != nil || m.Kind != wire.Response {
+				t.Errorf("%s is no response: %v", raw, err)
+			}
+		}
+		if raw := task.Detailed(nil, made(), time.Second); !json.Valid(raw) {
+			t.Errorf("no JSON: %s", raw)
+		}
+	})
+}
+
+func FuzzReadTaskRef(f *testing.F) {
+	f.Add([]byte("task s " + string(taskStream) + " mi8q1abc abe"))
+	f.Add([]byte("task   "))
+	f.Fuzz(func(t *testing.T, plain []byte) {
+		ref, ok := bridge.ReadTaskRef(plain)
+		if !ok {
+			return
+		}
+		if again, ok := bridge.ReadTaskRef(ref.Encode()); !ok || again != ref {
+			t.Errorf("%q: %+v, then %+v", plain, ref, again)
+		}
+	})
+}

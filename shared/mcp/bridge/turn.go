@@ -1,0 +1,356 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Turn makes one response to a modern client from the events of a call. It begins at the
+// first event, or where the previous round ended. It ends with the result or with the next
+// questions. One goroutine uses it.
+type Turn struct {
+	req    Request
+	id     session.StreamID // the request's id inside
+	server json.RawMessage
+	state  State           // of the previous round, zero in the first
+	given  map[string]bool // ids of questions that have their answer
+	used   map[string]bool // keys of answers that came before their questions
+
+	at       session.Index
+	open     []question
+	passed   json.RawMessage // the call for input that a modern server gave, nil for none
+	own      json.RawMessage // the requestState of passed, nil for none
+	again    bool            // the user must open the URLs before the client makes the call again
+	lacks    []string        // a capability that the server needed and the client lacks
+	progress float64
+	moved    bool // progress was sent
+}
+
+// NewTurn begins the response to a request. stream is the stream of the call, and also the
+// id of the request at the server. server is serverInfo, nil if unknown. s is the state of
+// the previous round, or zero. The caller then gives the events after s.From.
+func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
+	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
+}
+
+// Served sets serverInfo for a turn that began before serverInfo was known.
+func (t *Turn) Served(server json.RawMessage) { t.server = server }
+
+// Answers returns the responses of a retry to the questions of the previous round. If one
+// is missing, the turn asks that question again. It ignores a response to another
+// question.
+//
+// Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
+func (t *Turn) Answers() ([]Answer, error) {
+	inputs, _ := objectOf(t.req.Responses)
+	var answers []Answer
+	for _, in := range inputs {
+		method, asked := t.state.Asked[in.key]
+		id := t.state.id(in.key)
+		if !asked || t.given[id] {
+			continue
+		}
+		// As everywhere, the last of several members with one key counts.
+		a, err := response(id, in.key, method, inputs.get(in.key))
+		if err != nil {
+			return nil, err
+		}
+		t.given[id] = true
+		answers = append(answers, a)
+	}
+	return answers, nil
+}
+
+// Complete reports whether every question of the previous round was answered, and whether
+// every elicitation among them was accepted.
+func (t *Turn) Complete() (complete, agreed bool) {
+	inputs, _ := objectOf(t.req.Responses)
+	agreed = true
+	for key := range t.state.Asked {
+		if !t.given[t.state.id(key)] {
+			return false, false
+		}
+		action, elicited := wire.String(wire.Lookup(inputs.get(key), "action"))
+		agreed = agreed && (!elicited || action == "accept")
+	}
+	return true, agreed
+}
+
+// Step says what to do about an event.
+type Step struct {
+	Notify []byte    // a notification to the client, nil for none
+	Answer *Answer   // an answer to the server, in the client's place, nil for none
+	Reply  *Response // the end of the call, nil for none
+}
+
+// Response is the message that ends the response to a client.
+type Response struct {
+	Raw  []byte
+	Code wire.Code // of an error, 0 for a result
+}
+
+// Take takes the next event of the call and returns what to do about it.
+func (t *Turn) Take(e session.Event) Step {
+	seen := e.Index <= t.state.Seen
+	t.at = e.Index
+	m, err := wire.Parse(e.Raw)
+	switch {
+	case err != nil: // it only closes an event stream
+		return Step{}
+	case m.Kind == wire.Request:
+		return t.ask(e.Index, m, seen)
+	case m.Kind == wire.Notification && m.Method == wire.NotifyCancelled:
+		t.withdraw(m)
+		return Step{}
+	case m.Kind == wire.Notification && seen:
+		return Step{}
+	case m.Kind == wire.Notification:
+		return Step{Notify: t.notification(m)}
+	case !wire.SameID(m.ID, text(string(t.id))):
+		return Step{} // this answers a request that was sent together with the turn's own
+	default:
+		return t.end(m)
+	}
+}
+
+// ask takes a question of the server.
+func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
+	id, ok := wire.String(m.ID)
+	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}
+	key, asked := t.state.key(id)
+	if !ok || t.given[id] || seen && !asked {
+		return Step{}
+	}
+	if q.key = key; !asked {
+		q.key = t.keyFor(q)
+	}
+	needs, known := q.needs()
+	if !known {
+		a := q.refused("this client cannot be asked " + m.Method)
+		return Step{Answer: &a}
+	}
+	if !declared(t.req.Capabilities, needs) {
+		t.lacks = needs
+		a := q.refused("the client has not declared the capability " + strings.Join(needs, "."))
+		return Step{Answer: &a}
+	}
+	if !t.req.Rounds() {
+		a := q.refused("the client cannot be asked while it waits for " + t.req.Method)
+		return Step{Answer: &a}
+	}
+	if a := t.early(q); a != nil {
+		return Step{Answer: a}
+	}
+	t.open = append(t.open, q.withContext(t.req.Capabilities))
+	return Step{}
+}
+
+// keyFor returns the key of a question for the client. It is a name that says what the
+// question is about, if that name is free; otherwise it is the id. In a task it is always
+// the id, because keys must be unique for the task's whole life.
+func (t *Turn) keyFor(q question) string {
+	name := q.name()
+	_, before := t.state.Asked[name]
+	if name == "" || before || t.req.mayBeTask() || slices.ContainsFunc(t.open, func(o question) bool { return o.key == name }) {
+		return q.id
+	}
+	return name
+}
+
+// early returns the answer to a question that came with the request, nil for none. So a
+// client that expects a question need not be asked. If the answer is malformed, early
+// returns nil too.
+func (t *Turn) early(q question) *Answer {
+	if t.req.State != "" || q.key == q.id || t.used[q.key] {
+		return nil
+	}
+	responses, _ := objectOf(t.req.Responses)
+	a, err := response(q.id, q.key, q.method, responses.get(q.key))
+	if err != nil {
+		return nil
+	}
+	t.used[q.key], t.given[q.id] = true, true
+	return &a
+}
+
+// withdraw takes back a question that the server no longer wants answered.
+func (t *Turn) withdraw(m wire.Message) {
+	id, ok := wire.String(wire.Lookup(m.Params, "requestId"))
+	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
+}
+
+// notification returns a notification for the client. It returns nil unless m is progress
+// of this request, a log message that the client wants, or an extension's.
+func (t *Turn) notification(m wire.Message) []byte {
+	switch m.Method {
+	case wire.NotifyProgress:
+		n, err := strconv.ParseFloat(string(wire.Lookup(m.Params, "progress")), 64)
+		if t.req.Token == nil || err != nil || t.moved && n <= t.progress {
+			return nil
+		}
+		t.progress, t.moved = n, true
+		// The token of a retry may differ from that of the request that the server knows.
+		raw, _ := wire.Replace(m.Raw, t.req.Token, "params", wire.MetaProgressToken)
+		return raw
+	case wire.NotifyMessage:
+		level, _ := wire.String(wire.Lookup(m.Params, "level"))
+		if t.req.LogLevel == "" || severity(level) < severity(t.req.LogLevel) {
+			return nil
+		}
+		return m.Raw
+	default:
+		if t.req.Extended() && wire.OfExtension(m.Method) {
+			return m.Raw
+		}
+		return nil
+	}
+}
+
+// end takes the response.
+func (t *Turn) end(m wire.Message) Step {
+	if m.Error == nil && t.req.Rounds() && Wants(m.Result) {
+		return t.pass(m.Result)
+	}
+	if m.Error == nil {
+		// Many servers ask for roots in every call, and work without them.
+		if t.lacks != nil && t.lacks[0] != "roots" && string(wire.Lookup(m.Result, "isError")) == "true" {
+			return t.missing(t.lacks, firstText(m.Result))
+		}
+		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, m.Result, t.server))}}
+	}
+	said, _ := wire.String(wire.Lookup(m.Error, "message"))
+	if string(wire.Lookup(m.Error, "code")) == strconv.Itoa(int(wire.CodeURLElicitation)) && t.req.Rounds() {
+		if visits := elicitations(m.Error); len(visits) > 0 {
+			if path := []string{"elicitation", "url"}; !declared(t.req.Capabilities, path) {
+				return t.missing(path, said)
+			}
+			t.open, t.again = visits, true
+			return Step{}
+		}
+	}
+	if t.lacks != nil {
+		return t.missing(t.lacks, said)
+	}
+	fault, code := Fault(m.Error)
+	if code == 0 && wire.OfExtension(t.req.Method) {
+		// go-sdk up to 1.6 answers so to a method that it does not know.
+		code = wire.CodeMethodNotFound
+		fault, _ = wire.Replace(fault, number(int64(code)), "code")
+	}
+	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
+		// [Unknown] may have offered the client a feature that the server does not have.
+		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
+	}
+	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
+}
+
+// pass takes a call for input by a modern server.
+func (t *Turn) pass(result json.RawMessage) Step {
+	inputs, own, fault := ReadInputs(result)
+	if fault != nil {
+		return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, fault), Code: fault.Code}}
+	}
+	for _, in := range inputs {
+		if path, _ := in.question().needs(); !declared(t.req.Capabilities, path) {
+			return t.missing(path, "")
+		}
+	}
+	t.passed, t.own = result, own
+	return Step{}
+}
+
+// Request returns the request of the turn in the form to send it again, with the facts of
+// its state.
+func (t *Turn) Request() Request {
+	r := t.req
+	r.passed, r.own = t.state.Passed, t.state.Own
+	return r
+}
+
+// firstText returns the first text of a tool's result, or "".
+func firstText(result json.RawMessage) string {
+	var r struct {
+		Content []struct{ Text string }
+	}
+	_ = json.Unmarshal(result, &r) // a result of another form has no text
+	for _, c := range r.Content {
+		if c.Text != "" {
+			return c.Text
+		}
+	}
+	return ""
+}
+
+// missing returns the error for a call that failed because its server needed a capability
+// that the request has not declared. said is the server's own message.
+func (t *Turn) missing(path []string, said string) Step {
+	e := &wire.Error{
+		Code:    wire.CodeMissingCapability,
+		Message: "the server needs the client capability " + strings.Join(path, ".") + " for this; declare it, or do without",
+		Data: struct {
+			Required json.RawMessage `json:"requiredCapabilities"`
+			Said     string          `json:"serverError,omitempty"`
+		}{required(path), said},
+	}
+	return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, e), Code: e.Code}}
+}
+
+// Asks reports whether there are questions for the client. More may follow at once, or the
+// server may take them back.
+func (t *Turn) Asks() bool {
+	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
+}
+
+// Questions returns how many questions for the client are open.
+func (t *Turn) Questions() int { return len(t.open) }
+
+// Again reports whether the call has ended, and the client must make it again after it has
+// done what the questions ask.
+func (t *Turn) Again() bool { return t.again || t.passed != nil }
+
+// State returns the state that the client must bring back with its answers. The caller sets
+// Session and Expires.
+func (t *Turn) State() State {
+	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
+	if t.passed != nil {
+		s.Passed, s.Own = true, t.own
+		return s
+	}
+	for _, q := range t.open {
+		if s.Asked[q.key] = q.method; q.key != q.id {
+			if s.IDs == nil {
+				s.IDs = map[string]string{}
+			}
+			s.IDs[q.key] = q.id
+		}
+	}
+	if !t.again {
+		s.Stream, s.From, s.Seen = t.id, t.open[0].index-1, t.at
+	}
+	return s
+}
+
+// Required returns the response that asks the client, with its sealed state (MCP 2026-07-28,
+// "Multi Round-Trip Requests").
+func (t *Turn) Required(sealed string) []byte {
+	if t.passed != nil {
+		result, _ := objectOf(t.passed)
+		return wire.ResultResponse(t.req.ID, result.with(requestState, text(sealed)).withMeta(wire.MetaServerInfo, t.server).encode())
+	}
+	inputs := make(object, len(t.open))
+	for i, q := range t.open {
+		inputs[i] = member{q.key, q.input()}
+	}
+	result := object{
+		{"resultType", text(wire.ResultInputRequired)},
+		{inputRequests, inputs.encode()},
+		{requestState, text(sealed)},
+	}.withMeta(wire.MetaServerInfo, t.server)
+	return wire.ResultResponse(t.req.ID, result.encode())
+}

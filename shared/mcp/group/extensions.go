@@ -1,0 +1,68 @@
+package group
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// MethodSkillsList lists the skills of a server (SEP-2640). A group joins the lists of its
+// members, like those of MCP itself.
+const MethodSkillsList = "skills/list"
+
+// Extensions of MCP. They are members of the capabilities' extensions (SEP-2133).
+const (
+	tasksExtension  = "io.modelcontextprotocol/tasks"
+	skillsExtension = "io.modelcontextprotocol/skills"
+	official        = "io.modelcontextprotocol/"
+)
+
+// Owners returns the members that may have a method which is not of MCP itself: those that
+// declare the extension of the method, or else those that declare an extension of a vendor. If
+// no member does so, they are the members that are not known yet. Each of members has the
+// answer to initialize, nil if it is not known.
+func Owners(method string, members ...List) []string {
+	var of, vendors, unknown []string
+	for _, m := range members {
+		if m.Result == nil {
+			unknown = append(unknown, m.Member)
+		}
+		owns, vendor := false, false
+		wire.Members(wire.Lookup(m.Result, "capabilities", "extensions"), func(extension string, _ json.RawMessage) bool {
+			owns = owns || extension != tasksExtension && belongs(method, extension)
+			vendor = vendor || !strings.HasPrefix(extension, official)
+			return true
+		})
+		if owns {
+			of = append(of, m.Member)
+		}
+		if vendor {
+			vendors = append(vendors, m.Member)
+		}
+	}
+	switch {
+	case len(of) > 0:
+		return of
+	case len(vendors) > 0:
+		return vendors
+	default:
+		return unknown
+	}
+}
+
+// belongs reports whether a method is one of an extension, by its name: an extension
+// com.example/hello has methods such as com.example/hello, hello/say and com.example/say.
+func belongs(method, extension string) bool {
+	if method == "resources/directory/read" {
+		return extension == skillsExtension
+	}
+	first, _, _ := strings.Cut(method, "/")
+	vendor, name, _ := strings.Cut(extension, "/")
+	return method == extension || strings.HasPrefix(method, extension+"/") || first == name || first == vendor
+}
+
+// HasSkills reports whether a server declares skills in its answer to initialize.
+func HasSkills(greeting json.RawMessage) bool {
+	return wire.Lookup(greeting, "capabilities", "extensions", skillsExtension) != nil
+}

@@ -1,0 +1,188 @@
+package group
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Info returns the serverInfo of a group.
+func Info() json.RawMessage { return json.RawMessage(`{"name":"dormouse","version":"1"}`) }
+
+// Greeting returns the result of initialize of a group, without a protocol version. It
+// joins the capabilities and the instructions of the members. A member whose Result is
+// nil is not known yet, and counts as having all capabilities.
+func Greeting(names *Names, members ...List) json.RawMessage {
+	all := map[string]any{}
+	var instructions []string
+	for _, m := range members {
+		if m.Result == nil {
+			join(all, anything())
+			continue
+		}
+		var has map[string]any
+		if json.Unmarshal(wire.Lookup(m.Result, "capabilities"), &has) == nil {
+			delete(has, "experimental")
+			if extensions, ok := has["extensions"].(map[string]any); ok {
+				delete(extensions, tasksExtension) // Dormouse itself has it at every address
+				if len(extensions) == 0 {
+					delete(has, "extensions")
+				}
+			}
+			join(all, has)
+		}
+		if text, ok := wire.String(wire.Lookup(m.Result, "instructions")); ok && text != "" {
+			instructions = append(instructions, "# "+m.Member+" (names begin with "+wordOf(m.Member)+names.separator+")\n\n"+text)
+		}
+	}
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		if has, ok := all[kind].(map[string]any); ok {
+			has["listChanged"] = true // servers come and go
+		}
+	}
+	out := struct {
+		Capabilities map[string]any  `json:"capabilities"`
+		Info         json.RawMessage `json:"serverInfo"`
+		Instructions string          `json:"instructions,omitempty"`
+	}{all, Info(), strings.Join(instructions, "\n\n")}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		panic("group: " + err.Error()) // values out of JSON can always be marshalled
+	}
+	return raw
+}
+
+func anything() map[string]any {
+	return map[string]any{
+		"tools": map[string]any{}, "prompts": map[string]any{}, "resources": map[string]any{"subscribe": true},
+		"logging": map[string]any{}, "completions": map[string]any{},
+	}
+}
+
+// join adds the members of an object to another, and those of objects in it.
+func join(all, more map[string]any) {
+	for key, value := range more {
+		has, ok := all[key].(map[string]any)
+		if object, is := value.(map[string]any); is {
+			if !ok {
+				has = map[string]any{}
+				all[key] = has
+			}
+			join(has, object)
+		} else if all[key] == nil || value == true {
+			all[key] = value
+		}
+	}
+}
+
+// Joined returns a list with the entries of another page behind its own.
+func Joined(method string, list, page json.RawMessage) json.RawMessage {
+	name, _ := kind(method)
+	var all [][]byte
+	for _, raw := range []json.RawMessage{list, page} {
+		wire.Elements(wire.Lookup(raw, name), func(item json.RawMessage) bool {
+			all = append(all, item)
+			return true
+		})
+	}
+	list, _ = wire.Replace(list, array(all), name)
+	return list
+}
+
+// Whole returns a list all of whose pages are joined, without the mark of another page.
+func Whole(method string, list json.RawMessage) json.RawMessage {
+	if wire.Lookup(list, "nextCursor") == nil {
+		return list
+	}
+	name, _ := kind(method)
+	return slices.Concat([]byte(`{"`+name+`":`), wire.Lookup(list, name), []byte{'}'})
+}
+
+// TaskList returns the result of tasks/list with the tasks of all members.
+func TaskList(lists ...List) json.RawMessage {
+	var all [][]byte
+	for _, l := range lists {
+		v := View{Member: l.Member}
+		wire.Elements(wire.Lookup(l.Result, "tasks"), func(task json.RawMessage) bool {
+			all = append(all, v.id(task, "taskId"))
+			return true
+		})
+	}
+	return slices.Concat([]byte(`{"tasks":`), array(all), []byte{'}'})
+}
+
+// Unknown returns an answer to initialize that stands for that of a member which is not known
+// yet: the member may report any change.
+func Unknown() json.RawMessage {
+	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
+}
+
+// Subscription returns the params of a subscriptions/listen for one member, out of those for
+// the group. wanted is false if the member has nothing to report to this client: greeting is
+// its answer to initialize, or [Unknown].
+func Subscription(member string, params, greeting json.RawMessage) (own json.RawMessage, wanted bool) {
+	filter := map[string]any{}
+	for key, kind := range map[string]string{"toolsListChanged": "tools", "promptsListChanged": "prompts", "resourcesListChanged": "resources"} {
+		can := string(wire.Lookup(greeting, "capabilities", kind, "listChanged")) == "true"
+		if string(wire.Lookup(params, "notifications", key)) == "true" && can {
+			filter[key] = true
+		}
+	}
+	var uris, tasks []string
+	wire.Elements(wire.Lookup(params, "notifications", "resourceSubscriptions"), func(raw json.RawMessage) bool {
+		uri, _ := wire.String(raw)
+		if of, own, ok := UnwrapURI(uri); ok && of == member {
+			uris = append(uris, own)
+		}
+		return true
+	})
+	wire.Elements(wire.Lookup(params, "notifications", "taskIds"), func(raw json.RawMessage) bool {
+		if of, own, ok := UnwrapID(raw); ok && of == member {
+			id, _ := wire.String(own)
+			tasks = append(tasks, id)
+		}
+		return true
+	})
+	if uris != nil {
+		filter["resourceSubscriptions"] = uris
+	}
+	if tasks != nil {
+		filter["taskIds"] = tasks
+	}
+	raw, err := json.Marshal(filter)
+	if err != nil {
+		return nil, false // texts always encode
+	}
+	own, _ = wire.Replace(params, raw, "notifications")
+	return own, len(filter) > 0
+}
+
+// Acks joins the members' acknowledgements of a subscription.
+type Acks map[string]any
+
+// Add adds an acknowledgement, after a [View] has changed the names in it.
+func (a Acks) Add(raw []byte) {
+	var more map[string]any
+	if json.Unmarshal(wire.Lookup(raw, "params", "notifications"), &more) != nil {
+		return
+	}
+	for key, value := range more {
+		if list, ok := value.([]any); ok {
+			all, _ := a[key].([]any)
+			value = append(all, list...)
+		}
+		a[key] = value
+	}
+}
+
+// Message returns the acknowledgement for the client whose request is id.
+func (a Acks) Message(id json.RawMessage) []byte {
+	filter, err := json.Marshal(map[string]any(a))
+	if err != nil {
+		panic("group: " + err.Error()) // values out of JSON can always be marshalled
+	}
+	meta := slices.Concat([]byte(`{"_meta":{"`+wire.MetaSubscriptionID+`":`), id, []byte(`},"notifications":`), filter, []byte{'}'})
+	return wire.NewNotification(wire.NotifyAcknowledged, meta)
+}

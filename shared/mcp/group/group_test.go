@@ -1,0 +1,300 @@
+package group_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+)
+
+func TestNamesSplitAsTheyWereJoined(t *testing.T) {
+	n := group.NewNames("", []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)})
+	fits := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+	seen := map[string]bool{}
+	for _, member := range []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)} {
+		for _, tool := range []string{"echo", "b__echo", "get.thing", "get/thing", strings.Repeat("long", 20), "ends--0123abcd", "übung"} {
+			name := n.Join(member, tool)
+			if !fits.MatchString(name) || seen[name] {
+				t.Errorf("%s of %s is called %q", tool, member, name)
+			}
+			seen[name] = true
+			of, rest, ok := n.Split(name)
+			if !group.Short(name) && (!ok || of != member || rest != tool) {
+				t.Errorf("%q is split into %q and %q, want %q and %q", name, of, rest, member, tool)
+			}
+		}
+	}
+	if got := n.Join("a", "echo"); got != "a__echo" {
+		t.Errorf("got %q", got)
+	}
+	if got := group.NewNames(".", []string{"a"}).Join("a", "echo"); got == "a.echo" {
+		t.Errorf("%q is no name for a client", got)
+	}
+}
+
+func TestIDsKeepTheirType(t *testing.T) {
+	for _, id := range []string{`"q-1"`, `7`, `-1.50`, `"7"`, `"~#"`, `""`, `"é\"<"`} {
+		wrapped := group.WrapID("a.b", json.RawMessage(id))
+		member, own, ok := group.UnwrapID(wrapped)
+		if !ok || member != "a.b" || !wire.SameID(own, json.RawMessage(id)) {
+			t.Errorf("%s became %s and then %s of %q", id, wrapped, own, member)
+		}
+	}
+	for _, id := range []string{`7`, `"q-1"`, `"~x"`, `"a#{"`, `null`} {
+		if member, own, ok := group.UnwrapID(json.RawMessage(id)); ok {
+			t.Errorf("%s is taken for %s of %q", id, own, member)
+		}
+	}
+}
+
+func TestMessagesOfAMember(t *testing.T) {
+	tests := map[string][2]string{
+		"result of a tool": {
+			`{"jsonrpc":"2.0","id":1.0,"result":{"content":[{"type":"resource_link","uri":"file:///a","x":1.0},{"type":"resource","resource":{"uri":"b:c","text":"uri"}},{"type":"text","text":"file:///a"}],"structuredContent":{"uri":"x"}}}`,
+			`{"jsonrpc":"2.0","id":1.0,"result":{"content":[{"type":"resource_link","uri":"dormouse://m/file:///a","x":1.0},{"type":"resource","resource":{"uri":"dormouse://m/b:c","text":"uri"}},{"type":"text","text":"file:///a"}],"structuredContent":{"uri":"x"}}}`,
+		},
+		"prompt": {
+			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b"}}}]}}`,
+			`{"id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"dormouse://m/a:b"}}}]}}`,
+		},
+		"resource":        {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
+		"question":        {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
+		"progress":        {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
+		"updated":         {`{"method":"notifications/resources/updated","params":{"uri":"a:b"}}`, `{"method":"notifications/resources/updated","params":{"uri":"dormouse://m/a:b"}}`},
+		"cancelled":       {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
+		"task":            {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
+		"task, 2026":      {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
+		"task status":     {`{"method":"notifications/tasks/status","params":{"taskId":"t"}}`, `{"method":"notifications/tasks/status","params":{"taskId":"m~t"}}`},
+		"related":         {`{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}`, `{"id":1,"result":{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"m~t"}}}}`},
+		"error":           {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
+		"batch":           {`[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"a:b"}]}}]`, `[{"id":1,"result":{}},{"id":2,"result":{"contents":[{"uri":"dormouse://m/a:b"}]}}]`},
+		"acknowledged":    {`{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a:b"]}}}`, `{"method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["dormouse://m/a:b"]}}}`},
+		"finished task":   {`{"id":1,"result":{"taskId":"t","status":"completed","result":{"content":[{"type":"resource_link","uri":"a:b"}]}}}`, `{"id":1,"result":{"taskId":"m~t","status":"completed","result":{"content":[{"type":"resource_link","uri":"dormouse://m/a:b"}]}}}`},
+		"app of a result": {`{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://w/a.html","x":1.0},"ui/resourceUri":"ui:\/\/w\/a.html","k":["ui://b",{"file":"file:///a"}]}}}`, `{"id":1,"result":{"content":[],"_meta":{"ui":{"resourceUri":"ui://m/w/a.html","x":1.0},"ui/resourceUri":"ui://m/w/a.html","k":["ui://m/b",{"file":"file:///a"}]}}}`},
+		"app":             {`{"id":1,"result":{"contents":[{"uri":"ui://w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`, `{"id":1,"result":{"contents":[{"uri":"ui://m/w/a.html","_meta":{"ui":{"csp":{"connectDomains":["https://a"]}}},"text":"ui://w"}]}}`},
+		"app in a result": {`{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://w","_meta":{"next":"ui://x"}},"_meta":{"a":"ui://y"}}],"structuredContent":{"uri":"ui://w"}}}`, `{"id":1,"result":{"content":[{"type":"resource","resource":{"uri":"ui://m/w","_meta":{"next":"ui://m/x"}},"_meta":{"a":"ui://m/y"}}],"structuredContent":{"uri":"ui://w"}}}`},
+		"skill":           {`{"id":1,"result":{"skill":{"uri":"skill://s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://s/SKILL.md","size":1}]}}}`, `{"id":1,"result":{"skill":{"uri":"skill://m/s/SKILL.md","frontmatter":{"uri":"x"},"resources":[{"uri":"skill://m/s/SKILL.md","size":1}]}}}`},
+		"dynamic skill":   {`{"id":1,"result":{"skill":{"uri":"a:b/SKILL.md","resources":"dynamic"}}}`, `{"id":1,"result":{"skill":{"uri":"dormouse://m/a:b/SKILL.md","resources":"dynamic"}}}`},
+		"directory":       {`{"id":1,"result":{"resources":[{"uri":"skill://s/references","mimeType":"inode/directory"}]}}`, `{"id":1,"result":{"resources":[{"uri":"skill://m/s/references","mimeType":"inode/directory"}]}}`},
+	}
+	for name, tt := range tests {
+		if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, tt[1])
+		}
+	}
+}
+
+func TestMessagesForAMember(t *testing.T) {
+	n := group.NewNames("", []string{"m", "other"})
+	tests := map[string][2]string{
+		"tool":       {`"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"m__do it"}`, `"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"do it"}`},
+		"prompt":     {`"id":1,"method":"prompts/get","params":{"name":"m__p"}`, `"id":1,"method":"prompts/get","params":{"name":"p"}`},
+		"read":       {`"id":1,"method":"resources/read","params":{"uri":"dormouse://m/file:///a?b#c"}`, `"id":1,"method":"resources/read","params":{"uri":"file:///a?b#c"}`},
+		"subscribe":  {`"id":1,"method":"resources/subscribe","params":{"uri":"dormouse://m/a:b"}`, `"id":1,"method":"resources/subscribe","params":{"uri":"a:b"}`},
+		"completion": {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"m__p"},"argument":{}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"p"},"argument":{}}`},
+		"template":   {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"dormouse://m/a:{b}"}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"a:{b}"}}`},
+		"answer":     {`"id":"m#5","result":{"id":"m#5"}`, `"id":5,"result":{"id":"m#5"}`},
+		"task":       {`"id":1,"method":"tasks/result","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/result","params":{"taskId":"t"}`},
+		"progress":   {`"method":"notifications/progress","params":{"progressToken":"m~p","progress":1}`, `"method":"notifications/progress","params":{"progressToken":"p","progress":1}`},
+		"app":        {`"id":1,"method":"resources/read","params":{"uri":"ui://m/w/a.html"}`, `"id":1,"method":"resources/read","params":{"uri":"ui://w/a.html"}`},
+		"skill":      {`"id":1,"method":"skills/get","params":{"uri":"skill://m/s/SKILL.md"}`, `"id":1,"method":"skills/get","params":{"uri":"skill://s/SKILL.md"}`},
+		"extension":  {`"id":1,"method":"x/y","params":{"uri":"dormouse://m/file:///a"}`, `"id":1,"method":"x/y","params":{"uri":"file:///a"}`},
+	}
+	for name, tt := range tests {
+		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		target := n.Find(m)
+		got, err := target.Message(m)
+		if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
+			t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
+		}
+	}
+}
+
+func TestNamesThatClashKeepTheirPrefix(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	lists := []group.List{
+		{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"echo"},{"name":"only","n":1.0}]}`)},
+		{Member: "b", Result: json.RawMessage(`{"tools":[{"name":"echo"}]}`)},
+		{Member: "c"},
+	}
+	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, lists...)))
+	if want := `{"tools":[{"name":"a__echo"},{"name":"only","n":1.0},{"name":"b__echo"}]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTemplatesMakeURIs(t *testing.T) {
+	for _, tt := range []struct {
+		template, uri string
+		want          bool
+	}{
+		{"test://t/{id}/data", "test://t/5/data", true},
+		{"test://t/{id}/data", "test://t/5/date", false},
+		{"file:///{path}", "file:///a/b", true},
+		{"a:b", "a:b", true},
+		{"a:b", "a:bc", false},
+		{"x{?q}", "x?q=1", true},
+		{"{a}-{b}", "1-2", true},
+		{"{a}-{b}", "12", false},
+	} {
+		if got := group.Makes(tt.template, tt.uri); got != tt.want {
+			t.Errorf("%s makes %s: %t", tt.template, tt.uri, got)
+		}
+	}
+}
+
+func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
+	n := group.NewNames("", []string{"git", "mail"})
+	tools := n.Merge(wire.MethodToolsList, false,
+		group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"createBranch","description":"makes a branch"},{"name":"log","description":"shows commits of a branch"}]}`)},
+		group.List{Member: "mail", Result: json.RawMessage(`{"tools":[{"name":"send","description":"sends mail"}]}`)})
+	names := func(query string, limit int) (names []string) {
+		for _, e := range group.Search(tools, query, limit) {
+			names = append(names, e.Name)
+		}
+		return names
+	}
+	for query, want := range map[string][]string{
+		"branch": {"git__createBranch", "git__log"}, "Create a BRANCH": {"git__createBranch", "git__log"}, "mails": {"mail__send"}, "nothing": nil,
+		"": {"git__createBranch", "git__log", "mail__send"},
+	} {
+		if d := cmp.Diff(want, names(query, 9)); d != "" {
+			t.Errorf("%q (-want +got):\n%s", query, d)
+		}
+	}
+	if got := names("branch", 1); !slices.Equal(got, []string{"git__createBranch"}) {
+		t.Errorf("the first is %q", got)
+	}
+}
+
+// Search counts a word both in the name and in the title of a tool.
+func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
+	n := group.NewNames("", []string{"git"})
+	tools := n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
+	if got := group.Search(tools, "branch", 1); len(got) != 1 || got[0].Name != "branch" {
+		t.Errorf("the first is %+v", got)
+	}
+}
+
+func TestGreetingJoinsMembers(t *testing.T) {
+	got := string(group.Greeting(group.NewNames("", []string{"a", "b"}),
+		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},
+		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
+	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
+	if got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func FuzzView(f *testing.F) {
+	f.Add([]byte(`{"id":1,"result":{"content":[{"type":"resource_link","uri":"a:b"}]}}`))
+	f.Add([]byte(`[{"id":1,"method":"x","params":{"_meta":{"progressToken":1}}}]`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if !wire.Valid(raw) {
+			return
+		}
+		if out := (group.View{Member: "m"}).Message(raw); !wire.Valid(out) {
+			t.Errorf("%q became %q", raw, out)
+		}
+	})
+}
+
+// Each URI of a group is that of one member's resource, and begins as clients expect it.
+func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
+	seen := map[string]bool{}
+	for _, member := range []string{"a", "a.b", "ui", "skill"} {
+		for _, uri := range []string{"ui://w/a.html", "ui://a/b", "ui://", "ui://{x}", "skill://s/SKILL.md", "file:///a", "a:b", "", "dormouse://a/ui://b", "UI://w"} {
+			wrapped := group.WrapURI(member, uri)
+			of, own, ok := group.UnwrapURI(wrapped)
+			if !ok || of != member || own != uri || seen[wrapped] {
+				t.Errorf("%s of %s became %s, and then %s of %s", uri, member, wrapped, own, of)
+			}
+			seen[wrapped] = true
+		}
+	}
+	if got := group.WrapURI("app", "ui://widget/a.html"); got != "ui://app/widget/a.html" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	tools := group.List{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`)}
+	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, false, tools)))
+	if want := `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	got = string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, true, tools)))
+	if want := `{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
+		t.Errorf("without prefixes: %s", got)
+	}
+	pages := group.List{Member: "a", Result: json.RawMessage(`{"resources":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}`)}
+	got = string(group.Result(wire.MethodResourcesList, n.Merge(wire.MethodResourcesList, true, pages)))
+	if want := `{"resources":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}`; got != want {
+		t.Errorf("without prefixes: %s", got)
+	}
+	plain := group.View{Member: "a", Plain: true}
+	if got := string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))); got != `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}` {
+		t.Errorf("without prefixes: %s", got)
+	}
+	skills := []group.List{
+		{Member: "a", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`)},
+		{Member: "b", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`)},
+	}
+	got = string(group.Result(group.MethodSkillsList, n.Merge(group.MethodSkillsList, true, skills...)))
+	if want := `{"skills":[{"uri":"skill://a/s/SKILL.md","resources":[{"uri":"skill://a/s/SKILL.md","size":1.0}]},{"uri":"skill://a/t/SKILL.md","resources":"dynamic"},{"uri":"skill://b/s/SKILL.md","resources":[]}]}`; got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
+	n := group.NewNames("", []string{"a", "b"})
+	greeting := func(capabilities string) group.List {
+		return group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{` + capabilities + `}}`)}
+	}
+	got := group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]},"io.modelcontextprotocol/tasks":{}}`),
+		greeting(`"extensions":{"io.modelcontextprotocol/skills":{"directoryRead":true}}`), greeting(`"extensions":{"io.modelcontextprotocol/skills":{}}`))
+	if want := `{"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]}}`; string(wire.Lookup(got, "capabilities", "extensions")) != want {
+		t.Errorf("got %s", got)
+	}
+	if got = group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/tasks":{}}`)); wire.Lookup(got, "capabilities", "extensions") != nil {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestOwnersOfAMethod(t *testing.T) {
+	member := func(name string, extensions ...string) group.List {
+		text := ""
+		for i, e := range extensions {
+			if i > 0 {
+				text += ","
+			}
+			text += `"` + e + `":{}`
+		}
+		return group.List{Member: name, Result: json.RawMessage(`{"capabilities":{"extensions":{` + text + `}}}`)}
+	}
+	members := []group.List{
+		member("plain"), member("skills", "io.modelcontextprotocol/skills"), member("both", "io.modelcontextprotocol/skills", "com.example/hello"),
+		member("tasks", "io.modelcontextprotocol/tasks"), member("other", "org.other/hello"),
+	}
+	for method, want := range map[string]string{
+		"skills/get": "skills both", "resources/directory/read": "skills both", "com.example/hello": "both", "com.example/bye": "both",
+		"hello/say": "both other", "of/nobody": "both other", "tasks/x": "both other",
+	} {
+		if got := strings.Join(group.Owners(method, members...), " "); got != want {
+			t.Errorf("%s: got %s, want %s", method, got, want)
+		}
+	}
+	if got := group.Owners("x/y", member("plain"), group.List{Member: "new"}); !slices.Equal(got, []string{"new"}) {
+		t.Errorf("got %s", got)
+	}
+}

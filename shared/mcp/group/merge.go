@@ -1,0 +1,119 @@
+package group
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// List is a list of one member: the result of tools/list, or of another method.
+type List struct {
+	Member string
+	Result json.RawMessage
+}
+
+// Entry is a tool, prompt, resource or template of the group.
+type Entry struct {
+	Member string
+	Own    string // its name, URI or URI template at the member
+	Name   string // that in the group
+	Raw    json.RawMessage
+}
+
+// kind returns two names of JSON members: list is where the result of method has its
+// entries, and name is what identifies an entry.
+func kind(method string) (list, name string) {
+	switch method {
+	case wire.MethodToolsList:
+		return "tools", "name"
+	case wire.MethodPromptsList:
+		return "prompts", "name"
+	case wire.MethodResourcesList:
+		return "resources", "uri"
+	case MethodSkillsList:
+		return "skills", "uri"
+	case wire.MethodTasksList:
+		return "tasks", "taskId"
+	default:
+		return "resourceTemplates", "uriTemplate"
+	}
+}
+
+// Merge returns the entries of all lists, in their order. If plain is true, names that
+// only one member has stay unchanged, but for URIs whose scheme is kept.
+func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
+	list, name := kind(method)
+	var all []Entry
+	owners := map[string]int{}
+	for _, l := range lists {
+		seen := map[string]bool{}
+		wire.Elements(wire.Lookup(l.Result, list), func(raw json.RawMessage) bool {
+			own, ok := wire.String(wire.Lookup(raw, name))
+			if !ok || seen[own] {
+				return true
+			}
+			seen[own] = true
+			owners[own]++
+			all = append(all, Entry{Member: l.Member, Own: own, Raw: raw})
+			return true
+		})
+	}
+	for i, e := range all {
+		v := View{Member: e.Member, Plain: plain && owners[e.Own] == 1}
+		switch {
+		case name != "name":
+			all[i].Name = v.wrap(e.Own)
+		case v.Plain:
+			all[i].Name = e.Own
+		default:
+			all[i].Name = n.Join(e.Member, e.Own)
+		}
+		raw := v.apps(e.Raw, "_meta")
+		if method == MethodSkillsList {
+			raw = v.at(raw, v.file, "resources")
+		}
+		if all[i].Name != e.Own {
+			raw, _ = wire.Replace(raw, wire.AppendString(nil, all[i].Name), name)
+		}
+		all[i].Raw = raw
+	}
+	return all
+}
+
+// Result returns the result of a list method with these entries.
+func Result(method string, entries []Entry) json.RawMessage {
+	list, _ := kind(method)
+	raws := make([][]byte, len(entries))
+	for i, e := range entries {
+		raws[i] = e.Raw
+	}
+	return slices.Concat([]byte(`{"`+list+`":`), array(raws), []byte{'}'})
+}
+
+// Makes reports whether a URI template (RFC 6570) can make a URI. It compares the literal
+// parts, and takes any text for an expression.
+func Makes(template, uri string) bool {
+	for first := true; ; first = false {
+		literal, rest, more := strings.Cut(template, "{")
+		if first {
+			var ok bool
+			if uri, ok = strings.CutPrefix(uri, literal); !ok {
+				return false
+			}
+		} else if !more {
+			return strings.HasSuffix(uri, literal)
+		} else {
+			_, after, ok := strings.Cut(uri, literal)
+			if !ok {
+				return false
+			}
+			uri = after
+		}
+		if !more {
+			return uri == ""
+		}
+		_, template, _ = strings.Cut(rest, "}")
+	}
+}

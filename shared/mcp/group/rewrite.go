@@ -1,0 +1,284 @@
+package group
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// An id of a member's request is a string or a number, and gets its type back: "member~text"
+// is a string, "member#12" a number. No name of a server has one of these characters.
+const (
+	textMark   = "~"
+	numberMark = "#"
+)
+
+// WrapID returns the id in the group, a JSON string, of an id or token that a member has made.
+func WrapID(member string, id json.RawMessage) json.RawMessage {
+	if s, ok := wire.String(id); ok {
+		return wire.AppendString(nil, member+textMark+s)
+	}
+	return wire.AppendString(nil, member+numberMark+string(id))
+}
+
+// UnwrapID undoes [WrapID]. ok is false for an id that WrapID has not made.
+func UnwrapID(id json.RawMessage) (member string, own json.RawMessage, ok bool) {
+	s, ok := wire.String(id)
+	at := strings.IndexAny(s, textMark+numberMark)
+	if !ok || at <= 0 {
+		return "", nil, false
+	}
+	if s[at:at+1] == textMark {
+		return s[:at], wire.AppendString(nil, s[at+1:]), true
+	}
+	own = json.RawMessage(s[at+1:])
+	return s[:at], own, wire.Valid(own)
+}
+
+// View changes the messages of one member for a client of the group.
+type View struct {
+	Member string
+	Plain  bool // resources keep their URIs, unless these keep their scheme in a group
+}
+
+// wrap returns the URI in the group of a member's resource.
+func (v View) wrap(uri string) string {
+	if v.Plain && !keepsScheme(uri) {
+		return uri
+	}
+	return WrapURI(v.Member, uri)
+}
+
+// Message returns a message of the member as the client gets it. All bytes but those of the
+// names stay the same. A batch is changed message by message.
+func (v View) Message(raw []byte) []byte {
+	if len(raw) > 0 && raw[0] == '[' {
+		return v.each(raw, v.Message)
+	}
+	method, called := wire.String(wire.Lookup(raw, "method"))
+	id := wire.Lookup(raw, "id")
+	switch {
+	case !called:
+		if result := wire.Lookup(raw, "result"); result != nil {
+			raw, _ = wire.Replace(raw, v.result(result), "result")
+		}
+		return raw
+	case id != nil:
+		raw, _ = wire.Replace(raw, WrapID(v.Member, id), "id")
+		raw = v.id(raw, "params", "_meta", wire.MetaProgressToken)
+	case method == wire.NotifyAcknowledged:
+		raw = v.at(raw, func(uri []byte) []byte {
+			text, _ := wire.String(uri)
+			return wire.AppendString(nil, v.wrap(text))
+		}, "params", "notifications", "resourceSubscriptions")
+		raw = v.at(raw, func(id []byte) []byte { return WrapID(v.Member, id) }, "params", "notifications", "taskIds")
+	case method == wire.NotifyResourceUpdated:
+		raw = v.uri(raw, "params", "uri")
+	case method == wire.NotifyCancelled:
+		raw = v.id(raw, "params", "requestId")
+	}
+	raw = v.id(raw, "params", "taskId")
+	return v.id(raw, "params", "_meta", wire.MetaRelatedTask, "taskId")
+}
+
+// result changes the result of a request. The members of the JSON object show what to
+// change, because a response on a resumed stream does not name the method of its request.
+func (v View) result(raw json.RawMessage) json.RawMessage {
+	out := v.apps(raw, "_meta")
+	for _, list := range []string{"contents", "resources"} {
+		out = v.at(out, v.file, list)
+	}
+	if skill := wire.Lookup(out, "skill"); skill != nil {
+		out, _ = wire.Replace(out, v.at(v.file(skill), v.file, "resources"), "skill")
+	}
+	out = v.at(out, v.content, "content")
+	out = v.at(out, func(m []byte) []byte {
+		if content := wire.Lookup(m, "content"); len(content) > 0 && content[0] == '{' {
+			m, _ = wire.Replace(m, v.content(content), "content")
+			return m
+		}
+		return v.at(m, v.content, "content")
+	}, "messages")
+	out = v.at(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
+	out = v.id(out, "taskId")
+	out = v.id(out, "task", "taskId")
+	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // of tasks/get (2026-07-28)
+		out, _ = wire.Replace(out, v.result(inner), "result")
+	}
+	return v.id(out, "_meta", wire.MetaRelatedTask, "taskId")
+}
+
+// content changes a resource, or a link to one, in the result of a tool or a prompt.
+func (v View) content(block []byte) []byte {
+	block = v.apps(block, "_meta")
+	switch kind, _ := wire.String(wire.Lookup(block, "type")); kind {
+	case "resource_link":
+		return v.uri(block, "uri")
+	case "resource":
+		return v.apps(v.uri(block, "resource", "uri"), "resource", "_meta")
+	}
+	return block
+}
+
+// file changes an object with a URI: the content of a resource, an entry of a directory, a
+// skill or a file of one.
+func (v View) file(object []byte) []byte { return v.apps(v.uri(object, "uri"), "_meta") }
+
+// apps changes the URIs of pages of MCP Apps in a value, at any depth. Servers name such pages
+// in _meta under several keys.
+func (v View) apps(raw []byte, path ...string) []byte {
+	value := wire.Lookup(raw, path...)
+	if !bytes.Contains(value, []byte("ui:")) {
+		return raw
+	}
+	changed := value
+	switch text, _ := wire.String(value); {
+	case strings.HasPrefix(text, appScheme):
+		changed = wire.AppendString(nil, WrapURI(v.Member, text))
+	case value[0] == '[':
+		changed = v.each(value, func(item []byte) []byte { return v.apps(item) })
+	case value[0] == '{':
+		wire.Members(value, func(key string, member json.RawMessage) bool {
+			if now := v.apps(member); !bytes.Equal(now, member) {
+				changed, _ = wire.Replace(changed, now, key)
+			}
+			return true
+		})
+	}
+	if len(path) == 0 || bytes.Equal(changed, value) {
+		return changed
+	}
+	raw, _ = wire.Replace(raw, changed, path...)
+	return raw
+}
+
+// at changes each element of the array at a path.
+func (v View) at(raw []byte, change func([]byte) []byte, path ...string) []byte {
+	if list := wire.Lookup(raw, path...); len(list) > 0 && list[0] == '[' {
+		raw, _ = wire.Replace(raw, v.each(list, change), path...)
+	}
+	return raw
+}
+
+func (View) each(list []byte, change func([]byte) []byte) []byte {
+	var out [][]byte
+	wire.Elements(list, func(item json.RawMessage) bool {
+		out = append(out, change(item))
+		return true
+	})
+	return array(out)
+}
+
+func (v View) uri(raw []byte, path ...string) []byte {
+	uri, ok := wire.String(wire.Lookup(raw, path...))
+	if wrapped := v.wrap(uri); ok && wrapped != uri {
+		raw, _ = wire.Replace(raw, wire.AppendString(nil, wrapped), path...)
+	}
+	return raw
+}
+
+func (v View) id(raw []byte, path ...string) []byte {
+	if id := wire.Lookup(raw, path...); id != nil {
+		raw, _ = wire.Replace(raw, WrapID(v.Member, id), path...)
+	}
+	return raw
+}
+
+func array(items [][]byte) []byte {
+	return slices.Concat([]byte{'['}, bytes.Join(items, []byte{','}), []byte{']'})
+}
+
+// Target is where a client's message goes.
+type Target struct {
+	Member string // "" if the message names none
+	// Place is where the message names what it is for, nil if it names nothing of a member.
+	Place []string
+	// Name is the tool, the prompt or the URI as the client names it, and Kind the method whose
+	// list has it. Both are "" for ids.
+	Name, Kind string
+	own        json.RawMessage // the value for Place
+}
+
+// Find returns where a client's message goes, by the name, URI or id in it.
+func (n *Names) Find(m wire.Message) (t Target) {
+	if m.Kind == wire.Response {
+		t.Place = []string{"id"}
+		t.Member, t.own, _ = UnwrapID(m.ID)
+		return t
+	}
+	at := func(kind string, path ...string) {
+		t.Kind, t.Place = kind, append([]string{"params"}, path...)
+		t.Name, _ = wire.String(wire.Lookup(m.Raw, t.Place...))
+	}
+	id := func(path ...string) {
+		t.Place = append([]string{"params"}, path...)
+		t.Member, t.own, _ = UnwrapID(wire.Lookup(m.Raw, t.Place...))
+	}
+	switch m.Method {
+	case wire.MethodToolsCall:
+		at(wire.MethodToolsList, "name")
+	case wire.MethodPromptsGet:
+		at(wire.MethodPromptsList, "name")
+	case wire.MethodResourcesRead, wire.MethodSubscribe, wire.MethodUnsubscribe:
+		at(wire.MethodResourcesList, "uri")
+	case wire.MethodComplete:
+		if wire.Lookup(m.Params, "ref", "uri") != nil {
+			at(wire.MethodResourceTemplatesList, "ref", "uri")
+		} else {
+			at(wire.MethodPromptsList, "ref", "name")
+		}
+	case wire.MethodTasksGet, wire.MethodTasksCancel, wire.MethodTasksUpdate, wire.MethodTasksResult:
+		id("taskId")
+	case wire.NotifyProgress:
+		id("progressToken")
+	default: // of an extension
+		if uri, ok := wire.String(wire.Lookup(m.Params, "uri")); ok {
+			if member, own, ok := UnwrapURI(uri); ok && n.has(member) {
+				t.Member, t.Place, t.own = member, []string{"params", "uri"}, wire.AppendString(nil, own)
+			}
+		}
+	}
+	if t.Kind == "" {
+		return t
+	}
+	own, ok := "", false
+	switch t.Kind {
+	case wire.MethodToolsList, wire.MethodPromptsList:
+		t.Member, own, ok = n.Split(t.Name)
+	default:
+		t.Member, own, ok = UnwrapURI(t.Name)
+	}
+	if ok {
+		t.own = wire.AppendString(nil, own)
+	}
+	return t
+}
+
+// To returns the target at another member, which calls the tool, prompt or resource own.
+func (t Target) To(member, own string) Target {
+	t.Member, t.own = member, wire.AppendString(nil, own)
+	return t
+}
+
+// Own returns the name or URI at the member, or the id as JSON.
+func (t Target) Own() string {
+	if s, ok := wire.String(t.own); ok {
+		return s
+	}
+	return string(t.own)
+}
+
+// Message returns a client's message as the member gets it. All other bytes stay the same.
+func (t Target) Message(m wire.Message) (wire.Message, error) {
+	if t.Place == nil || t.own == nil {
+		return m, nil
+	}
+	raw, ok := wire.Replace(m.Raw, t.own, t.Place...)
+	if !ok {
+		return m, nil
+	}
+	return wire.Parse(raw)
+}

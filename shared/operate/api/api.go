@@ -1,0 +1,392 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// missing is the error of a route that this API does not have, for example on a stack.
+// Its text says where else to look.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+
+// codeNotHere is the code of a missing.
+const codeNotHere = "not_here"
+
+// maxBody bounds the body of a request, in bytes. A servers file in JSON may have more.
+const (
+	maxBody  = 64 << 10
+	maxPlain = pushed.MaxFile * 3 / 2
+)
+
+// Caller is who sends a request.
+type Caller struct {
+	Principal string   // in words for clients: "stopped by ada"
+	Tenant    string   // whose records the caller sees; "" for all tenants
+	Servers   []string // session.EveryServer for all
+	Role      session.Role
+	User      bool // has signed in, and has no API key
+}
+
+// may reports whether a caller sees records of a tenant and a server.
+func (c Caller) may(tenant, server string) bool {
+	return (c.Tenant == "" || c.Tenant == tenant) && auth.May(c.Servers, server)
+}
+
+// seesAll reports whether a caller sees all servers.
+func (c Caller) seesAll() bool { return slices.Contains(c.Servers, session.EveryServer) }
+
+// owns reports whether a caller is the owner of the place, who decides for all tenants: an
+// operator for all servers of the owner's tenant, or the user of the machine.
+func (c Caller) owns() bool {
+	return c.reads() && c.seesAll() && (c.Tenant == "" || c.Tenant == ownTenant)
+}
+
+// reads reports whether a caller may read what servers write to stderr, and so also reasons
+// of failures, which quote it.
+func (c Caller) reads() bool { return auth.Has(c.Role, auth.ToAct) }
+
+// Options are what an API works with. Store, Caller and Info are needed. A route that
+// needs a field that is nil answers not_here.
+type Options struct {
+	Info  Info // Place, URL and Access; the API knows the others
+	Store session.Store
+	// Caller returns who sent a request, after checking that they have a right. Errors:
+	// Unauthenticated, Forbidden, Invalid, Unavailable.
+	Caller func(r *http.Request, right auth.Right) (Caller, error)
+	// Servers returns the servers file as it is served now.
+	Servers func() *catalog.Catalog
+	// Notes returns what is wrong with the servers file except the servers that it
+	// rejects.
+	Notes func() []string
+	Acts
+	// Status returns what runs on a machine. LastCall, Principal and Client of processes
+	// are filled in by the API. nil: the store says which boxes are up.
+	Status func(ctx context.Context) (Status, error)
+	// Output passes the kept output of processes to emit, oldest process first. With
+	// Follow it returns when ctx ends.
+	Output func(ctx context.Context, of Outputs, emit func(Output) error) error
+	// NativeTools returns the tools of a native server, as it lists them for a caller of
+	// a tenant. nil: such servers are not in this program.
+	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
+	// Reload reads the servers file at once.
+	Reload func() Reloaded
+	// Pushed says that functions take the servers file from the store.
+	Pushed bool
+	// Idle is how long a box without work stays awake if its server sets no time.
+	Idle time.Duration
+	// Hide replaces the secrets of all servers in a text.
+	Hide func(text string) string
+	// Bill returns what was used since a time; the zero time is the beginning.
+	Bill func(ctx context.Context, since time.Time) (Bill, error)
+
+	History
+	// Changes waits until something that the caller sees has changed after an earlier time,
+	// which is what Changes returned before, or 0. It returns the servers that have
+	// changed. The error is that of ctx.
+	Changes func(ctx context.Context, after uint64, may func(tenant, server string) bool) (servers []string, now uint64, err error)
+	// Entry returns a link to the console that works once. Only the user of the machine may
+	// ask for it.
+	Entry func(context.Context) (Entry, error)
+
+	Log   *slog.Logger  // gets one line a request; nil: no log
+	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+}
+
+// Acts change what the hosts of sessions do. The fields are functions of [Options].
+type Acts struct {
+	// End ends a session for an operator. Errors: NotFound, Unavailable.
+	End func(ctx context.Context, id session.ID) error
+	// Give hands a session over to another principal of its tenant, and returns all that it
+	// has given with it; see host.Host.Give.
+	Give func(ctx context.Context, id session.ID, principal string) ([]session.Session, error)
+	// Halt stops processes of a box; see relayhost.Backend.Halt.
+	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
+	// Forget forgets the handshake record of a tenant's server. nil: it stays.
+	Forget func(ctx context.Context, tenant string, s catalog.Server) error
+}
+
+// History is the record of calls that a place keeps. The fields are functions of
+// [Options].
+type History struct {
+	// Calls and Series return what was called. Metrics writes what the caller may see of
+	// the counts since the start of the program, in the text format of Prometheus.
+	Calls   func(context.Context, CallQuery) (Calls, error)
+	Series  func(context.Context, SeriesQuery) (Series, error)
+	Metrics func(w io.Writer, may func(tenant, server string) bool) error
+	// People returns the principals who called. The newest caller comes first.
+	People func(context.Context, PeopleQuery) ([]Person, error)
+	// Starts returns the newest starts of a server, the newest first.
+	Starts func(context.Context, StartQuery) ([]Start, error)
+	// Busy returns when calls were executed: those of a tenant and server together, and in
+	// the order of their begin.
+	Busy func(context.Context, PeopleQuery) ([]Busy, error)
+}
+
+type handler struct {
+	Options
+	mux *http.ServeMux
+}
+
+// New returns the API as a handler for all paths below [Prefix].
+func New(o Options) http.Handler {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Info.Version, o.Info.Protocol = Version(), append([]string{wire.V20260728}, wire.LegacyVersions()...)
+	h := &handler{Options: o, mux: http.NewServeMux()}
+	for _, r := range h.routes() {
+		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{h: h, w: w, r: r}
+		x.fail(session.Errorf(session.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
+	})
+	return h.mux
+}
+
+// route is one method and path with the right that it needs. This table is all that
+// decides who may do what.
+type route struct {
+	method, path string
+	right        auth.Right
+	serve        func(*exchange) (any, error)
+}
+
+func (h *handler) routes() []route {
+	return []route{
+		{"GET", "{$}", auth.ToSee, (*exchange).info},
+		{"GET", "servers", auth.ToSee, (*exchange).servers},
+		{"PUT", "servers", auth.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
+		{"GET", "servers/{server}/tools", auth.ToSee, (*exchange).tools},
+		{"GET", "servers/{server}/settings", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
+		{"GET", "servers/{server}/starts", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
+		{"POST", "servers/{server}/stop", auth.ToAct, (*exchange).stopServer},
+		{"GET", "processes", auth.ToSee, (*exchange).processes},
+		{"POST", "stop", auth.ToAct, (*exchange).stopAll},
+		{"POST", "reload", auth.ToAct, (*exchange).reload},
+		{"GET", "sessions", auth.ToSee, (*exchange).sessions},
+		{"POST", "sessions/{session}/stop", auth.ToAct, (*exchange).stopSession},
+		{"POST", "sessions/{session}/give", auth.ToAct, (*exchange).giveSession},
+		{"DELETE", "sessions/{session}", auth.ToAct, (*exchange).endSession},
+		{"GET", "logs", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
+		{"GET", "keys", auth.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},
+		{"POST", "keys", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.create() }},
+		{"POST", "keys/{key}/rotate", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
+		{"DELETE", "keys/{key}", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
+		{"GET", "calls", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
+		{"GET", "series", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
+		{"GET", "people", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
+		{"GET", "changes", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
+		{"POST", "entry", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
+		{"GET", "metrics", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
+		{"GET", "savings", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.savings() }},
+		{"GET", "bill", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
+	}
+}
+
+// exchange is one request.
+type exchange struct {
+	h      *handler
+	w      http.ResponseWriter
+	r      *http.Request
+	caller Caller
+	begun  bool // the response has begun
+	code   int  // HTTP status of the response
+}
+
+func (rt route) handler(h *handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		x := &exchange{h: h, w: w, r: r}
+		limit := int64(maxBody)
+		if rt.method == http.MethodPut {
+			limit = maxPlain
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		answer, err := x.serve(rt)
+		switch {
+		case err != nil:
+			x.fail(err)
+		case !x.begun:
+			x.answer(http.StatusOK, answer)
+		}
+		x.log(rt, time.Since(begun), err)
+	}
+}
+
+func (x *exchange) serve(rt route) (any, error) {
+	if x.r.Header.Get("Origin") != "" {
+		return nil, session.Errorf(session.Forbidden, "web pages of other origins may not use the API")
+	}
+	var err error
+	if x.caller, err = x.h.Caller(x.r, rt.right); err != nil {
+		return nil, err
+	}
+	// A caller who sees all tenants may ask for one.
+	if tenant := x.r.URL.Query().Get("tenant"); tenant != "" && x.caller.Tenant == "" && x.r.Method == http.MethodGet {
+		x.caller.Tenant = tenant
+	}
+	return rt.serve(x)
+}
+
+func (x *exchange) answer(status int, body any) {
+	x.begun, x.code = true, status
+	x.w.Header().Set("Content-Type", "application/json")
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.w.WriteHeader(status)
+	_ = json.NewEncoder(x.w).Encode(body) // the caller may be gone
+}
+
+// lines begins a response of lines of JSON and returns the function that writes one. The
+// response begins with the first line.
+func (x *exchange) lines(mediaType string) func(any) error {
+	enc, flush := json.NewEncoder(x.w), http.NewResponseController(x.w)
+	x.w.Header().Set("Content-Type", mediaType)
+	x.w.Header().Set("Cache-Control", "no-store")
+	return func(v any) error {
+		x.begun, x.code = true, http.StatusOK
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+		return flush.Flush()
+	}
+}
+
+// fail answers an error. After the beginning of the response it breaks the response off.
+func (x *exchange) fail(err error) {
+	if x.begun {
+		return
+	}
+	code := session.CodeOf(err)
+	var f Failure
+	f.Error.Code, f.Error.Message = string(code), "internal error; it has been logged"
+	var known *session.Error
+	var absent missing
+	status := statusOf(code)
+	switch {
+	case errors.As(err, &absent):
+		status, f.Error.Code, f.Error.Message = http.StatusNotImplemented, codeNotHere, string(absent)
+	case errors.As(err, &known):
+		f.Error.Message = known.Message
+	}
+	if code == session.Unauthenticated {
+		x.w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	x.answer(status, f)
+}
+
+func statusOf(code session.Code) int {
+	switch code {
+	case session.Invalid:
+		return http.StatusBadRequest
+	case session.Unauthenticated:
+		return http.StatusUnauthorized
+	case session.Forbidden:
+		return http.StatusForbidden
+	case session.NotFound:
+		return http.StatusNotFound
+	case session.Conflict:
+		return http.StatusConflict
+	case session.TooLarge:
+		return http.StatusRequestEntityTooLarge
+	case session.Busy:
+		return http.StatusTooManyRequests
+	case session.Unavailable:
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// log writes the line of a request. It has neither its query nor its body.
+func (x *exchange) log(rt route, took time.Duration, err error) {
+	attrs := []any{"http_method", rt.method, "route", Prefix + rt.path, "principal", x.caller.Principal, "status", x.code, "duration_ms", took.Milliseconds()}
+	level := slog.LevelInfo
+	code := session.CodeOf(err)
+	var absent missing
+	if err != nil {
+		level = slog.LevelWarn
+		if errors.As(err, &absent) {
+			code = codeNotHere // which is no fault of this place
+		}
+		attrs = append(attrs, "code", string(code))
+		if x.code >= http.StatusInternalServerError && code != codeNotHere {
+			level = slog.LevelError
+			attrs = append(attrs, "error", err)
+		}
+	}
+	if x.code == http.StatusUnauthorized || x.code == http.StatusForbidden {
+		attrs = append(attrs, "refused", true, "refusal", string(code), "why", err.Error(), x.sender(err))
+	}
+	if x.h.Meter != nil {
+		attrs = append(attrs, x.h.Meter.Spent(session.Account{
+			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
+		})...)
+	}
+	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
+}
+
+// sender returns the attribute of a log line that says who was refused.
+func (x *exchange) sender(err error) slog.Attr {
+	address := session.AddressOf(x.r.Context())
+	if address == "" {
+		address, _, _ = net.SplitHostPort(x.r.RemoteAddr)
+	}
+	who := session.RefusedOf(err)
+	return slog.Group("caller", "tenant", cmp.Or(x.caller.Tenant, who.Tenant), "principal", cmp.Or(x.caller.Principal, who.Principal), "key", who.Credential, "address", address)
+}
+
+// body reads the body of a request. An empty body leaves into as it is.
+func (x *exchange) body(into any) error {
+	d := json.NewDecoder(x.r.Body)
+	d.DisallowUnknownFields()
+	var large *http.MaxBytesError
+	switch err := d.Decode(into); {
+	case err == nil, errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &large):
+		return session.Errorf(session.TooLarge, "the body has over %d bytes", large.Limit)
+	default:
+		return session.Errorf(session.Invalid, "the body is not the JSON object that this route takes: %v", err)
+	}
+}
+
+// Version returns the version of the program, such as v0.4.0, or devel without one.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+func (x *exchange) info() (any, error) {
+	i := x.h.Info
+	i.Principal, i.Tenant, i.Role, i.User = x.caller.Principal, x.caller.Tenant, string(x.caller.Role), x.caller.User
+	return i, nil
+}
+
+const noEntry missing = "links to the console are made by the user of the machine only: dormouse open; otherwise sign in with an API key"
+
+func (x kept) entry() (any, error) {
+	if x.h.Entry == nil {
+		return nil, noEntry
+	}
+	return x.h.Entry(x.r.Context())
+}

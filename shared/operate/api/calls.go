@@ -1,0 +1,324 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Call is one call of a tool that has ended, or a request that was refused. Such a request
+// has no Tool, and may have no Principal and no Tenant. Requests of one caller that are
+// refused for one reason are recorded once a minute.
+type Call struct {
+	Time      time.Time `json:"time"` // of its end
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Server    string    `json:"server"`
+	Tool      string    `json:"tool"`
+	Client    string    `json:"client,omitempty"`
+	Session   string    `json:"session,omitempty"`
+	Trace     string    `json:"trace,omitempty"`
+	MS        float64   `json:"duration_ms"` // with the start of a box, if there was one
+	Failed    bool      `json:"failed"`
+	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see session.Code
+	Reason    string    `json:"reason,omitempty"` // why it failed
+	Woke      bool      `json:"woke,omitempty"`   // it started a box
+	In        int       `json:"bytes_in,omitempty"`
+	Out       int       `json:"bytes_out,omitempty"`
+	Sender
+}
+
+// Sender is where a call came from.
+type Sender struct {
+	Key     string `json:"key,omitempty"`     // ID of the API key; a refused caller without a Principal only claims it
+	Address string `json:"address,omitempty"` // of the network
+	Refusal string `json:"refusal,omitempty"` // why it was refused: unauthenticated, forbidden, or the kind of a limit
+}
+
+// Calls is a page of calls, the newest first. Next, if set, is the value of after for the
+// next page.
+type Calls struct {
+	Calls []Call `json:"calls"`
+	Next  string `json:"next,omitempty"`
+	// Search says what it cost to find the calls. It is nil where they are not searched in
+	// logs.
+	Search *Search `json:"search,omitempty"`
+}
+
+// Search is what a search in logs read, and what AWS bills for it.
+type Search struct {
+	Bytes int64   `json:"bytes"`
+	USD   float64 `json:"usd"`
+}
+
+// CallQuery says which calls are asked for. Empty fields ask for all.
+type CallQuery struct {
+	Tenant, Server, Principal, Tool string
+
+	Servers []string  // the caller sees no others; nil for all
+	Failed  bool      // only failed ones
+	Since   time.Time // only those that ended at this time or later
+	After   string    // Next of the page before
+	Limit   int       // how many at most
+}
+
+// Series are counts over time, in the order of time. A bucket without any event is absent.
+type Series struct {
+	Step    int64     `json:"step_seconds"` // what a bucket spans: 60 or 3600
+	Bounds  []float64 `json:"bounds_ms"`    // the upper bounds of durations
+	Buckets []Bucket  `json:"buckets"`
+}
+
+// Bucket is what happened to one server for one tenant, in one step of time.
+type Bucket struct {
+	Time   time.Time `json:"time"` // its begin
+	Tenant string    `json:"tenant"`
+	Server string    `json:"server"`
+	Calls  int64     `json:"calls"`
+	Failed int64     `json:"failed"` // of Calls
+	// Refused counts calls that were refused, which are not among Calls.
+	Refused int64 `json:"refused"`
+	Wakes   int64 `json:"wakes"` // starts of a box
+	// Durations counts calls by bounds_ms. The last number counts those above all bounds.
+	Durations []int64 `json:"durations"`
+}
+
+// SeriesQuery says which counts are asked for. Empty fields ask for all.
+type SeriesQuery struct {
+	Tenant, Server string
+
+	Servers []string // the caller sees no others; nil for all
+	Since   time.Time
+}
+
+const noCalls missing = "calls are not kept here; a stack has a log line of each in its log groups in CloudWatch, and counts in its metrics"
+
+func (x kept) calls() (any, error) {
+	if x.h.Calls == nil {
+		return nil, noCalls
+	}
+	query := x.r.URL.Query()
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	q := CallQuery{
+		Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
+		Servers: x.servers(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
+	}
+	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
+		return nil, err
+	}
+	calls, err := x.h.Calls(x.r.Context(), q)
+	for i := range calls.Calls {
+		if !x.caller.reads() {
+			calls.Calls[i].Reason = "" // it may quote a program
+		}
+	}
+	return calls, err
+}
+
+func (x kept) series() (any, error) {
+	if x.h.Series == nil {
+		return nil, noCalls
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	if since.IsZero() {
+		since = time.Now().Add(-day)
+	}
+	query := x.r.URL.Query()
+	step, err := spanOf(query.Get("step"))
+	if err != nil {
+		return nil, err
+	}
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.servers(), Since: since})
+	if err != nil {
+		return nil, err
+	}
+	return s.merged(int64(step.Seconds()), query.Get("sum") == "true"), nil
+}
+
+// merged returns the series in steps of at least this many seconds, whole multiples of its
+// own. With sum, a bucket counts what happened to all servers and tenants together.
+func (s Series) merged(step int64, sum bool) Series {
+	step = max(step-step%s.Step, s.Step)
+	if step == s.Step && !sum {
+		return s
+	}
+	type place struct {
+		at             int64
+		tenant, server string
+	}
+	out, at := Series{Step: step, Bounds: s.Bounds, Buckets: []Bucket{}}, map[place]int{}
+	for _, b := range s.Buckets {
+		of := place{b.Time.Unix() - b.Time.Unix()%step, b.Tenant, b.Server}
+		if sum {
+			of.tenant, of.server = "", ""
+		}
+		i, known := at[of]
+		if !known {
+			i = len(out.Buckets)
+			at[of] = i
+			out.Buckets = append(out.Buckets, Bucket{Time: time.Unix(of.at, 0).UTC(), Tenant: of.tenant, Server: of.server, Durations: make([]int64, len(b.Durations))})
+		}
+		to := &out.Buckets[i]
+		to.Calls, to.Failed, to.Wakes = to.Calls+b.Calls, to.Failed+b.Failed, to.Wakes+b.Wakes
+		for i, n := range b.Durations {
+			to.Durations[i] += n
+		}
+	}
+	return out
+}
+
+// Person is a principal who called tools, and how often.
+type Person struct {
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Servers   []string  `json:"servers"` // that were called
+	Clients   []string  `json:"clients"` // by the names that they give themselves
+	Calls     int64     `json:"calls"`
+	Failed    int64     `json:"failed"` // of Calls
+	LastCall  time.Time `json:"last_call"`
+}
+
+// PeopleQuery says which principals are asked for. Empty fields ask for all.
+type PeopleQuery struct {
+	Tenant  string
+	Servers []string // the caller sees no others; nil for all
+	Since   time.Time
+}
+
+func (x kept) people() (any, error) {
+	if x.h.People == nil {
+		return nil, noCalls
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.servers(), Since: since})
+	return map[string]any{"people": all}, err
+}
+
+const noChanges missing = "changes are told by dormouse run only; ask again after a while"
+
+// betweenChanges is the shortest time between two lines of changes.
+const betweenChanges = time.Second
+
+// changesFor is how long a response of changes goes on. The caller then asks again, and
+// shows that its key is still good.
+const changesFor = 5 * time.Minute
+
+// changes answers with a line whenever something has changed, until the caller is gone.
+// The first line comes at once and reports no change.
+func (x kept) changes() (any, error) {
+	if x.h.Changes == nil {
+		return nil, noChanges
+	}
+	type line struct {
+		Servers []string `json:"servers"`
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), changesFor)
+	defer cancel()
+	write := x.lines("application/x-ndjson")
+	now := uint64(0)
+	if err := write(line{[]string{}}); err != nil {
+		return nil, err
+	}
+	for {
+		servers, at, err := x.h.Changes(ctx, now, x.caller.may)
+		if err != nil {
+			return nil, nil //nolint:nilerr // the caller is gone or is to ask again, which is how this ends
+		}
+		if now = at; len(servers) > 0 {
+			if write(line{servers}) != nil {
+				return nil, nil
+			}
+		}
+		select {
+		case <-time.After(betweenChanges):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+func (x kept) metrics() (any, error) {
+	if x.h.Metrics == nil {
+		return nil, noCalls
+	}
+	var text bytes.Buffer
+	may := x.caller.may
+	if x.caller.owns() {
+		may = func(string, string) bool { return true }
+	}
+	if err := x.h.Metrics(&text, may); err != nil {
+		return nil, err
+	}
+	x.begun, x.code = true, http.StatusOK
+	x.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	x.w.Header().Set("Cache-Control", "no-store")
+	_, _ = x.w.Write(text.Bytes()) // the caller may be gone
+	return nil, nil
+}
+
+const day = 24 * time.Hour
+
+// servers returns the servers that the caller sees, nil for all.
+func (x kept) servers() []string {
+	if x.caller.may(x.caller.Tenant, session.EveryServer) {
+		return nil
+	}
+	return append([]string{}, x.caller.Servers...)
+}
+
+// since returns the time that the query begins at; the zero time if it has none.
+func (x kept) since() (time.Time, error) {
+	span, err := spanOf(x.r.URL.Query().Get("since"))
+	if err != nil || span == 0 {
+		return time.Time{}, err
+	}
+	return time.Now().Add(-span), nil
+}
+
+// limitOf reads how many records a page may have.
+func limitOf(text string) (int, error) {
+	if text == "" {
+		return onAPage, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > mostPage {
+		return 0, session.Errorf(session.Invalid, "limit is %q; use a number from 1 to %d", text, mostPage)
+	}
+	return n, nil
+}
+
+// addCalls adds how often each server was called in the last 24 hours, if the place
+// counts calls.
+func (x *exchange) addCalls(list []Server) error {
+	if x.h.Series == nil {
+		return nil
+	}
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: kept{x}.servers(), Since: time.Now().Add(-day + time.Minute)})
+	if err != nil {
+		return err
+	}
+	of := map[string]Bucket{}
+	for _, b := range s.Buckets {
+		sum := of[b.Server]
+		sum.Calls, sum.Failed = sum.Calls+b.Calls, sum.Failed+b.Failed
+		of[b.Server] = sum
+	}
+	for i := range list {
+		sum := of[list[i].Name]
+		list[i].Calls, list[i].FailedCalls = &sum.Calls, &sum.Failed
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// keyring serves the routes about keys.
+type keyring struct{ *exchange }
+
+// roleUser is the name of session.RoleUser outside of the store.
+const roleUser = "user"
+
+func keyOf(k session.Key) Key {
+	at := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		t = t.UTC()
+		return &t
+	}
+	return Key{
+		ID: k.ID, Tenant: k.Tenant, Principal: k.Principal, Role: cmp.Or(string(k.Role), roleUser), Servers: k.Servers,
+		Created: k.Created.UTC(), LastUsed: at(k.Used), Expires: at(k.Expires), Revoked: at(k.Revoked),
+	}
+}
+
+func (x keyring) list() (any, error) {
+	tenant := x.caller.Tenant
+	if tenant == "" {
+		tenant = x.r.URL.Query().Get("tenant")
+	}
+	all, err := auth.List(x.r.Context(), x.h.Store, tenant)
+	if err != nil {
+		return nil, err
+	}
+	list := []Key{}
+	for _, k := range all {
+		if x.manages(k) {
+			list = append(list, keyOf(k))
+		}
+	}
+	return map[string]any{"keys": list}, nil
+}
+
+// manages reports whether the caller may manage a key. The caller needs a key for
+// everything that the key is for.
+func (x keyring) manages(k session.Key) bool {
+	return (x.caller.Tenant == "" || x.caller.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
+		return !auth.May(x.caller.Servers, server)
+	})
+}
+
+func (x keyring) create() (any, error) {
+	var asked NewKey
+	if err := x.body(&asked); err != nil {
+		return nil, err
+	}
+	g := auth.Grant{
+		Tenant: cmp.Or(asked.Tenant, x.caller.Tenant, ownTenant), Principal: asked.Principal, Servers: asked.Servers, Props: asked.Props,
+		Life: time.Duration(asked.Seconds) * time.Second, Role: session.Role(asked.Role),
+	}
+	if asked.Role == roleUser {
+		g.Role = session.RoleUser
+	}
+	if !x.manages(session.Key{Tenant: g.Tenant, Servers: g.Servers}) {
+		return nil, session.Errorf(session.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
+	}
+	if err := x.known(asked); err != nil {
+		return nil, err
+	}
+	secret, record, err := auth.Create(x.r.Context(), x.h.Store, g)
+	if err != nil {
+		return nil, err
+	}
+	k := keyOf(record)
+	k.Key = secret
+	return k, nil
+}
+
+// known returns an error for servers that the servers file does not have.
+func (x keyring) known(asked NewKey) error {
+	if x.h.Servers == nil || asked.YetToCome {
+		return nil
+	}
+	file := x.h.Servers()
+	names := file.Names()
+	for _, r := range file.Rejected() {
+		names = append(names, r.Name)
+	}
+	for _, name := range asked.Servers {
+		if name != session.EveryServer && !slices.Contains(names, name) {
+			return session.Errorf(session.Invalid, "no server %s: %s (--yet-to-come allows it)", name, catalog.Instead(name, names))
+		}
+	}
+	return nil
+}
+
+// managed returns the key in the path, by its id.
+func (x keyring) managed() (session.Key, error) {
+	k, err := x.h.Store.Keys().Get(x.r.Context(), x.r.PathValue("key"))
+	if err != nil && session.CodeOf(err) != session.NotFound {
+		return k, err
+	}
+	if err != nil || !x.manages(k) {
+		return k, auth.NoKey()
+	}
+	return k, nil
+}
+
+func (x keyring) rotate() (any, error) {
+	var asked Rotate
+	if err := x.body(&asked); err != nil {
+		return nil, err
+	}
+	k, err := x.managed()
+	if err != nil {
+		return nil, err
+	}
+	secret, record, old, err := auth.Rotate(x.r.Context(), x.h.Store, k.ID, time.Duration(asked.Seconds)*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	answer := Rotated{Key: keyOf(record), Old: keyOf(old)}
+	answer.Key.Key = secret
+	return answer, nil
+}
+
+func (x keyring) revoke() (any, error) {
+	k, err := x.managed()
+	if err != nil {
+		return nil, err
+	}
+	k, err = auth.Revoke(x.r.Context(), x.h.Store, k.ID)
+	return keyOf(k), err
+}

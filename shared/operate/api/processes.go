@@ -1,0 +1,281 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+)
+
+func (x *exchange) processes() (any, error) {
+	status, err := x.status()
+	if err != nil {
+		return nil, err
+	}
+	for i := range status.Processes {
+		if err := x.addSessionsOf(&status.Processes[i]); err != nil {
+			return nil, err
+		}
+	}
+	if !x.caller.reads() {
+		for i := range status.Processes {
+			p := &status.Processes[i]
+			p.Detail = withoutOutput(p.Why())
+		}
+	}
+	slices.SortStableFunc(status.Processes, func(a, b Process) int { return b.Since.Compare(a.Since) })
+	return status, nil
+}
+
+// status returns those of the running boxes and processes that the caller may see.
+func (x *exchange) status() (Status, error) {
+	if x.h.Status == nil {
+		return x.storedStatus()
+	}
+	s, err := x.h.Status(x.r.Context())
+	if err != nil {
+		return s, err
+	}
+	if x.caller.Tenant != "" {
+		s.Gateways, s.Failed = nil, nil
+	}
+	hidden := func(box string) bool { return !x.caller.may(session.BoxID(box).Parts()) }
+	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })
+	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return hidden(p.Box) })
+	for i := range s.Boxes {
+		b := &s.Boxes[i]
+		record, err := x.h.Store.Box(x.r.Context(), session.BoxID(b.Box))
+		switch {
+		case err != nil:
+			return s, err
+		case record.Task == b.Task:
+			b.State = cmp.Or(string(record.State), Asleep)
+		}
+	}
+	return s, nil
+}
+
+// storedStatus returns the boxes that the store says are up.
+func (x *exchange) storedStatus() (Status, error) {
+	s := Status{Functions: []Function{}, Boxes: []Box{}}
+	due, err := x.h.Store.Due(x.r.Context())
+	if err != nil {
+		return s, err
+	}
+	for _, id := range due {
+		if !x.caller.may(id.Parts()) {
+			continue
+		}
+		b, err := x.h.Store.Box(x.r.Context(), id)
+		if err != nil {
+			return s, err
+		}
+		if b.State != session.Asleep {
+			s.Boxes = append(s.Boxes, Box{
+				Box: string(id), Server: b.Server, State: string(b.State), Task: b.Task, Started: b.Changed.UTC(), Processes: []Member{},
+			})
+		}
+	}
+	return s, nil
+}
+
+// addSessionsOf sets the principal and the client of a process, and the time of its
+// newest message.
+func (x *exchange) addSessionsOf(p *Process) error {
+	var last time.Time
+	people, clients := map[string]bool{}, map[string]bool{}
+	for _, id := range p.Sessions {
+		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
+		if errors.Is(err, session.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		people[s.Principal], clients[clientOf(s)] = true, true
+		t, err := x.lastMessage(s)
+		if err != nil {
+			return err
+		}
+		if t.After(last) {
+			last = t.UTC()
+		}
+	}
+	if p.Since.After(last) && !last.IsZero() {
+		last = p.Since.UTC() // the message that started the process counts, although it may not have ended
+	}
+	p.Principal, p.Client = oneOf(people, "people"), oneOf(clients, "clients")
+	if !last.IsZero() {
+		p.LastCall = &last
+	}
+	return nil
+}
+
+// withoutOutput returns the part of a reason that Dormouse wrote. It ends before the
+// first colon: what a program printed follows one.
+func withoutOutput(why string) string {
+	own, _, _ := strings.Cut(why, ": ")
+	return own
+}
+
+// oneOf returns the only name; for several names it returns their number, and what they
+// are.
+func oneOf(names map[string]bool, what string) string {
+	if len(names) > 1 {
+		return fmt.Sprintf("%d %s", len(names), what)
+	}
+	for name := range names {
+		return name
+	}
+	return ""
+}
+
+// kept serves the routes about what a machine keeps of its work: output and use.
+type kept struct{ *exchange }
+
+const (
+	noOutput missing = "the output of processes is not kept here; the output of a stack's boxes is in its log group in CloudWatch: aws logs tail --follow /dormouse/STACK/box"
+	noBill   missing = "what was used is not counted here; a stack has it in its log groups in CloudWatch and on the bill of AWS"
+)
+
+func (x kept) logs() (any, error) {
+	if x.h.Output == nil {
+		return nil, noOutput
+	}
+	query := x.r.URL.Query()
+	of := Outputs{Of: query.Get("of"), Stdout: query.Get("stdout") == "true", Follow: query.Get("follow") == "true"}
+	if text := query.Get("lines"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return nil, session.Errorf(session.Invalid, "lines is %q; use a number", text)
+		}
+		of.Lines = n
+	}
+	var err error
+	if of.Since, err = spanOf(query.Get("since")); err != nil {
+		return nil, err
+	}
+	write, readable := x.lines("application/x-ndjson"), map[string]bool{}
+	err = x.h.Output(x.r.Context(), of, func(o Output) error {
+		name := o.Server + "/" + o.Process
+		if _, known := readable[name]; !known {
+			if readable[name], err = x.mayRead(o); err != nil {
+				return err
+			}
+		}
+		if !readable[name] {
+			return nil
+		}
+		return write(o)
+	})
+	x.begun = x.begun || err == nil // an empty response, which is complete
+	return nil, err
+}
+
+// mayRead reports whether the caller may read the output of a process. A caller of one
+// tenant may do so if all known sessions of the process are of this tenant. If all
+// sessions have expired, the caller may not.
+func (x kept) mayRead(o Output) (bool, error) {
+	if !auth.May(x.caller.Servers, o.Server) {
+		return false, nil
+	}
+	if x.caller.Tenant == "" {
+		return true, nil
+	}
+	known := false
+	for _, id := range append([]string{o.Process}, o.Shared...) {
+		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
+		switch {
+		case errors.Is(err, session.NotFound):
+		case err != nil || s.Tenant != x.caller.Tenant:
+			return false, err
+		default:
+			known = true
+		}
+	}
+	return known, nil
+}
+
+// spanOf reads a time such as 90m or 36h; "" is 0.
+func spanOf(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, session.Errorf(session.Invalid, "since is %q; use a time such as 90m or 36h", text)
+	}
+	return d, nil
+}
+
+func (x kept) bill() (any, error) {
+	if x.h.Bill == nil {
+		return nil, noBill
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	bill, err := x.h.Bill(x.r.Context(), since)
+	if err != nil {
+		return nil, err
+	}
+	bill.Shares = slices.DeleteFunc(bill.Shares, func(s Share) bool { return !x.caller.may(s.Tenant, s.Server) })
+	if by := x.r.URL.Query().Get("by"); by != "" {
+		if bill.Shares, err = summed(bill.Shares, strings.Split(by, ","), !since.IsZero()); err != nil {
+			return nil, err
+		}
+	}
+	prices := meter.Published()
+	bill.Prices = prices.Date
+	for i := range bill.Shares {
+		s := &bill.Shares[i]
+		s.USD = prices.Cost(s.Units)
+		bill.USD += s.USD
+	}
+	return bill, nil
+}
+
+// summed adds up the shares that are equal in the fields that by names, and leaves the
+// other fields empty. The sums are in the order in which the first share of each comes.
+// byDay says whether shares have a day and a tool.
+func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
+	sums, at := []Share{}, map[Share]int{}
+	for _, name := range by {
+		if !slices.Contains([]string{"server", "tenant", "principal", "tool", "day"}, name) || (name == "day" || name == "tool") && !byDay {
+			return nil, session.Errorf(session.Invalid, "by is %q; use some of server, tenant, principal, and, with since, tool and day", strings.Join(by, ","))
+		}
+	}
+	for _, s := range shares {
+		var of Share
+		for _, name := range by {
+			switch name {
+			case "server":
+				of.Server = s.Server
+			case "tenant":
+				of.Tenant = s.Tenant
+			case "principal":
+				of.Principal = s.Principal
+			case "tool":
+				of.Tool = s.Tool
+			case "day":
+				of.Day = s.Day
+			}
+		}
+		i, known := at[of]
+		if !known {
+			i = len(sums)
+			at[of] = i
+			sums = append(sums, of)
+		}
+		sums[i].Units = sums[i].Units.Plus(s.Units)
+	}
+	return sums, nil
+}

@@ -1,0 +1,374 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+const (
+	noServersFile missing = "no servers file is read here, because dormouse run is not up; start it, or use --url"
+	noReload      missing = "the servers file is not read again here; that of a stack changes by dormouse push"
+	noPush        missing = "no servers file is kept here: dormouse run reads its own whenever it changes, and dormouse push is for stacks"
+)
+
+// mostLooked is for how many sessions servers looks up the newest message. For further
+// sessions it takes the time in their record, which may be days older.
+const mostLooked = 500
+
+func (x *exchange) servers() (any, error) {
+	if x.h.Servers == nil {
+		return nil, noServersFile
+	}
+	file := x.h.Servers()
+	status, err := x.status()
+	if err != nil {
+		return nil, err
+	}
+	list := summary(file, status)
+	list = slices.DeleteFunc(list, func(s Server) bool { return !x.caller.may(x.caller.Tenant, s.Name) })
+	if err := x.addSessions(list); err != nil {
+		return nil, err
+	}
+	if err := x.addCalls(list); err != nil {
+		return nil, err
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if l := &list[i]; !x.caller.reads() && l.State != NotServed && l.State != Off {
+			l.Why = withoutOutput(l.Why)
+		}
+		s, ok := file.Server(list[i].Name)
+		if !ok || s.Disabled {
+			continue
+		}
+		list[i].Path = "/" + s.Name + "/mcp"
+		for _, t := range tenants {
+			tools, _, err := x.h.Known(x.r.Context(), t, s)
+			if err != nil {
+				return nil, err
+			}
+			if n := len(tools); tools != nil && (list[i].Tools == nil || *list[i].Tools < n) {
+				list[i].Tools = &n
+			}
+		}
+	}
+	answer := map[string]any{"servers": list}
+	if x.h.Notes != nil && x.caller.seesAll() {
+		if notes := x.h.Notes(); len(notes) > 0 {
+			answer["notes"] = notes
+		}
+	}
+	return answer, nil
+}
+
+// reload reads the servers file at once, and forgets handshake records. The answer names
+// servers, so the caller's key must be for all of them.
+func (x *exchange) reload() (any, error) {
+	switch {
+	case x.h.Reload == nil:
+		return nil, noReload
+	case !x.caller.seesAll():
+		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
+	}
+	var order Reload
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	taken := x.h.Reload()
+	if taken.Error != "" {
+		return taken, nil
+	}
+	return taken, forget(x, func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
+}
+
+// owned has the routes for the owner of a place.
+type owned struct{ *exchange }
+
+// push puts a servers file into the store, from which functions take it. It decides what
+// runs for all tenants, so the caller must be the owner of the place.
+func (x owned) push() (any, error) {
+	switch {
+	case !x.h.Pushed:
+		return nil, noPush
+	case !x.caller.owns():
+		return nil, session.Errorf(session.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
+	}
+	var asked Push
+	if err := x.body(&asked); err != nil {
+		return nil, err
+	}
+	f := pushed.File{Name: asked.Name, Text: []byte(asked.Text), By: x.caller.Principal, At: time.Now().UTC()}
+	if asked.Withdraw {
+		f.Text = nil
+	}
+	if asked.Withdraw == (asked.Text != "") {
+		return nil, session.Errorf(session.Invalid, "a push has a text, or withdraw")
+	}
+	if !asked.Withdraw {
+		if err := f.Check(); err != nil {
+			return nil, err
+		}
+	}
+	f, err := pushed.Save(x.r.Context(), x.h.Store, f)
+	return Pushed{Version: f.Version}, err
+}
+
+// summary returns a line for each server of the file, in its order, the rejected ones
+// last.
+func summary(file *catalog.Catalog, status Status) []Server {
+	list := []Server{}
+	for _, name := range file.Names() {
+		s, _ := file.Server(name)
+		line := Server{Name: name, State: Asleep}
+		if s.Remote.URL != "" {
+			line.State = Remote
+		}
+		if s.Disabled {
+			line.State, line.Why = Off, file.Reason(name)
+		}
+		list = append(list, line)
+	}
+	for _, r := range file.Rejected() {
+		list = append(list, Server{Name: r.Name, State: NotServed, Why: r.Reason()})
+	}
+	for i := range list {
+		if l := &list[i]; l.State == Asleep {
+			l.State, l.Boxes, l.Processes, l.Why = StateOf(l.Name, status)
+		}
+	}
+	return list
+}
+
+// StateOf returns the state of a served server, how many of its boxes are up, and how
+// many processes run in them. If no process is ready, it also returns why the last one
+// failed. A ready process counts for more than one that is starting, and that for more
+// than a failed one. A box that sleeps does not count, although its runner may stay for a
+// moment.
+func StateOf(server string, status Status) (state string, boxes, running int, why string) {
+	starting := false
+	for _, b := range status.Boxes {
+		if b.Server == server && b.State != Asleep {
+			boxes++
+			starting = starting || b.State == string(session.Starting)
+		}
+	}
+	if boxes == 0 {
+		if why := status.Failed[server]; why != "" {
+			return Failed, 0, 0, why
+		}
+		return Asleep, 0, 0, ""
+	}
+	var last Process // the newest that failed
+	ready, tries, known := false, false, false
+	for _, p := range status.Processes {
+		if p.Server != server {
+			continue
+		}
+		known = true
+		switch p.State {
+		case "ready":
+			ready = true
+			running++
+		case "started":
+			tries = true
+			running++
+		case "staging":
+			tries = true
+		case "exited":
+			if p.Since.After(last.Since) {
+				last = p
+			}
+		}
+	}
+	tries = tries || starting || !known && status.Processes != nil
+	why = last.Why()
+	switch {
+	case ready:
+		return Awake, boxes, running, ""
+	case tries: // perhaps again, after a pause
+		return Starting, boxes, running, why
+	case last.State != "":
+		return Failed, boxes, 0, why
+	}
+	return Awake, boxes, 0, "" // all processes in the box have ended normally, or are not known
+}
+
+// Why says why a process failed, in one line, without the name of its server; "" if it has
+// not.
+func (p Process) Why() string {
+	first, _, _ := strings.Cut(p.Detail, "\n")
+	return strings.TrimPrefix(first, fmt.Sprintf("server %q: ", p.Server))
+}
+
+// addSessions counts the sessions of servers and finds their newest message.
+func (x *exchange) addSessions(list []Server) error {
+	at := map[string]*Server{}
+	for i := range list {
+		at[list[i].Name] = &list[i]
+	}
+	looked := 0
+	return x.each(func(s session.Session) (bool, error) {
+		server := at[s.Server]
+		if server == nil || s.State == session.Ended {
+			return true, nil
+		}
+		server.Sessions++
+		last := s.Used
+		if looked++; looked <= mostLooked {
+			var err error
+			if last, err = x.lastMessage(s); err != nil {
+				return false, err
+			}
+		}
+		if last = last.UTC(); server.LastMessage == nil || server.LastMessage.Before(last) {
+			server.LastMessage = &last
+		}
+		return true, nil
+	})
+}
+
+// tenants returns the tenants that the caller sees and that may have records.
+func (x *exchange) tenants() ([]string, error) {
+	if x.caller.Tenant != "" {
+		return []string{x.caller.Tenant}, nil
+	}
+	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
+}
+
+// Tenants returns the tenants that may have records, in order: that of callers without a
+// key, those of keys, and those of the first sessions. It reads at most this many
+// sessions, rounded up to whole pages.
+func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, error) {
+	seen := map[string]bool{auth.LocalTenant: true}
+	keys, err := auth.List(ctx, store, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		seen[k.Tenant] = true
+	}
+	for after := session.ID(""); sessions > 0; sessions -= page {
+		list, err := store.List(ctx, "", after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			seen[s.Tenant], after = true, s.ID
+		}
+		if len(list) < page {
+			break
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), nil
+}
+
+// Known returns the tools that a tenant's server is known to offer to a usual client, and
+// when the server said so. All that count tools count these. tools is nil if that is not
+// known. It starts nothing. It asks native and remote servers. The caller owns tools.
+func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	defer func() {
+		offered := s.Tools.Filter()
+		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
+			name, _ := wire.String(wire.Lookup(tool, "name"))
+			return !offered.Allows(name)
+		})
+	}()
+	if !s.InPlace() {
+		return recorded(ctx, o.Store, tenant, s)
+	}
+	if o.NativeTools == nil {
+		return nil, taken, nil
+	}
+	if tools, err = o.NativeTools(ctx, tenant, s.Name); err != nil {
+		return nil, taken, nil // it fails for its clients too, and the log says why
+	}
+	return tools, time.Now(), nil
+}
+
+// recorded returns a list of tools in the handshake record of a tenant's server, and when the
+// server gave it. tools is nil if the record has none. Lists may differ by client. The usual
+// client can do least, because servers offer more tools to a client that can do more. The
+// caller owns tools.
+func recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
+	if err != nil {
+		return nil, taken, err
+	}
+	least := math.MaxInt
+	for _, p := range parts {
+		list := wire.Lookup(p.Result, "list", "tools")
+		var all []json.RawMessage
+		can := abilities(p.Version)
+		if (can < least || can == least && p.Taken.After(taken)) && json.Unmarshal(list, &all) == nil && all != nil {
+			tools, taken, least = all, p.Taken, can
+		}
+	}
+	return tools, taken, nil
+}
+
+// abilities returns how many abilities the client of a list has. The name of the list is
+// method, version, abilities and caller, see package host.
+func abilities(list string) int {
+	fields := strings.Split(list, " ")
+	if len(fields) < 3 || fields[2] == "" {
+		return 0
+	}
+	return 1 + strings.Count(fields[2], ",")
+}
+
+// server returns the server in the path that the caller may see.
+func (x *exchange) server() (catalog.Server, error) {
+	if x.h.Servers == nil {
+		return catalog.Server{}, noServersFile
+	}
+	file, name := x.h.Servers(), x.r.PathValue("server")
+	visible := func(n string) bool { return x.caller.may(x.caller.Tenant, n) }
+	if s, ok := file.Server(name); ok && visible(name) {
+		return s, nil
+	}
+	if why := file.Reason(name); why != "" && visible(name) {
+		return catalog.Server{}, session.Errorf(session.Unavailable, "server %q is not served: %s", name, why)
+	}
+	names := slices.DeleteFunc(file.Names(), func(n string) bool { return !visible(n) })
+	return catalog.Server{}, session.Errorf(session.NotFound, "no server %s: %s", name, catalog.Instead(name, names))
+}
+
+func (x *exchange) tools() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return nil, err
+	}
+	found := Tools{Server: s.Name}
+	for _, t := range tenants {
+		tools, taken, err := x.h.Known(x.r.Context(), t, s)
+		if err != nil {
+			return nil, err
+		}
+		if tools != nil && taken.After(found.Taken) {
+			found.Tools, found.Taken = tools, taken.UTC()
+		}
+	}
+	if found.Tools == nil {
+		return nil, session.Errorf(session.NotFound, "nobody has asked %s for its tools yet, or its configuration has changed since", s.Name)
+	}
+	return found, nil
+}

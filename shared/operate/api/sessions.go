@@ -1,0 +1,287 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Pages of sessions.
+const (
+	page     = 1000 // as they are read from the store
+	onAPage  = 100  // by default
+	mostPage = 1000
+)
+
+// each passes the sessions that the caller sees to use, in order of id, until it returns
+// false or an error.
+func (x *exchange) each(use func(session.Session) (more bool, err error)) error {
+	return x.eachAfter("", use)
+}
+
+func (x *exchange) eachAfter(after session.ID, use func(session.Session) (more bool, err error)) error {
+	for {
+		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			if !x.caller.may(s.Tenant, s.Server) {
+				continue
+			}
+			if more, err := use(s); err != nil || !more {
+				return err
+			}
+		}
+		if len(list) < page {
+			return nil
+		}
+		after = list[len(list)-1].ID
+	}
+}
+
+// lastMessage returns when the newest request of a session came. The session record is
+// older: it is written far less often, to save writes.
+func (x *exchange) lastMessage(s session.Session) (time.Time, error) {
+	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if t := newest.Time(); t.After(s.Used) {
+		return t, nil
+	}
+	return s.Used, nil
+}
+
+func (x *exchange) sessions() (any, error) {
+	query := x.r.URL.Query()
+	limit, err := limitOf(query.Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	answer := Sessions{Sessions: []Session{}}
+	err = x.eachAfter(session.ID(query.Get("after")), func(s session.Session) (bool, error) {
+		if name := query.Get("server"); name != "" && name != s.Server {
+			return true, nil
+		}
+		if who := query.Get("principal"); who != "" && who != s.Principal {
+			return true, nil
+		}
+		if len(answer.Sessions) == limit {
+			answer.Next = answer.Sessions[limit-1].ID
+			return false, nil
+		}
+		last, err := x.lastMessage(s)
+		answer.Sessions = append(answer.Sessions, sessionOf(s, last))
+		return true, err
+	})
+	return answer, err
+}
+
+func sessionOf(s session.Session, last time.Time) Session {
+	return Session{
+		ID: string(s.ID), Server: s.Server, Tenant: s.Tenant, Principal: s.Principal, State: string(s.State), Quit: string(s.Quit),
+		Client: clientOf(s), Transport: string(s.Transport), Version: s.Version,
+		Created: s.Created.UTC(), LastMessage: last.UTC(), Expires: s.Expires.UTC(),
+	}
+}
+
+func clientOf(s session.Session) string { return wire.ClientName(s.Init) }
+
+// session returns the session in the path: its id, or the beginning of it if no other
+// session's id begins so.
+func (x *exchange) session() (session.Session, error) {
+	name := x.r.PathValue("session")
+	s, _, err := x.h.Store.Load(x.r.Context(), session.ID(name), "")
+	if err == nil && x.caller.may(s.Tenant, s.Server) {
+		return s, nil
+	}
+	if err != nil && !errors.Is(err, session.NotFound) {
+		return s, err
+	}
+	var found []session.Session
+	err = x.each(func(s session.Session) (bool, error) {
+		if strings.HasPrefix(string(s.ID), name) {
+			found = append(found, s)
+		}
+		return len(found) < 2 && (len(found) == 0 || strings.HasPrefix(string(s.ID), name)), nil
+	})
+	switch {
+	case err != nil:
+		return s, err
+	case len(found) == 0:
+		return s, session.Errorf(session.NotFound, "no session %s: it has ended or expired; dormouse sessions lists those there are", name)
+	case len(found) > 1:
+		return s, session.Errorf(session.Invalid, "several sessions begin with %s: name more of the id", name)
+	}
+	return found[0], nil
+}
+
+const noHost missing = "sessions are not served here, because dormouse run is not up; start it, or use --url"
+
+func (x *exchange) endSession() (any, error) {
+	if x.h.End == nil {
+		return nil, noHost
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	if err := x.h.End(x.r.Context(), s.ID); err != nil {
+		return nil, err
+	}
+	after, _, err := x.h.Store.Load(x.r.Context(), s.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	return sessionOf(after, after.Used), nil
+}
+
+// giveSession hands a session over. It stops the session's process, which may have secrets
+// of the earlier principal.
+func (x *exchange) giveSession() (any, error) {
+	if x.h.Give == nil || x.h.Halt == nil {
+		return nil, noHost
+	}
+	var to Give
+	if err := x.body(&to); err != nil {
+		return nil, err
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	if s.Group != "" {
+		return nil, session.Errorf(session.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
+	}
+	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
+	for _, g := range given { // also after an error: these are the new principal's
+		// The caller may disconnect before all boxes are told, so do not use its context.
+		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), session.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0)
+		failed = cmp.Or(failed, err)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return sessionOf(given[0], given[0].Used), nil
+}
+
+// grace is the time that calls in flight get to end before their processes are stopped.
+const grace = 30 * time.Second
+
+// stop stops the processes of boxes, or of one session.
+func (x *exchange) stop(order Stop, boxes []session.BoxID, of session.ID) (told Stopped, err error) {
+	within := grace
+	if order.Now {
+		within = 0
+	}
+	told.Boxes = []string{}
+	var errs []error
+	for _, b := range boxes {
+		// The caller may disconnect before all boxes are told, so do not use its context.
+		up, err := x.h.Halt(context.WithoutCancel(x.r.Context()), b, of, x.caller.Principal, within)
+		if up {
+			told.Boxes = append(told.Boxes, string(b))
+		}
+		errs = append(errs, err)
+	}
+	return told, errors.Join(errs...)
+}
+
+func (x *exchange) stopSession() (any, error) {
+	if x.h.Halt == nil {
+		return nil, noHost
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	var order Stop
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	told, err := x.stop(order, []session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+	return x.sayNative(told, s.Server), err
+}
+
+// sayNative says why nothing of a native or remote server was stopped.
+func (x *exchange) sayNative(told Stopped, server string) Stopped {
+	if x.h.Servers == nil {
+		return told
+	}
+	switch s, _ := x.h.Servers().Server(server); {
+	case s.Remote.URL != "":
+		told.Why = server + " is a remote server: Dormouse runs nothing for it. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+	case s.Native != "":
+		told.Why = server + " is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+	}
+	return told
+}
+
+func (x *exchange) stopServer() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	told, err := x.stopBoxes(func(server string) bool { return server == s.Name })
+	return x.sayNative(told, s.Name), err
+}
+
+func (x *exchange) stopAll() (any, error) {
+	return x.stopBoxes(func(string) bool { return true })
+}
+
+// stopBoxes stops the boxes of servers that the caller sees, and forgets the records of these
+// servers.
+func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
+	if x.h.Halt == nil {
+		return told, noHost
+	}
+	var order Stop
+	if err := x.body(&order); err != nil {
+		return told, err
+	}
+	due, err := x.h.Store.Due(x.r.Context())
+	if err != nil {
+		return told, err
+	}
+	var boxes []session.BoxID
+	for _, id := range due {
+		if tenant, server := id.Parts(); match(server) && x.caller.may(tenant, server) {
+			boxes = append(boxes, id)
+		}
+	}
+	if told, err = x.stop(order, boxes, ""); err != nil || order.Keep {
+		return told, err
+	}
+	return told, forget(x, match)
+}
+
+// forget forgets the handshake records of servers, as far as the caller sees them.
+func forget(x *exchange, match func(server string) bool) error {
+	if x.h.Forget == nil || x.h.Servers == nil {
+		return nil
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return err
+	}
+	file := x.h.Servers()
+	for _, name := range file.Names() {
+		s, _ := file.Server(name)
+		for _, tenant := range tenants {
+			if !s.Record || !match(name) || !x.caller.may(tenant, name) {
+				continue
+			}
+			if err := x.h.Forget(x.r.Context(), tenant, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package api
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+)
+
+// Settings is how the servers file defines a server. It has the names of variables and no
+// value of one.
+type Settings struct {
+	Name      string   `json:"name"`
+	Native    string   `json:"native,omitempty"`
+	Remote    string   `json:"remote,omitempty"`  // URL of a remote server, without its query
+	Headers   []string `json:"headers,omitempty"` // the names of its headers
+	Command   string   `json:"command,omitempty"`
+	Args      []string `json:"args,omitempty"` // values of secret variables are hidden in them
+	Cwd       string   `json:"cwd,omitempty"`
+	Variables []string `json:"variables,omitempty"` // of its environment, sorted
+
+	IdleSeconds    float64 `json:"idle_seconds,omitempty"` // 0: the default of the place
+	StartupSeconds float64 `json:"startup_timeout_sec"`
+	ToolSeconds    float64 `json:"tool_timeout_sec,omitempty"` // 0: no limit
+
+	Box      catalog.Box `json:"box,omitzero"`
+	Disabled bool        `json:"disabled,omitempty"`
+}
+
+const noSettings missing = "settings are shown by dormouse run only; the servers file of a stack is part of its functions"
+
+func (x kept) settings() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	if x.h.Hide == nil {
+		return nil, noSettings
+	}
+	out := Settings{
+		Name: s.Name, Native: s.Native, Remote: s.Remote.Address(), Headers: slices.Sorted(maps.Keys(s.Remote.Headers)), Command: s.Command, Cwd: s.Cwd, Variables: slices.Sorted(maps.Keys(s.Env)),
+		IdleSeconds: s.Idle.Seconds(), StartupSeconds: s.StartupTimeout.Seconds(), ToolSeconds: s.ToolTimeout.Seconds(),
+		Box: s.Box, Disabled: s.Disabled,
+	}
+	for _, a := range s.Args {
+		out.Args = append(out.Args, x.h.Hide(a))
+	}
+	return out, nil
+}
+
+// Start is a process of a server that became ready, or failed, at its start or later.
+type Start struct {
+	Time      time.Time `json:"time"` // when it was ready or failed
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal,omitempty"` // whose message it was started for
+	Client    string    `json:"client,omitempty"`
+	Session   string    `json:"session"`
+	MS        float64   `json:"duration_ms"`          // from the start of the program until it was ready
+	InstallMS float64   `json:"install_ms,omitempty"` // before that
+	Failed    bool      `json:"failed"`
+	Phase     string    `json:"phase,omitempty"`  // in which it failed
+	Reason    string    `json:"reason,omitempty"` // why it failed
+}
+
+// StartQuery says which starts are asked for: of one server, for one tenant, or for all
+// with "".
+type StartQuery struct {
+	Tenant, Server string
+	Limit          int
+}
+
+// newestStarts is how many starts an answer has.
+const newestStarts = 20
+
+func (x kept) starts() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	if x.h.Starts == nil {
+		return nil, noCalls
+	}
+	all, err := x.h.Starts(x.r.Context(), StartQuery{Tenant: x.caller.Tenant, Server: s.Name, Limit: newestStarts})
+	for i := range all {
+		if !x.caller.reads() {
+			all[i].Reason = withoutOutput(all[i].Reason)
+		}
+	}
+	return map[string]any{"starts": all}, err
+}

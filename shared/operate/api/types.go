@@ -1,0 +1,300 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+)
+
+// Prefix begins the path of every route.
+const Prefix = "/api/v1/"
+
+// Info says where a caller is and what it may do.
+type Info struct {
+	Version   string   `json:"version"`                     // of the program
+	Protocol  []string `json:"protocol_versions"`           // of MCP, the newest first
+	Place     string   `json:"place"`                       // PlaceMachine, PlaceStack or PlaceStore
+	URL       string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
+	Access    string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
+	Guests    bool     `json:"guests,omitempty"`            // servers without a profile are confined if the system can, because not only the user of the machine can call
+	SignIn    string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
+	Principal string   `json:"principal,omitempty"`         // of the caller's key
+	Tenant    string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
+	Role      string   `json:"role"`                        // of the caller: viewer or operator
+	User      bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
+	Dashboard string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
+	SearchUSD float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
+}
+
+// Values of Info.Place.
+const (
+	PlaceMachine = "machine" // dormouse run
+	PlaceStack   = "stack"   // functions, which know nothing but the store
+	PlaceStore   = "store"   // a store, while nothing is up
+)
+
+// The states of a server.
+const (
+	Awake     = "awake"      // a box is up, and a process is ready, or all have ended normally
+	Asleep    = "asleep"     // nothing runs
+	Remote    = "remote"     // somebody else hosts it, so nothing runs here
+	Starting  = "starting"   // a box is up, and no process has answered initialize yet
+	Failed    = "failed"     // a box is up, no process runs in it, and the last one failed
+	NotServed = "not served" // the servers file has a mistake
+	Off       = "off"        // the servers file disables it
+)
+
+// Server is one server of the servers file. Times are RFC 3339, UTC, here and below.
+type Server struct {
+	Name        string     `json:"name"`
+	State       string     `json:"state"`
+	Why         string     `json:"why,omitempty"`   // of Failed, NotServed and Off
+	Path        string     `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
+	Tools       *int       `json:"tools,omitempty"` // from the handshake record, absent if there is none
+	Boxes       int        `json:"boxes"`
+	Processes   int        `json:"processes"` // that run; on a stack they are not known
+	Sessions    int        `json:"sessions"`
+	LastMessage *time.Time `json:"last_message,omitempty"`
+	// Calls and FailedCalls are of the last 24 hours. They are absent where calls are not
+	// kept.
+	Calls       *int64 `json:"calls_24h,omitempty"`
+	FailedCalls *int64 `json:"failed_24h,omitempty"`
+}
+
+// Tools is what a server answered to tools/list when it was last asked.
+type Tools struct {
+	Server string            `json:"server"`
+	Taken  time.Time         `json:"taken"`
+	Tools  []json.RawMessage `json:"tools"` // as the server wrote them
+}
+
+// Session is one session. No other principal may use it.
+type Session struct {
+	ID          string    `json:"id"`
+	Server      string    `json:"server"`
+	Tenant      string    `json:"tenant"`
+	Principal   string    `json:"principal"`
+	State       string    `json:"state"`
+	Quit        string    `json:"quit,omitempty"` // why it ended
+	Client      string    `json:"client,omitempty"`
+	Transport   string    `json:"transport"`
+	Version     string    `json:"protocol_version"`
+	Created     time.Time `json:"created"`
+	LastMessage time.Time `json:"last_message"`
+	Expires     time.Time `json:"expires"`
+}
+
+// Sessions is a page of sessions in order of id. Next, if set, is the value of after for
+// the next page.
+type Sessions struct {
+	Sessions []Session `json:"sessions"`
+	Next     string    `json:"next,omitempty"`
+}
+
+// Status is what runs.
+type Status struct {
+	Functions []Function `json:"functions"`
+	Boxes     []Box      `json:"boxes"`
+	// Processes are the processes of servers, as their boxes report them, newest first.
+	// They include processes that are staging, and those that failed or were stopped
+	// while their box is still up. They are null on a stack, which does not know them.
+	Processes []Process `json:"processes"`
+	// Failed says by server why its last start failed, if none has succeeded since. It is
+	// known on a machine, and to callers that see all tenants.
+	Failed   map[string]string `json:"-"`
+	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
+}
+
+// Gateway counts the use of a WebSocket API of a machine since dormouse run began.
+type Gateway struct {
+	Name             string  `json:"name"`        // relay, for runners; socket, for clients
+	Connections      int64   `json:"connections"` // accepted
+	Open             int64   `json:"open"`
+	ConnectedSeconds float64 `json:"connected_seconds"` // of all connections together
+	MessagesIn       int64   `json:"messages_in"`       // in units of 32 KiB; a unit that was begun counts
+	MessagesOut      int64   `json:"messages_out"`
+}
+
+// Function is one running function process of a machine.
+type Function struct {
+	Name        string    `json:"name"`
+	PID         int       `json:"pid"`
+	State       string    `json:"state"`
+	Since       time.Time `json:"since"`
+	Invocations int       `json:"invocations"`
+}
+
+// Box is one box that is up.
+type Box struct {
+	Box       string    `json:"box"` // TENANT/SERVER
+	Server    string    `json:"server"`
+	State     string    `json:"state,omitempty"` // starting, awake or asleep
+	Task      string    `json:"task"`
+	PID       int       `json:"pid"` // of its runner, 0 on a stack
+	Started   time.Time `json:"started"`
+	Processes []Member  `json:"processes"` // of the operating system
+}
+
+// Member is one process of a box, other than its runner.
+type Member struct {
+	PID     int       `json:"pid"`
+	Command string    `json:"command"`
+	Started time.Time `json:"started"`
+	Memory  int64     `json:"memory_bytes,omitempty"` // in RAM
+	Group   int       `json:"-"`                      // its process group
+}
+
+// Process is one process of a server, which is of one session or shared by several.
+type Process struct {
+	Server    string     `json:"server"`
+	Box       string     `json:"box"`
+	Process   string     `json:"process"`  // its session, or a name of those that share it
+	Sessions  []string   `json:"sessions"` // that it has served
+	PID       int        `json:"pid,omitempty"`
+	State     string     `json:"state"`           // staging, started, ready, stopped, exited
+	Phase     string     `json:"phase,omitempty"` // in which it failed
+	Detail    string     `json:"detail,omitempty"`
+	Since     time.Time  `json:"since"` // when it reached that state
+	Restarts  int        `json:"restarts"`
+	Memory    int64      `json:"memory_bytes,omitempty"` // of it and its children, in RAM
+	Principal string     `json:"principal,omitempty"`    // whose sessions; "N people" for several
+	Client    string     `json:"client,omitempty"`
+	LastCall  *time.Time `json:"last_call,omitempty"`
+}
+
+// Stop asks to stop processes. Calls in flight get 30 seconds to end, or none with Now. A
+// place forgets the handshake records of the servers that it stops, unless Keep is set.
+type Stop struct {
+	Now  bool `json:"now"`
+	Keep bool `json:"keep,omitempty"`
+}
+
+// Give asks to hand a session over to another principal of its tenant.
+type Give struct {
+	Principal string `json:"principal"`
+}
+
+// Stopped says which boxes were told to stop. Those that slept had nothing to stop.
+type Stopped struct {
+	Boxes []string `json:"boxes"`         // TENANT/SERVER
+	Why   string   `json:"why,omitempty"` // why there is nothing to stop, of a native server
+}
+
+// ownTenant is the tenant of the owner of a stack or machine.
+const ownTenant = "default"
+
+// Push is a servers file for all functions of a stack.
+type Push struct {
+	Name     string `json:"name"`               // of the file, for messages
+	Text     string `json:"text,omitempty"`     // at most pushed.MaxFile bytes
+	Withdraw bool   `json:"withdraw,omitempty"` // in place of a text: functions use the file that was deployed with them
+}
+
+// Pushed is the result of a push. Functions take the file within 30 seconds.
+type Pushed struct {
+	Version int64 `json:"version"`
+}
+
+// Reload asks to read the servers file at once. Forget names the servers whose handshake
+// records are forgotten then; nil stands for all.
+type Reload struct {
+	Forget []string `json:"forget"`
+}
+
+// Reloaded is the result of reading the servers file at once.
+type Reloaded struct {
+	Changes string `json:"changes"` // in one line, "" for none
+	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
+}
+
+// Key is an API key without its secret.
+type Key struct {
+	Key       string     `json:"key,omitempty"` // only in the answer that makes it
+	ID        string     `json:"id"`
+	Tenant    string     `json:"tenant"`
+	Principal string     `json:"principal"`
+	Role      string     `json:"role"` // user, viewer or operator
+	Servers   []string   `json:"servers"`
+	Created   time.Time  `json:"created"`
+	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
+	Expires   *time.Time `json:"expires,omitempty"`   // for a revoked key: when the store forgets it
+	Revoked   *time.Time `json:"revoked,omitempty"`
+}
+
+// NewKey asks for a key.
+type NewKey struct {
+	Principal string          `json:"principal"`
+	Tenant    string          `json:"tenant,omitempty"` // the caller's own by default
+	Servers   []string        `json:"servers"`          // "*" for all
+	Role      string          `json:"role,omitempty"`   // user by default
+	Props     json.RawMessage `json:"props,omitempty"`
+	Seconds   int64           `json:"life_seconds,omitempty"` // 0: until it is revoked
+	YetToCome bool            `json:"yet_to_come,omitempty"`  // servers may be missing in the servers file
+}
+
+// Rotate asks for a key that replaces another one.
+type Rotate struct {
+	Seconds int64 `json:"grace_seconds"` // for which the old key is still good
+}
+
+// Rotated is the new key, and the old one with its end.
+type Rotated struct {
+	Key Key `json:"key"`
+	Old Key `json:"old"`
+}
+
+// Output is a piece of the kept output of one process: whole lines.
+type Output struct {
+	Server  string    `json:"server"`
+	Process string    `json:"process"` // its session, or a name of those that share it
+	Shared  []string  `json:"-"`       // the sessions that share it
+	Began   time.Time `json:"began"`   // the process
+	Text    string    `json:"text"`
+}
+
+// Outputs says which output is asked for.
+type Outputs struct {
+	Of     string        // a server, or the beginning of a session's id; "" for everything
+	Lines  int           // the last lines of each process; 0 for all
+	Since  time.Duration // only processes that wrote in this time; 0 for all
+	Stdout bool          // only lines of stdout
+	Follow bool          // go on with what is written from now on
+}
+
+// Bill is what was used since a time, by owner, the largest use first.
+type Bill struct {
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+	USD    float64   `json:"usd"`    // all shares, at the published prices
+	Prices string    `json:"prices"` // the date of these prices
+	Shares []Share   `json:"shares"`
+}
+
+// Share is the use of one session. Without a session it is that of a server and a tenant,
+// which share boxes. With none of them, it is the rest: sweeps, and callers that were
+// turned away.
+type Share struct {
+	Server    string      `json:"server,omitempty"`
+	Tenant    string      `json:"tenant,omitempty"`
+	Session   string      `json:"session,omitempty"`
+	Principal string      `json:"principal,omitempty"` // whose session it is; "" in a share of boxes, because several principals may use a box
+	Tool      string      `json:"tool,omitempty"`      // the tool that was called; "" for boxes and other requests; only in a bill since a time
+	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only in a bill since a time
+	USD       float64     `json:"usd"`                 // at the published prices of AWS
+	Units     meter.Units `json:"units"`
+}
+
+// Entry is a link to the console.
+type Entry struct {
+	URL     string `json:"url"`
+	Seconds int64  `json:"expires_in"` // the link works once, and for this long
+}
+
+// Failure is the body of every answer that is not 2xx.
+type Failure struct {
+	Error struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+}

@@ -1,0 +1,499 @@
+package console_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/console"
+	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+const (
+	goodKey   = "dm_good-key"
+	goodToken = "da_good-token"
+)
+
+// site is a console whose API answers with the key that it got. Its client keeps cookies.
+type site struct {
+	t       *testing.T
+	console *console.Console
+	url     string
+	client  *http.Client
+	store   session.Store // with the links; made by options
+	asked   int           // requests that have reached the API or a server
+}
+
+func options(s *site) console.Options {
+	if s.store == nil {
+		s.store = sessiontest.NewMemory()
+	}
+	return console.Options{
+		Secret: []byte(strings.Repeat("s", 32)), Tickets: auth.NewTickets(s.store),
+		Hosts: func(host string) bool { return strings.HasPrefix(host, "127.0.0.1:") },
+		API: func(owner bool) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				s.asked++
+				who := "owner"
+				if !owner {
+					who = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+				}
+				if !owner && who != goodKey && who != goodToken {
+					w.WriteHeader(http.StatusUnauthorized)
+					return
+				}
+				w.WriteHeader(http.StatusOK)
+				_, _ = io.WriteString(w, who+" "+r.Method+" "+r.URL.Path+" "+r.Header.Get("Origin")+r.Header.Get("Cookie"))
+			})
+		},
+		MCP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.asked++
+			_, _ = io.WriteString(w, r.URL.Path+" "+r.Header.Get("Authorization")+r.Header.Get("Origin")+r.Header.Get("Cookie"))
+		}),
+	}
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t}
+	s.console = console.New(options(s))
+	web := httptest.NewServer(s.console)
+	t.Cleanup(web.Close)
+	s.url = web.URL
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return s
+}
+
+// do sends a request, by default as the page does; change may turn it into a request of
+// another page.
+func (s *site) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set(console.Header, "1")
+	if method != http.MethodGet {
+		r.Header.Set("Origin", s.url)
+	}
+	for _, c := range change {
+		c(r)
+	}
+	res, err := s.client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return consoletest.Reply{StatusCode: res.StatusCode, Header: res.Header}, string(text)
+}
+
+// entry returns the URL of a new link for the user of the machine.
+func entry(t *testing.T, c *console.Console, base string) string {
+	t.Helper()
+	e, err := c.Entry(t.Context(), base)
+	if err != nil || e.Seconds != 60 {
+		t.Fatal(e, err)
+	}
+	return e.URL
+}
+
+func (s *site) enter() {
+	s.t.Helper()
+	link := strings.TrimPrefix(entry(s.t, s.console, s.url), s.url)
+	if res, _ := s.do("GET", link, ""); res.StatusCode != http.StatusSeeOther || res.Header.Get("Location") != console.Path {
+		s.t.Fatalf("the link leads to %d %s", res.StatusCode, res.Header.Get("Location"))
+	}
+}
+
+func TestLinkWorksOnceAndBecomesACookie(t *testing.T) {
+	s := newSite(t)
+	link := strings.TrimPrefix(entry(t, s.console, s.url+"/"), s.url)
+	res, _ := s.do("GET", link, "")
+	cookie := res.Header.Get("Set-Cookie")
+	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Path=/console/", "Max-Age=43200"} {
+		if !strings.Contains(cookie, want) {
+			t.Errorf("the cookie has no %s: %s", want, cookie)
+		}
+	}
+	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != "owner GET /api/v1/servers " {
+		t.Errorf("the API is asked: %s", text)
+	}
+	again, _ := s.do("GET", link, "")
+	if again.Header.Get("Set-Cookie") != "" || again.Header.Get("Location") != "/console/#/sign-in/used" {
+		t.Errorf("the link works twice: %v", again.Header)
+	}
+	other := newSite(t)
+	if res, _ := other.do("GET", "/console/api/v1/servers", ""); res.StatusCode != http.StatusUnauthorized || other.asked != 0 {
+		t.Errorf("a visitor without a cookie gets %d", res.StatusCode)
+	}
+}
+
+func TestLinkEndsAfterAMinuteAndACookieAfterTwelveHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		c := console.New(options(s))
+		ask := func(path, cookie string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1:1"+path, nil)
+			r.Header.Set(console.Header, "1")
+			r.Header.Set("Cookie", cookie)
+			w := httptest.NewRecorder()
+			c.ServeHTTP(w, r)
+			return w
+		}
+		enter := func(wait time.Duration) string {
+			link := strings.TrimPrefix(entry(t, c, "http://127.0.0.1:1"), "http://127.0.0.1:1")
+			time.Sleep(wait)
+			cookie, _, _ := strings.Cut(ask(link, "").Header().Get("Set-Cookie"), ";")
+			return cookie
+		}
+		if enter(time.Minute) != "" {
+			t.Error("a link of a minute ago works")
+		}
+		cookie := enter(59 * time.Second)
+		if cookie == "" {
+			t.Fatal("a link of 59 seconds ago does not work")
+		}
+		for wait, want := range map[time.Duration]int{12*time.Hour - 2*time.Second: http.StatusOK, 12 * time.Hour: http.StatusUnauthorized} {
+			begun := time.Now()
+			fresh := enter(0)
+			time.Sleep(wait - time.Since(begun))
+			if got := ask("/console/api/v1/", fresh).Code; got != want {
+				t.Errorf("a cookie of %v ago: %d", wait, got)
+			}
+		}
+	})
+}
+
+func TestKeySignsInIfItIsGoodAndIsNotSeenAgain(t *testing.T) {
+	s := newSite(t)
+	if res, _ := s.do("POST", "/console/session", `{"key":"another"}`); res.StatusCode != http.StatusUnauthorized || res.Header.Get("Set-Cookie") != "" {
+		t.Errorf("a wrong key: %d", res.StatusCode)
+	}
+	if res, _ := s.do("POST", "/console/session", `{"key":" "}`); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("no key: %d", res.StatusCode)
+	}
+	res, _ := s.do("POST", "/console/session", `{"key":"`+goodKey+`"}`)
+	if res.StatusCode != http.StatusOK || strings.Contains(res.Header.Get("Set-Cookie"), goodKey) {
+		t.Fatalf("a good key: %d %s", res.StatusCode, res.Header.Get("Set-Cookie"))
+	}
+	if _, text := s.do("GET", "/console/api/v1/calls", ""); text != goodKey+" GET /api/v1/calls " {
+		t.Errorf("the API is asked: %s", text)
+	}
+	// The page's own Authorization header does not replace the visitor's key.
+	if _, text := s.do("POST", "/console/mcp/one", "{}", func(r *http.Request) { r.Header.Set("Authorization", "Bearer other") }); text != "/one/mcp Bearer "+goodKey {
+		t.Errorf("a server is asked: %s", text)
+	}
+	if res, _ := s.do("DELETE", "/console/session", ""); res.StatusCode != http.StatusNoContent {
+		t.Error(res.StatusCode)
+	}
+	if res, _ := s.do("GET", "/console/api/v1/calls", ""); res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("after signing out: %d", res.StatusCode)
+	}
+}
+
+// A token for the console is not valid at a server. So the page makes a key, as it does
+// for the user of the machine.
+func TestAUserWhoHasSignedInCallsServersWithAKeyOfThePage(t *testing.T) {
+	s := newSite(t)
+	if res, _ := s.do("POST", "/console/session", `{"key":"`+goodToken+`"}`); res.StatusCode != http.StatusOK || strings.Contains(res.Header.Get("Set-Cookie"), goodToken) {
+		t.Fatalf("%d %s", res.StatusCode, res.Header.Get("Set-Cookie"))
+	}
+	if _, text := s.do("GET", "/console/api/v1/calls", ""); text != goodToken+" GET /api/v1/calls " {
+		t.Errorf("the API is asked: %s", text)
+	}
+	if _, text := s.do("POST", "/console/mcp/one", "{}", func(r *http.Request) { r.Header.Set("Authorization", "Bearer dm_made") }); text != "/one/mcp Bearer dm_made" {
+		t.Errorf("a server is asked: %s", text)
+	}
+}
+
+func TestThePageSaysWhereUsersSignIn(t *testing.T) {
+	s := newSite(t)
+	if _, page := s.do("GET", console.Path, ""); !strings.Contains(page, `data-provider="" data-endpoint=""`) {
+		t.Error("without a provider the page names one")
+	}
+	o, name := options(s), `"><script>`
+	o.SignIn = func() (string, string) { return name, "https://mcp.example.com" }
+	c := console.New(o)
+	get := func() (tag, page string) {
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, mustRequest(t, "http://127.0.0.1:1"+console.Path))
+		return w.Header().Get("ETag"), w.Body.String()
+	}
+	tag, page := get()
+	if !strings.Contains(page, `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`) {
+		t.Error(page)
+	}
+	name = "login.example.com"
+	if next, _ := get(); next == tag {
+		t.Error("a browser would keep the page with the old provider")
+	}
+}
+
+// The holder of an API key, on another machine, gets a link as the user of the machine
+// does.
+func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
+	s := newSite(t)
+	consoletest.LinkWorksOnce(t, s.do, goodKey, console.Path)
+	s.do("GET", consoletest.Link(t, s.do, goodKey), "")
+	if _, text := s.do("GET", "/console/api/v1/servers", ""); text != goodKey+" GET /api/v1/servers " {
+		t.Errorf("the API is asked: %s", text)
+	}
+}
+
+// Behind a function, another process may serve each request. It knows only what the store
+// has.
+func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T) {
+	s, kept := &site{t: t}, &keeping{Store: sessiontest.NewMemory()}
+	s.store = kept
+	ask := func(method, path string, change func(*http.Request)) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(console.Under(t.Context(), "/v1"), method, "http://127.0.0.1:1"+path, nil)
+		change(r)
+		w := httptest.NewRecorder()
+		console.New(options(s)).ServeHTTP(w, r)
+		return w
+	}
+	made := ask("POST", console.EntryPath, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+goodKey) })
+	var e api.Entry
+	if err := json.Unmarshal(made.Body.Bytes(), &e); err != nil {
+		t.Fatal(made.Body, err)
+	}
+	if record := fmt.Sprintf("%s %s", kept.ticket.Props, kept.ticket.Hash); strings.Contains(record, goodKey) || strings.Contains(record, strings.TrimPrefix(e.URL, "/console/enter?ticket=")) {
+		t.Errorf("the store has %s", record)
+	}
+	// The record in the store cannot be used as a cookie.
+	var w struct{ Visitor []byte }
+	if err := json.Unmarshal(kept.ticket.Props, &w); err != nil {
+		t.Fatal(err)
+	}
+	entered := ask("GET", e.URL, func(*http.Request) {})
+	cookie := entered.Result().Cookies()[0]
+	if cookie.Path != "/v1/console/" || entered.Header().Get("Location") != "/v1/console/home" {
+		t.Errorf("behind a stage: %v", entered.Header())
+	}
+	for value, want := range map[string]int{cookie.Value: http.StatusOK, base64.RawURLEncoding.EncodeToString(w.Visitor): http.StatusUnauthorized} {
+		got := ask("GET", "/console/api/v1/", func(r *http.Request) {
+			r.Header.Set(console.Header, "1")
+			r.AddCookie(&http.Cookie{Name: cookie.Name, Value: value})
+		})
+		if got.Code != want {
+			t.Errorf("with the cookie %s: %d, want %d", value, got.Code, want)
+		}
+	}
+	if again := ask("GET", e.URL, func(*http.Request) {}); again.Header().Get("Location") != "/v1/console/home#/sign-in/used" {
+		t.Errorf("another process takes the link again: %v", again.Header())
+	}
+	if res := ask("GET", "/console/home", func(*http.Request) {}); res.Code != http.StatusOK || !strings.Contains(res.Body.String(), `src="files/`) {
+		t.Errorf("the page is %d %s", res.Code, res.Body)
+	}
+	if res := ask("GET", "/console", func(*http.Request) {}); res.Header().Get("Location") != "/v1/console/home" {
+		t.Errorf("/console leads to %q", res.Header().Get("Location"))
+	}
+	kept.down = true
+	if res := ask("GET", e.URL, func(*http.Request) {}); res.Code != http.StatusServiceUnavailable {
+		t.Errorf("while the store does not answer: %d", res.Code)
+	}
+}
+
+// keeping remembers the last entry ticket, and fails to take tickets while down is true.
+type keeping struct {
+	session.Store
+	ticket session.EntryTicket
+	down   bool
+}
+
+// PutEntryTicket implements session.Store.
+func (k *keeping) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
+	k.ticket = t
+	return k.Store.PutEntryTicket(ctx, t)
+}
+
+// TakeEntryTicket implements session.Store.
+func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
+	if k.down {
+		return session.EntryTicket{}, session.Errorf(session.Unavailable, "the store does not answer")
+	}
+	return k.Store.TakeEntryTicket(ctx, hash)
+}
+
+// A ticket to a server does not sign in to the console: clients, such as pages of other
+// sites, get these tickets.
+func TestTicketToAServerIsNoLink(t *testing.T) {
+	s := newSite(t)
+	ticket, _, err := auth.NewTickets(s.store).Issue(t.Context(), session.Identity{Tenant: "default", Principal: "ada"}, "everything")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, _ := s.do("GET", "/console/enter?ticket="+ticket, ""); res.Header.Get("Set-Cookie") != "" || res.Header.Get("Location") != "/console/#/sign-in/used" {
+		t.Errorf("it leads to %v", res.Header)
+	}
+}
+
+func TestCookieOfAnotherMachineIsNotGood(t *testing.T) {
+	s := newSite(t)
+	s.enter()
+	cookies := s.client.Jar.Cookies(mustRequest(t, s.url+console.Path).URL)
+	o := options(s)
+	o.Secret = []byte(strings.Repeat("t", 32))
+	other := console.New(o)
+	r := mustRequest(t, "http://127.0.0.1:1/console/api/v1/")
+	r.Header.Set(console.Header, "1")
+	w := httptest.NewRecorder()
+	link := mustRequest(t, entry(t, other, "http://127.0.0.1:1"))
+	other.ServeHTTP(w, link)
+	name, _, _ := strings.Cut(w.Header().Get("Set-Cookie"), "=")
+	if name == cookies[0].Name {
+		t.Error("two machines use one name for their cookies")
+	}
+	r.AddCookie(&http.Cookie{Name: name, Value: cookies[0].Value})
+	w = httptest.NewRecorder()
+	if other.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
+		t.Errorf("it answers %d", w.Code)
+	}
+}
+
+func mustRequest(t *testing.T, url string) *http.Request {
+	t.Helper()
+	return httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+}
+
+func TestPagesOfOthersAreRefused(t *testing.T) {
+	s := newSite(t)
+	s.enter()
+	s.asked = 0
+	consoletest.PagesOfOthersAreRefused(t, s.do)
+	if s.asked != 1 {
+		t.Errorf("%d requests reached the API or a server, want that of the page itself", s.asked)
+	}
+	set := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	if res, _ := s.do("POST", "/console/api/v1/stop", "{}", func(r *http.Request) { r.Host = "rebound.example" }); res.StatusCode != http.StatusForbidden {
+		t.Errorf("by a name that is not served: %d", res.StatusCode)
+	}
+	if _, text := s.do("POST", "/console/api/v1/stop", "{}"); text != "owner POST /api/v1/stop " {
+		t.Errorf("the page itself: %s", text)
+	}
+	// The user of the machine has no key, so the page makes one and sends it.
+	if _, text := s.do("POST", "/console/mcp/one", "{}", set("Authorization", "Bearer made")); text != "/one/mcp Bearer made" {
+		t.Errorf("a server is asked: %s", text)
+	}
+}
+
+func TestPageLoadsNothingOfOthersAndIsKeptByBrowsers(t *testing.T) {
+	s := newSite(t)
+	consoletest.PageLoadsNothingOfOthers(t, s.do)
+	res, first := s.do("GET", console.Path, "")
+	if res.Header.Get("Cache-Control") != "no-cache" || strings.Contains(first, "VERSION") || strings.Contains(first, "<script>") {
+		t.Errorf("%v\n%s", res.Header, first)
+	}
+	tag := res.Header.Get("ETag")
+	if res, _ := s.do("GET", console.Path, "", func(r *http.Request) { r.Header.Set("If-None-Match", tag) }); res.StatusCode != http.StatusNotModified {
+		t.Errorf("a page that the browser has: %d", res.StatusCode)
+	}
+	for _, part := range strings.Split(first, `"`) {
+		if !strings.HasPrefix(part, "files/") {
+			continue
+		}
+		res, _ := s.do("GET", console.Path+part, "", func(r *http.Request) { r.Header.Set("Accept-Encoding", "gzip") })
+		if res.StatusCode != http.StatusOK || res.Header.Get("Cache-Control") != "public, max-age=31536000, immutable" || res.Header.Get("Content-Type") == "" {
+			t.Errorf("%s: %d %v", part, res.StatusCode, res.Header)
+		}
+	}
+	all, err := os.ReadDir("page")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if !f.IsDir() && f.Name() != "index.html" && !strings.Contains(first, "/"+f.Name()+`"`) {
+			t.Errorf("the first page does not name %s, so it comes late", f.Name())
+		}
+	}
+	for _, gone := range []string{"/console/files/other/main.js", "/console/files/../console.go", "/console/nothing"} {
+		if res, _ := s.do("GET", gone, ""); res.StatusCode != http.StatusNotFound && res.StatusCode != http.StatusTemporaryRedirect && res.StatusCode != http.StatusMovedPermanently {
+			t.Errorf("%s: %d", gone, res.StatusCode)
+		}
+	}
+	if res, _ := s.do("GET", "/console", ""); res.Header.Get("Location") != console.Path {
+		t.Errorf("/console leads to %q", res.Header.Get("Location"))
+	}
+}
+
+// maxPage bounds what a browser loads for the page, packed, in bytes.
+const maxPage = 70_000
+
+func TestPageIsSmall(t *testing.T) {
+	s := newSite(t)
+	_, first := s.do("GET", console.Path, "")
+	total := 0
+	for _, path := range append(strings.Split(first, `"`), "") {
+		if path != "" && !strings.HasPrefix(path, "files/") {
+			continue
+		}
+		_, packed := s.do("GET", console.Path+path, "", func(r *http.Request) { r.Header.Set("Accept-Encoding", "gzip") })
+		total += len(packed)
+	}
+	t.Logf("the page has %d bytes, packed", total)
+	if total > maxPage || total < 20_000 {
+		t.Errorf("the page has %d bytes, packed; want at most %d", total, maxPage)
+	}
+}
+
+// The vendored files are those of their packages, unchanged.
+func TestVendoredFilesAreThoseOfTheirPackages(t *testing.T) {
+	for name, want := range map[string]string{
+		"htm-preact.js":     "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7", // htm 3.1.1, preact/standalone.module.js
+		"uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f", // uplot 1.6.32, dist/uPlot.iife.min.js
+		"uPlot.min.css":     "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04", // uplot 1.6.32, dist/uPlot.min.css
+	} {
+		text, err := os.ReadFile("page/vendor/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != want {
+			t.Errorf("%s has the SHA-256 %x, want %s", name, sum, want)
+		}
+	}
+	for name, want := range map[string]string{"htm.LICENSE": "Apache License", "preact.LICENSE": "MIT License", "uPlot.LICENSE": "MIT License"} {
+		text, err := os.ReadFile("page/vendor/" + name)
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s is no %s: %v", name, want, err)
+		}
+	}
+	all, err := os.ReadDir("page/vendor")
+	if err != nil || len(all) != 6 {
+		t.Errorf("page/vendor has %d files, %v", len(all), err)
+	}
+}
+
+func TestRefusalsHaveTheFormOfTheAPI(t *testing.T) {
+	s := newSite(t)
+	_, text := s.do("GET", "/console/api/v1/servers", "")
+	var f api.Failure
+	if err := json.Unmarshal([]byte(text), &f); err != nil || f.Error.Code != "unauthenticated" {
+		t.Errorf("%s, %v", text, err)
+	}
+}

@@ -1,0 +1,66 @@
+package pprofsock_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
+)
+
+// folder returns a folder with a short path: the path of a socket may have about 100
+// bytes.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestAProgramGivesProfilesOfItself(t *testing.T) {
+	dir := folder(t)
+	if err := pprofsock.Serve(dir, "me"); err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "me-*.sock"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatal(sockets, err)
+	}
+	for _, cpu := range []time.Duration{20 * time.Millisecond, 0, 20 * time.Millisecond} {
+		var out bytes.Buffer
+		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil {
+			t.Fatal(err)
+		}
+		if gzip := []byte{0x1f, 0x8b}; !bytes.HasPrefix(out.Bytes(), gzip) {
+			t.Errorf("of %s: %d bytes that begin with %.10q, want a profile", cpu, out.Len(), out.Bytes())
+		}
+	}
+}
+
+func TestAnUnusualTimeGetsNoProfile(t *testing.T) {
+	dir := folder(t)
+	if err := pprofsock.Serve(dir, "me"); err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "*.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cpu := range []time.Duration{-time.Second, time.Hour} {
+		var out bytes.Buffer
+		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil || out.Len() > 0 {
+			t.Errorf("of %s: %d bytes, %v", cpu, out.Len(), err)
+		}
+	}
+}
+
+func TestWithoutAFolderNothingListens(t *testing.T) {
+	if err := pprofsock.Serve("", "me"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,77 @@
+package dynamostore
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// BenchmarkCall measures the work of the store for a tools/call, against DynamoDB Local.
+// Most of the time is DynamoDB Local's; the allocations are the driver's.
+func BenchmarkCall(b *testing.B) {
+	s := open(b, Options{})
+	x := session.Session{
+		ID: session.NewID(), Server: "echo", Digest: "d", Tenant: "local", Principal: "local", Transport: session.HTTP,
+		State: session.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(), Expires: time.Now().Add(time.Hour),
+		Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+	}
+	if err := s.Create(b.Context(), x); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("load", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, _, err := s.Load(b.Context(), x.ID, "local/echo"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	event := bytes.Repeat([]byte("1"), 150)
+	b.Run("append", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			err := s.Append(b.Context(), session.Batch{
+				Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkReplay measures how a client that returns reads all events of a stream. Each
+// event has 120 bytes, and 10 are in a batch.
+func BenchmarkReplay(b *testing.B) {
+	s := open(b, Options{})
+	event := bytes.Repeat([]byte("1"), 120)
+	for _, events := range []int{10, 100, 1000} {
+		id := session.NewID()
+		for first := 1; first <= events; first += 10 {
+			batch := session.Batch{
+				Session: id, Stream: "stream", First: session.Index(first), Gen: 1, Seq: int64(first),
+				Final: first+10 > events, Expires: time.Now().Add(time.Hour),
+			}
+			for range 10 {
+				batch.Events = append(batch.Events, event)
+			}
+			if err := s.Append(b.Context(), batch); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(fmt.Sprint(events), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				p, err := s.Read(b.Context(), id, "stream", 0, session.MaxRead)
+				if err != nil || len(p.Events) != events {
+					b.Fatal(len(p.Events), err)
+				}
+			}
+		})
+	}
+}

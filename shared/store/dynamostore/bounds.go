@@ -1,0 +1,77 @@
+package dynamostore
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// openFactor is the factor by which the log of an open request may exceed the limits of a
+// stream.
+const openFactor = 16
+
+// looks is how many times the store checks a stream, on average, while as much is written
+// to it as the limit permits. A check reads the stream, which costs a twentieth of
+// writing it.
+const looks = 4
+
+// bound checks the limits of a stream after a batch was written to it, and drops batches
+// that exceed them. For most batches it does nothing and costs nothing. It checks the
+// number of events when the indexes of the batch pass a multiple of a quarter of the
+// limit. It checks the bytes at random times, because there is no running total. If a
+// check fails with an error, the next one does the work.
+func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
+	events, bytes := s.options.Events, s.options.Bytes
+	if b.Stream != session.Standalone && !b.Final {
+		events, bytes = events*openFactor, bytes*openFactor
+	}
+	step := session.Index(max(events/looks, 1))
+	last := b.First + session.Index(len(b.Events)) - 1
+	counted := int(last) > events && last/step != (b.First-1)/step
+	if !counted && rand.Float64()*float64(bytes) >= float64(looks*size) {
+		return
+	}
+	drop, err := s.tooMuch(ctx, b, events, bytes)
+	if err == nil {
+		_ = s.drop(ctx, drop)
+	}
+}
+
+// tooMuch returns the batches of a stream to drop, without their data. It counts from
+// the batch just written backwards, and drops every batch beyond the limits. It stops
+// at the first batch that was dropped earlier.
+func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes int64) (drop []row, err error) {
+	sp := span{
+		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,
+		fields: "PK, SK, n, g, q, h, f, w, u, x, b, k, z",
+	}
+	err = s.query(ctx, sp, func(r row) (bool, error) {
+		if r["b"] == nil {
+			return false, nil
+		}
+		events -= int(r.num("n"))
+		bytes -= r.num("b")
+		if (events < 0 || bytes < 0) && firstOf(r) != b.First {
+			drop = append(drop, r)
+		}
+		return true, nil
+	})
+	return drop, err
+}
+
+// drop removes the data of batches. It keeps their keys until they expire, so that a
+// writer that was fenced long ago cannot write there.
+func (s *Store) drop(ctx context.Context, batches []row) error {
+	var writes []types.WriteRequest
+	for _, r := range batches {
+		writes = append(writes, deletions(r)...)
+		delete(r, "b")
+		delete(r, "k")
+		delete(r, "z")
+		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: r}})
+	}
+	return s.writeMany(ctx, writes)
+}

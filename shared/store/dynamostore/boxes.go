@@ -1,0 +1,280 @@
+package dynamostore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func boxOf(r row) (session.Box, error) {
+	b, err := session.UnmarshalBox(r.record())
+	b.Rev = r.num("r")
+	return b, err
+}
+
+// Box reads a box record; see [session.Boxes].
+func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	r, err := s.get(ctx, boxKey(id), "m")
+	if err != nil || r == nil {
+		return session.Box{ID: id}, err
+	}
+	b, err := boxOf(r)
+	if err != nil {
+		return session.Box{}, s.failed(err)
+	}
+	return b, nil
+}
+
+// SaveBox replaces a box record; see [session.Boxes].
+func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
+	condition, values := "attribute_not_exists(PK)", row(nil)
+	if b.Rev != 0 {
+		condition, values = "r = :rev", row{":rev": num(b.Rev)}
+	}
+	b.Rev++
+	r := key(boxKey(b.ID), "m")
+	r["r"] = num(b.Rev)
+	if b.State != session.Asleep {
+		r["D"] = str(b.ID)
+	}
+	record, err := session.MarshalBox(b)
+	if err != nil {
+		return err
+	}
+	r.setRecord(record)
+	_, written, err := s.put(ctx, r, condition, values)
+	if err == nil && !written {
+		err = session.Errorf(session.Conflict, "the box record has been changed since it was read; read it again")
+	}
+	return err
+}
+
+func itemRow(it session.Item) (row, error) {
+	record, err := session.MarshalItem(it)
+	r := key(boxKey(it.Box), itemKey(it.ID))
+	r["D"], r["s"], r["g"] = str(it.Box), str(it.State), num(it.Gen)
+	if it.Round > 0 {
+		r["n"] = num(it.Round)
+	}
+	r.setRecord(record)
+	return r, err
+}
+
+// itemOf returns an item without its raw message.
+func itemOf(box session.BoxID, r row) (session.Item, error) {
+	it := session.Item{
+		Box: box, ID: session.StreamID(r.str("SK")[len(itemKey("")):]), State: session.ItemState(r.str("s")),
+		Gen: session.Generation(r.num("g")),
+	}
+	err := session.UnmarshalItem(r.record(), &it)
+	return it, err
+}
+
+// wholeItem returns an item with its raw message.
+func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (session.Item, error) {
+	it, err := itemOf(box, r)
+	if err != nil {
+		return session.Item{}, s.failed(err)
+	}
+	if it.Raw, err = s.raw(ctx, r); err != nil {
+		return session.Item{}, err
+	}
+	return it, nil
+}
+
+// partsLife is how long the parts of a long message are kept if nothing deletes them
+// earlier. Nothing deletes them if their item was not written, was not fully deleted, or
+// stays open for this long.
+const partsLife = 30 * 24 * time.Hour
+
+// PutItem stores an item; see [session.Boxes].
+func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
+	r, err := itemRow(it)
+	if err != nil {
+		return false, err
+	}
+	if err := s.spill(ctx, r, it.Raw, time.Now().Add(partsLife)); err != nil {
+		return false, err
+	}
+	_, put, err = s.put(ctx, r, "attribute_not_exists(PK)", nil)
+	return put, err
+}
+
+// Claim takes an item; see [session.Boxes].
+func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+	r, claimed, err := s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :taken, g = :gen", "s = :waiting OR s = :taken AND g = :gen",
+		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen)})
+	switch {
+	case err != nil:
+		return session.Item{}, err
+	case r == nil:
+		return session.Item{}, noItem()
+	case !claimed:
+		return session.Item{}, session.Errorf(session.Conflict, "another generation of the box has taken this message")
+	}
+	return s.wholeItem(ctx, box, r)
+}
+
+// Release gives an item back; see [session.Boxes].
+func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	_, released, err = s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :waiting, g = :none",
+		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
+		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen), ":none": num(0)})
+	return released, err
+}
+
+// SwapItem stores an item over another; see [session.Boxes].
+func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	r, err := itemRow(it)
+	if err != nil {
+		return false, err
+	}
+	if err := s.spill(ctx, r, it.Raw, time.Now().Add(partsLife)); err != nil {
+		return false, err
+	}
+	condition, values := "s = :state AND g = :gen AND attribute_not_exists(n)", row{":state": str(was.State), ":gen": num(was.Gen)}
+	if was.Round > 0 {
+		condition, values[":round"] = "s = :state AND g = :gen AND n = :round", num(was.Round)
+	}
+	old, swapped, err := s.put(ctx, r, condition, values)
+	if err != nil || !swapped {
+		return false, err
+	}
+	if old.str("z") != r.str("z") {
+		// The new item is stored. If these deletions fail, the parts of the old item
+		// expire.
+		_ = s.writeMany(ctx, deletions(old))
+	}
+	return true, nil
+}
+
+func noItem() error {
+	return session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
+}
+
+// Item reads an item; see [session.Boxes].
+func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+	if len(id) > maxKey { // the client chose it
+		return session.Item{}, noItem()
+	}
+	r, err := s.get(ctx, boxKey(box), itemKey(id))
+	if err != nil {
+		return session.Item{}, err
+	}
+	if r == nil {
+		return session.Item{}, noItem()
+	}
+	return s.wholeItem(ctx, box, r)
+}
+
+// Items returns the items of a box; see [session.Boxes].
+func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
+	var items []session.Item
+	sp := span{pk: boxKey(box), from: itemKey(""), to: "q$", fields: "SK, s, g, j"}
+	err := s.query(ctx, sp, func(r row) (bool, error) {
+		it, err := itemOf(box, r)
+		if err != nil {
+			return false, s.failed(err)
+		}
+		items = append(items, it)
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+// DeleteItem removes an item; see [session.Boxes].
+func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+	condition, values := "", row(nil)
+	if gen != 0 {
+		condition, values = "s = :taken AND g = :gen", row{":taken": str(session.Taken), ":gen": num(gen)}
+	}
+	old, err := s.remove(ctx, key(boxKey(box), itemKey(id)), condition, values)
+	if err != nil {
+		return err
+	}
+	// The item is gone. If these deletions fail, its parts expire.
+	_ = s.writeMany(ctx, deletions(old))
+	return nil
+}
+
+// Due returns the boxes the sweep has to look at; see [session.Boxes]. It may miss
+// the newest writes for a moment. It reads the whole index, which holds nothing else.
+func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
+	var due []session.BoxID
+	err := s.scanIndex(ctx, dueIndex, func(r row) bool {
+		due = append(due, session.BoxID(r.str("D")))
+		return true
+	})
+	slices.Sort(due)
+	return slices.Compact(due), err
+}
+
+// scanIndex calls each for every row of an index, in no order, until each returns
+// false.
+func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool) error {
+	in := &dynamodb.ScanInput{TableName: &s.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
+	for {
+		out, err := ask(ctx, s, "Scan", s.client.Scan, in)
+		if err != nil {
+			return s.failed(err)
+		}
+		s.count("Scan", unitsOf(out.ConsumedCapacity), 0)
+		for _, r := range out.Items {
+			if !each(r) {
+				return nil
+			}
+		}
+		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
+			return nil
+		}
+	}
+}
+
+// partDigits is how many digits a part's number has in a key.
+const partDigits = 6
+
+func partPrefix(frame string) string { return "f#" + frame + "#" }
+
+// PutPart keeps a piece of a frame; see [session.Boxes]. It returns TooLarge for more
+// than 128 KiB.
+func (s *Store) PutPart(ctx context.Context, p session.Part) error {
+	if len(p.Data) > session.MaxPart {
+		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)
+	}
+	r := key(boxKey(p.Box), fmt.Sprintf("%s%0*d", partPrefix(p.Frame), partDigits, p.N))
+	if p.Data != nil {
+		r["d"] = bin(p.Data)
+	}
+	r.expire(p.Expires, 0)
+	_, _, err := s.put(ctx, r, "", nil)
+	return err
+}
+
+// Parts returns the pieces of a frame; see [session.Boxes].
+func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
+	var parts []session.Part
+	now := time.Now()
+	prefix := partPrefix(frame)
+	err := s.query(ctx, span{pk: boxKey(box), from: prefix, to: prefix + ":"}, func(r row) (bool, error) {
+		n, err := strconv.Atoi(r.str("SK")[len(prefix):])
+		if err != nil || !r.alive(now) {
+			return true, nil // a part of a frame whose name only begins with this name, or an expired part
+		}
+		parts = append(parts, session.Part{Box: box, Frame: frame, N: n, Data: r.bin("d"), Expires: r.expires()})
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return parts, nil
+}

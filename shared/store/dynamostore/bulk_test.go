@@ -1,0 +1,74 @@
+package dynamostore
+
+import (
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+func TestBulk(t *testing.T) {
+	spent := func(s session.Store) sessiontest.Spent {
+		u := s.(*Store).Usage()
+		sum := sessiontest.Spent{Units: u.ReadUnits + u.WriteUnits}
+		for _, n := range u.Requests {
+			sum.Requests += n
+		}
+		return sum
+	}
+	sessiontest.Bulk(t, sessiontest.Harness{Open: func(t *testing.T) session.Store { return open(t, Options{}) }, Fill: fill}, spent)
+}
+
+// fill writes the rows that Create would, 25 a request.
+func fill(t *testing.T, s session.Store, list []session.Session) {
+	t.Helper()
+	var writes []types.WriteRequest
+	for _, x := range list {
+		x.Rev = 1
+		r, err := sessionRow(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: r}})
+	}
+	if err := s.(*Store).writeMany(t.Context(), writes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sizeOf returns the size of an item as DynamoDB measures it: names and values.
+func sizeOf(r row) (n int) {
+	for name, v := range r {
+		n += len(name)
+		switch v := v.(type) {
+		case *types.AttributeValueMemberS:
+			n += len(v.Value)
+		case *types.AttributeValueMemberB:
+			n += len(v.Value)
+		case *types.AttributeValueMemberN:
+			n += len(v.Value)/2 + 2
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+func TestAnIdleSessionIsSmall(t *testing.T) {
+	s := open(t, Options{})
+	x := sessiontest.Idle()
+	if err := s.Create(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.get(t.Context(), sessionKey(x.ID), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := sizeOf(r)
+	t.Logf("an idle session has %d bytes", n)
+	if n > 1500 {
+		t.Errorf("%d bytes, want at most 1,500", n)
+	}
+}

@@ -1,0 +1,342 @@
+package dynamostore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// ask sends one request, and repeats it for up to the store's Patience if it fails. It
+// counts a failed request under the name as; its caller counts the others.
+func ask[In, Out any](ctx context.Context, s *Store, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
+	defer cancel()
+	until, _ := ctx.Deadline()
+	out, err := call(ctx, in, func(o *dynamodb.Options) {
+		o.Retryer = retryer{until}
+		o.APIOptions = append(o.APIOptions, s.limitAttempts)
+	})
+	if err != nil {
+		s.count(as, 0, 0)
+	}
+	return out, err
+}
+
+// retryer repeats every attempt that may succeed the next time, with full jitter,
+// until there is no time for another attempt. The call then returns the last error.
+type retryer struct{ until time.Time }
+
+func (retryer) IsErrorRetryable(err error) bool {
+	var unread *smithy.DeserializationError
+	var slow *slowAttemptError
+	if errors.As(err, &slow) || errors.As(err, &unread) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	return retry.IsErrorRetryables(retry.DefaultRetryables).IsErrorRetryable(err) == aws.TrueTernary
+}
+
+func (retryer) MaxAttempts() int { return math.MaxInt32 }
+
+func (r retryer) RetryDelay(attempt int, err error) (time.Duration, error) {
+	delay := pause(attempt)
+	if time.Until(r.until) <= delay {
+		return 0, err
+	}
+	return delay, nil
+}
+
+func (retryer) GetRetryToken(context.Context, error) (func(error) error, error) {
+	return func(error) error { return nil }, nil
+}
+
+func (retryer) GetInitialToken() func(error) error { return func(error) error { return nil } }
+
+// pause returns a random time to wait after a failed attempt. Its limit is 50 ms
+// after the first attempt, doubles with each further one, and is a second at most.
+func pause(attempt int) time.Duration {
+	return rand.N(min(50*time.Millisecond<<min(max(attempt-1, 0), 5), time.Second))
+}
+
+// slowAttemptError is the error of an attempt that took too long, so that another one is
+// made.
+type slowAttemptError struct{ cause error }
+
+func (e *slowAttemptError) Error() string { return "no answer in time: " + e.cause.Error() }
+func (e *slowAttemptError) Unwrap() error { return e.cause }
+
+// limitAttempts limits each attempt to a third of Patience, because a connection that
+// died while the function was frozen may never report it.
+func (s *Store) limitAttempts(stack *middleware.Stack) error {
+	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("LimitAttempt",
+		func(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
+			attempt, cancel := context.WithTimeout(ctx, s.options.Patience/3)
+			defer cancel()
+			out, metadata, err := next.HandleFinalize(attempt, in)
+			if err != nil && attempt.Err() != nil && ctx.Err() == nil {
+				err = &slowAttemptError{err}
+			}
+			return out, metadata, err
+		}), "Retry", middleware.After)
+}
+
+func units(consumed ...types.ConsumedCapacity) (sum float64) {
+	for _, c := range consumed {
+		sum += aws.ToFloat64(c.CapacityUnits)
+	}
+	return sum
+}
+
+func unitsOf(c *types.ConsumedCapacity) float64 {
+	if c == nil {
+		return 0
+	}
+	return units(*c)
+}
+
+// get reads one row. It returns nil if the row does not exist.
+func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
+	out, err := ask(ctx, s, "GetItem", s.client.GetItem, &dynamodb.GetItemInput{
+		TableName: &s.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	})
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	s.count("GetItem", unitsOf(out.ConsumedCapacity), 0)
+	if len(out.Item) == 0 {
+		return nil, nil
+	}
+	return out.Item, nil
+}
+
+// put writes a row if the condition holds for the row stored under its key; the
+// condition "" always holds. With a condition, put returns the stored row: the
+// replaced one if it wrote, or else the one that refused the write. It returns nil if
+// there is none.
+//
+// Each put has a nonce. If the row that refuses a put has the same nonce, an earlier
+// attempt wrote it and its answer was lost, so put reports success.
+func (s *Store) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
+	nonce := session.NewNonce()
+	r["o"] = str(nonce)
+	in := &dynamodb.PutItemInput{
+		TableName: &s.table, Item: r, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	}
+	if condition != "" {
+		in.ConditionExpression = &condition
+		in.ReturnValues = types.ReturnValueAllOld
+		in.ReturnValuesOnConditionCheckFailure = types.ReturnValuesOnConditionCheckFailureAllOld
+	}
+	if len(values) > 0 {
+		in.ExpressionAttributeValues = values
+	}
+	out, err := ask(ctx, s, "PutItem", s.client.PutItem, in)
+	if err != nil {
+		stored, isRefused := refused(err)
+		switch {
+		case !isRefused:
+			return nil, false, s.failed(err)
+		case stored.str("o") == nonce:
+			return nil, true, nil
+		}
+		return stored, false, nil
+	}
+	s.count("PutItem", 0, unitsOf(out.ConsumedCapacity))
+	if len(out.Attributes) == 0 {
+		return nil, true, nil
+	}
+	return out.Attributes, true, nil
+}
+
+// update changes a row by a SET expression if its condition holds. It returns the
+// changed row, or else the row that refused the update. It returns nil if there is
+// none. Each update has a nonce, like each put.
+func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
+	nonce := session.NewNonce()
+	values[":o"] = str(nonce)
+	out, err := ask(ctx, s, "UpdateItem", s.client.UpdateItem, &dynamodb.UpdateItemInput{
+		TableName: &s.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
+		ReturnValues:                        types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		ReturnConsumedCapacity:              types.ReturnConsumedCapacityTotal,
+	})
+	if err != nil {
+		stored, isRefused := refused(err)
+		if !isRefused {
+			return nil, false, s.failed(err)
+		}
+		return stored, stored.str("o") == nonce, nil
+	}
+	s.count("UpdateItem", 0, unitsOf(out.ConsumedCapacity))
+	return out.Attributes, true, nil
+}
+
+// remove deletes a row if the condition holds for it; the condition "" always holds.
+// It returns the deleted row, or nil if it deleted none, for any reason.
+func (s *Store) remove(ctx context.Context, k row, condition string, values row) (old row, err error) {
+	in := &dynamodb.DeleteItemInput{
+		TableName: &s.table, Key: k, ExpressionAttributeValues: values,
+		ReturnValues: types.ReturnValueAllOld, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	}
+	if condition != "" {
+		in.ConditionExpression = &condition
+	}
+	out, err := ask(ctx, s, "DeleteItem", s.client.DeleteItem, in)
+	if err != nil {
+		if _, isRefused := refused(err); isRefused {
+			return nil, nil
+		}
+		return nil, s.failed(err)
+	}
+	s.count("DeleteItem", 0, unitsOf(out.ConsumedCapacity))
+	return out.Attributes, nil
+}
+
+// span is a range of sort keys, both ends included.
+type span struct {
+	pk, from, to string
+	backwards    bool
+	limit        int        // rows of the first request; 0 for as many as there are
+	next         func() int // how many rows each further request asks for; nil for at least 100
+	fields       string     // the attributes to return, "" for all
+	as           string     // the name under which to count the requests; "" for Query
+}
+
+// query calls each for every row of a span, until each returns false or an error.
+func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
+	in := &dynamodb.QueryInput{
+		TableName: &s.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
+		KeyConditionExpression:    aws.String("PK = :pk AND SK BETWEEN :from AND :to"),
+		ExpressionAttributeValues: row{":pk": str(sp.pk), ":from": str(sp.from), ":to": str(sp.to)},
+		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
+	}
+	if sp.fields != "" {
+		in.ProjectionExpression = &sp.fields
+	}
+	as := cmp.Or(sp.as, "Query")
+	if sp.next == nil {
+		sp.next = func() int { return max(sp.limit, 100) }
+	}
+	for limit := sp.limit; ; limit = sp.next() {
+		if sp.limit > 0 {
+			in.Limit = aws.Int32(int32(limit))
+		}
+		out, err := ask(ctx, s, as, s.client.Query, in)
+		if err != nil {
+			return s.failed(err)
+		}
+		s.count(as, unitsOf(out.ConsumedCapacity), 0)
+		for _, it := range out.Items {
+			if more, err := each(it); err != nil || !more {
+				return err
+			}
+		}
+		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
+			return nil
+		}
+	}
+}
+
+// maxGet is how many rows one BatchGetItem reads.
+const maxGet = 100
+
+// getMany reads rows, with one request for each hundred, and returns them in no
+// order. It leaves out rows that do not exist. No key may appear twice.
+func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
+	var rows []row
+	var left []map[string]types.AttributeValue
+	var p progress
+	for len(keys) > 0 || len(left) > 0 {
+		for ; len(left) < maxGet && len(keys) > 0; keys = keys[1:] {
+			left = append(left, keys[0])
+		}
+		out, err := ask(ctx, s, "BatchGetItem", s.client.BatchGetItem, &dynamodb.BatchGetItemInput{
+			RequestItems:           map[string]types.KeysAndAttributes{s.table: {Keys: left, ConsistentRead: aws.Bool(true)}},
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+		})
+		if err != nil {
+			return nil, s.failed(err)
+		}
+		s.count("BatchGetItem", units(out.ConsumedCapacity...), 0)
+		for _, it := range out.Responses[s.table] {
+			rows = append(rows, it)
+		}
+		asked := len(left)
+		left = out.UnprocessedKeys[s.table].Keys
+		if err := p.rest(ctx, s, len(left), asked); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// maxWrite is how many rows one BatchWriteItem writes.
+const maxWrite = 25
+
+// writeMany puts and deletes rows, 25 a request.
+func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) error {
+	var left []types.WriteRequest
+	var p progress
+	for len(writes) > 0 || len(left) > 0 {
+		n := min(maxWrite-len(left), len(writes))
+		left, writes = append(left, writes[:n]...), writes[n:]
+		out, err := ask(ctx, s, "BatchWriteItem", s.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
+			RequestItems:           map[string][]types.WriteRequest{s.table: left},
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+		})
+		if err != nil {
+			return s.failed(err)
+		}
+		s.count("BatchWriteItem", 0, units(out.ConsumedCapacity...))
+		asked := len(left)
+		left = out.UnprocessedItems[s.table]
+		if err := p.rest(ctx, s, len(left), asked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// progress paces the repeats of batch requests that DynamoDB left undone. While nothing is
+// done it waits longer each time, and it gives up after the store's Patience.
+type progress struct {
+	idle  int       // how many requests in a row have done nothing
+	since time.Time // the last time a request did something
+}
+
+// rest waits if the last request did none of its work. It returns Unavailable when no
+// request has done any work for the store's Patience.
+func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
+	now := time.Now()
+	if left < asked || p.since.IsZero() {
+		p.idle, p.since = 0, now
+	}
+	if left < asked {
+		return nil
+	}
+	p.idle++
+	delay := pause(p.idle)
+	if now.Add(delay).Sub(p.since) > s.options.Patience {
+		return session.Errorf(session.Unavailable, "the session store is busy; try again")
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return s.failed(ctx.Err())
+	}
+}

@@ -1,0 +1,144 @@
+package dynamostore
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// collection is a [session.Collection], in which each record is one row. The rows of all
+// tenants are together in one partition of the index "tenant".
+type collection[T any] struct {
+	s *Store
+	// name begins the partition key of each row, and is the partition of the index. No
+	// tenant has this name.
+	name string
+	kind session.Kind[T]
+}
+
+// Keys returns the collection of keys; see [session.Keys].
+func (s *Store) Keys() session.Collection[session.Key] {
+	return collection[session.Key]{s, keys, session.KeyKind()}
+}
+
+// Grants returns the collection of grants; see [session.Grants].
+func (s *Store) Grants() session.Collection[session.Grant] {
+	return collection[session.Grant]{s, "G", session.GrantKind()}
+}
+
+// UpstreamTokens returns the collection of upstream tokens; see [session.UpstreamTokens].
+func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
+	return collection[session.UpstreamToken]{s, "U", session.UpstreamTokenKind()}
+}
+
+// partition returns the partition key of a record's row.
+func (c collection[T]) partition(id string) string { return c.name + "#" + id }
+
+func (c collection[T]) row(v T) (row, error) {
+	f := c.kind.Fields(&v)
+	r := key(c.partition(f.ID), "m")
+	r["r"], r["T"] = num(*f.Rev), str(c.name)
+	r.expire(*f.Expires, 0)
+	record, err := c.kind.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	r.setRecord(record)
+	return r, checkInline("the "+c.kind.Name, len(record))
+}
+
+func (c collection[T]) of(r row) (T, error) { return c.kind.Unmarshal(r.record(), r.num("r")) }
+
+func (c collection[T]) Create(ctx context.Context, v T) error {
+	*c.kind.Fields(&v).Rev = 1
+	r, err := c.row(v)
+	if err != nil {
+		return err
+	}
+	_, written, err := c.s.put(ctx, r, isFree, nowValue())
+	if err == nil && !written {
+		err = c.kind.Taken()
+	}
+	return err
+}
+
+func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
+	var none T
+	if len(id) > maxKey {
+		return none, c.kind.None()
+	}
+	r, err := c.s.get(ctx, c.partition(id), "m")
+	if err != nil {
+		return none, err
+	}
+	if !r.alive(time.Now()) {
+		return none, c.kind.None()
+	}
+	v, err := c.of(r)
+	if err != nil {
+		return none, c.s.failed(err)
+	}
+	return v, nil
+}
+
+func (c collection[T]) Save(ctx context.Context, v T) error {
+	values := nowValue()
+	rev := c.kind.Fields(&v).Rev
+	values[":rev"] = num(*rev)
+	*rev++
+	r, err := c.row(v)
+	if err != nil {
+		return err
+	}
+	old, written, err := c.s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
+	switch {
+	case err != nil || written:
+		return err
+	case !old.alive(time.Now()):
+		return c.kind.None()
+	}
+	return c.kind.Changed()
+}
+
+func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
+	var list []T
+	for len(list) < limit {
+		var asked []row
+		err := c.s.queryTenant(ctx, c.name, c.partition(after), maxGet, func(r row) bool {
+			asked = append(asked, key(r.str("PK"), "m"))
+			return len(asked) < maxGet
+		})
+		if err != nil || len(asked) == 0 {
+			return list, err
+		}
+		after = asked[len(asked)-1].str("PK")[len(c.partition("")):]
+		rows, err := c.s.getMany(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		if list, err = c.appendRows(list, rows, tenant); err != nil {
+			return nil, err
+		}
+	}
+	return list[:max(limit, 0)], nil
+}
+
+// appendRows appends the records of a tenant that have not expired, in order.
+func (c collection[T]) appendRows(list []T, rows []row, tenant string) ([]T, error) {
+	slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
+	for _, r := range rows {
+		if !r.alive(time.Now()) {
+			continue
+		}
+		v, err := c.of(r)
+		if err != nil {
+			return nil, c.s.failed(err)
+		}
+		if tenant == "" || *c.kind.Fields(&v).Tenant == tenant {
+			list = append(list, v)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,75 @@
+package dynamostore
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
+)
+
+// dynamoDB is the DynamoDB for the tests of this package.
+var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	dynamoDB.Stop()
+	os.Exit(code)
+}
+
+// endpoint returns the URL of the DynamoDB under test.
+func endpoint(t testing.TB) string {
+	t.Helper()
+	url, err := dynamoDB.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// dial returns a client of the DynamoDB under test.
+func dial(t testing.TB) *dynamodb.Client {
+	t.Helper()
+	return client(endpoint(t), nil)
+}
+
+// client returns a client; transport may be nil.
+func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
+	return dynamodb.New(dynamodb.Options{
+		Region: "us-east-1", BaseEndpoint: &url, HTTPClient: transport, Credentials: Keys{ID: "local", Secret: "local"},
+	})
+}
+
+// newTable creates a table for one test. It has no TTL, so expired items stay.
+func newTable(t testing.TB, c *dynamodb.Client) string {
+	t.Helper()
+	name := "t" + session.NewNonce()
+	create, _, err := TableDefinition(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateTable(t.Context(), create); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := c.DeleteTable(context.WithoutCancel(t.Context()), &dynamodb.DeleteTableInput{TableName: &name}); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// open returns a Store on a table of its own. It is more patient than usual, because
+// the machine may be busy.
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	if o.Patience == 0 {
+		o.Patience = 5 * time.Minute
+	}
+	c := dial(t)
+	return New(c, newTable(t, c), o)
+}

@@ -1,0 +1,64 @@
+package dynamostore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func TestPlaceIsReadAsItIsWritten(t *testing.T) {
+	for text, want := range map[string]Location{
+		"dormouse":                 {Table: "dormouse", Region: "eu-west-1"},
+		"a.b_c-1?region=us-east-2": {Table: "a.b_c-1", Region: "us-east-2"},
+		"dormouse?endpoint=http://127.0.0.1:8000":                {Table: "dormouse", Region: "eu-west-1", Endpoint: "http://127.0.0.1:8000"},
+		"dormouse?endpoint=https%3A%2F%2Fdb.example%2F&region=r": {Table: "dormouse", Region: "r", Endpoint: "https://db.example/"},
+	} {
+		got, err := ParseLocation(text, "eu-west-1")
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
+		}
+		again, err := ParseLocation(got.String(), "")
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("%s written as %s: %v (-want +got):\n%s", text, got, err, diff)
+		}
+	}
+}
+
+func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
+	p := Location{Table: "t" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint(t)}
+	keys := Keys{ID: "local", Secret: "local"}
+	c := p.Client(keys, nil)
+	t.Cleanup(func() {
+		if _, err := c.DeleteTable(context.WithoutCancel(t.Context()), &dynamodb.DeleteTableInput{TableName: &p.Table}); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // the second time it is there
+		if err := p.EnsureTable(t.Context(), keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := New(c, p.Table, Options{Patience: time.Minute})
+	if err := s.Create(t.Context(), session.Session{ID: session.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}); err != nil {
+		t.Error(err)
+	}
+	ttl, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &p.Table})
+	if err != nil || ttl.TimeToLiveDescription == nil || *ttl.TimeToLiveDescription.AttributeName != "x" {
+		t.Errorf("the table deletes by %+v, %v, want by x", ttl, err)
+	}
+}
+
+func TestMissingKeysAreTold(t *testing.T) {
+	p := Location{Table: "dormouse", Region: "us-east-1", Endpoint: "http://127.0.0.1:1"}
+	err := p.EnsureTable(t.Context(), Keys{})
+	if !errors.Is(err, session.Unavailable) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
+		t.Errorf("error is %v, want Unavailable with the variables to set", err)
+	}
+}

@@ -1,0 +1,282 @@
+package dynamostore
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// aBatch returns a batch of the request stream "r1" of session "s1".
+func aBatch(first session.Index, events ...string) session.Batch {
+	b := session.Batch{Session: "s1", Stream: "r1", First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+	for _, e := range events {
+		b.Events = append(b.Events, []byte(e))
+	}
+	return b
+}
+
+func add(t *testing.T, s *Store, batches ...session.Batch) {
+	t.Helper()
+	for _, b := range batches {
+		if err := s.Append(t.Context(), b); err != nil {
+			t.Fatalf("Append at %d: %v", b.First, err)
+		}
+	}
+}
+
+// indexes reads a page and returns the indexes of its events.
+func indexes(t *testing.T, s *Store, stream session.StreamID, after session.Index, limit int) (list []session.Index, p session.Page) {
+	t.Helper()
+	p, err := s.Read(t.Context(), "s1", stream, after, limit)
+	if err != nil {
+		t.Fatalf("Read after %d: %v", after, err)
+	}
+	for _, e := range p.Events {
+		list = append(list, e.Index)
+	}
+	return list, p
+}
+
+// rows returns the sort keys of the rows whose PK has a prefix.
+func rows(t *testing.T, s *Store, prefix string) (keys []string) {
+	t.Helper()
+	out, err := s.client.Scan(t.Context(), &dynamodb.ScanInput{
+		TableName: &s.table, FilterExpression: aws.String("begins_with(PK, :p)"), ExpressionAttributeValues: row{":p": str(prefix)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range out.Items {
+		keys = append(keys, row(r).str("SK"))
+	}
+	return keys
+}
+
+func TestABatchOf16MiBIsReadFromAnyCursorByteForByte(t *testing.T) {
+	s := open(t, Options{Bytes: 1 << 50})
+	var events []string
+	for i := range 16 {
+		events = append(events, strings.Repeat(string(rune('a'+i)), 1<<20))
+	}
+	add(t, s, aBatch(1, "first"), aBatch(2, events...))
+	for _, after := range []session.Index{1, 9} {
+		_, p := indexes(t, s, "r1", after, 100)
+		if len(p.Events) != 17-int(after) || p.Gap || p.More {
+			t.Fatalf("%d events after %d, gap %t, more %t", len(p.Events), after, p.Gap, p.More)
+		}
+		for i, e := range p.Events {
+			if e.Index != after+1+session.Index(i) || string(e.Raw) != events[e.Index-2] {
+				t.Fatalf("event %d after %d has index %d and %d bytes", i, after, e.Index, len(e.Raw))
+			}
+		}
+	}
+}
+
+func TestHalfALongBatchIsNeverSeen(t *testing.T) {
+	c := dial(t)
+	table := newTable(t, c)
+	ctx, die := context.WithCancel(t.Context())
+	dying := transport(func(operation string, r *http.Request) (*http.Response, error) {
+		if operation == "PutItem" {
+			die()
+			return nil, ctx.Err()
+		}
+		return http.DefaultClient.Do(r)
+	})
+	writer := New(client(*c.Options().BaseEndpoint, dying), table, Options{Patience: time.Minute})
+	reader := New(c, table, Options{Patience: time.Minute})
+	long := aBatch(1, strings.Repeat("x", 1<<20))
+	if err := writer.Append(ctx, long); session.CodeOf(err) != session.Unavailable {
+		t.Fatalf("%v, want Unavailable", err)
+	}
+	if n := len(rows(t, reader, "Z#")); n == 0 {
+		t.Fatal("no part was written before the batch")
+	}
+	if got, p := indexes(t, reader, "r1", 0, 10); len(got) > 0 || p.More {
+		t.Fatalf("events %v are seen", got)
+	}
+	if tail, err := reader.Tail(t.Context(), "s1", "r1"); err != nil || tail != (session.Tail{}) {
+		t.Fatalf("Tail is %v, %v", tail, err)
+	}
+	other := aBatch(1, strings.Repeat("y", 1<<20))
+	other.Gen = 2
+	add(t, reader, other)
+	if err := reader.Append(t.Context(), long); session.CodeOf(err) != session.Conflict {
+		t.Fatalf("the first writer again: %v, want Conflict", err)
+	}
+	if _, p := indexes(t, reader, "r1", 0, 10); len(p.Events) != 1 || string(p.Events[0].Raw) != string(other.Events[0]) {
+		t.Fatal("the batch is not the one of the second writer")
+	}
+}
+
+func TestOfManyLongBatchesOneWinsAsAWhole(t *testing.T) {
+	s := open(t, Options{Bytes: 1 << 50})
+	const writers = 4
+	errs := make([]error, writers)
+	var wg sync.WaitGroup
+	for i := range writers {
+		b := aBatch(1, strings.Repeat(fmt.Sprint(i), 400<<10))
+		b.Gen = session.Generation(i)
+		wg.Go(func() { errs[i] = s.Append(t.Context(), b) })
+	}
+	wg.Wait()
+	_, p := indexes(t, s, "r1", 0, 10)
+	for i, err := range errs {
+		switch {
+		case session.CodeOf(err) == session.Conflict:
+		case err != nil:
+			t.Error(err)
+		case len(p.Events) != 1 || string(p.Events[0].Raw) != strings.Repeat(fmt.Sprint(i), 400<<10):
+			t.Errorf("writer %d has won and its batch is not there", i)
+		}
+	}
+}
+
+func TestTheTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
+	s := open(t, Options{})
+	b := aBatch(1, "1", "2")
+	b.Stream, b.Expires = session.Standalone, time.Now().Add(-time.Minute)
+	add(t, s, b)
+	if got, _ := indexes(t, s, session.Standalone, 0, 10); len(got) > 0 {
+		t.Errorf("events %v are read after they have expired", got)
+	}
+	tail, err := s.Tail(t.Context(), "s1", session.Standalone)
+	if want := (session.Tail{Last: 2, Gen: 1, Seq: 1}); err != nil || tail != want {
+		t.Errorf("Tail is %v, %v, want %v", tail, err, want)
+	}
+	b.Gen, b.Expires = 2, time.Now().Add(time.Hour)
+	if err := s.Append(t.Context(), b); session.CodeOf(err) != session.Conflict {
+		t.Errorf("an index is given twice: %v, want Conflict", err)
+	}
+}
+
+func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
+	const day = 24 * time.Hour
+	s := open(t, Options{})
+	b := aBatch(1, "1")
+	b.Stream = session.Standalone
+	add(t, s, aBatch(1, "1"), b)
+	deleted := func() time.Time {
+		r, err := s.get(t.Context(), sessionKey("s1"), eventKey(session.Standalone, 1))
+		if err != nil || r == nil {
+			t.Fatal(r, err)
+		}
+		return time.Unix(r.num("x"), 0)
+	}
+	first := deleted()
+	if left := time.Until(first); left < 7*day || left > 8*day {
+		t.Fatalf("the tail is deleted in %s, want 7 days after it has expired", left)
+	}
+	x := session.Session{ID: "s1", Created: time.Now(), Expires: time.Now().Add(time.Minute)}
+	save := func(created time.Time, life time.Duration) cost {
+		x.Created, x.Expires = created, time.Now().Add(life)
+		c, err := costOf(s, func() error { return s.Save(t.Context(), x) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Rev++
+		return c
+	}
+	if err := s.Create(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	x.Rev = 1
+	if c := save(time.Now(), 7*day); c.Requests["Query"] != 0 || deleted() != first {
+		t.Errorf("a young session: %v, the tail is deleted at %s, want what it was", c, deleted())
+	}
+	if c := save(time.Now().Add(-2*day), 7*day); c.Requests["Query"] != 0 || deleted() != first {
+		t.Errorf("no longer life: %v, the tail is deleted at %s, want what it was", c, deleted())
+	}
+	save(time.Now().Add(-5*day), 10*day)
+	if left := time.Until(deleted()); left < 16*day || left > 18*day {
+		t.Errorf("the tail is deleted in %s, want the life of the session and 7 days", left)
+	}
+}
+
+func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
+	s := open(t, Options{})
+	add(t, s, aBatch(1, "1", "2"))
+	polls := make(chan struct{}, 1000)
+	waiting := New(client(*s.client.Options().BaseEndpoint, transport(func(_ string, r *http.Request) (*http.Response, error) {
+		polls <- struct{}{}
+		return http.DefaultClient.Do(r)
+	})), s.table, s.options)
+	appended := make(chan error, 1)
+	go func() {
+		for range 3 { // each poll is two requests, so after three of them one poll has found nothing
+			<-polls
+		}
+		appended <- s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7"))
+	}()
+	p, err := waiting.Wait(t.Context(), "s1", "r1", 5, time.Now().Add(time.Minute))
+	// Readers see a stored batch before its writer gets the answer.
+	if err := <-appended; err != nil {
+		t.Error(err)
+	}
+	if err != nil || len(p.Events) != 2 || p.Events[0].Index != 6 {
+		t.Errorf("%v, %v, want the events 6 and 7", p, err)
+	}
+}
+
+func TestPollsBecomeRarer(t *testing.T) {
+	for _, c := range []struct{ waited, least, most time.Duration }{
+		{0, 5 * time.Millisecond, 10 * time.Millisecond},
+		{30 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond},
+		{2 * time.Second, 200 * time.Millisecond, 200 * time.Millisecond},
+		{time.Hour, time.Second, time.Second},
+	} {
+		for range 100 {
+			if got := pace(c.waited); got < c.least || got > c.most {
+				t.Fatalf("the next poll after %s is in %s, want %s to %s", c.waited, got, c.least, c.most)
+			}
+		}
+	}
+}
+
+func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
+	const day = 24 * time.Hour
+	s := open(t, Options{})
+	created := time.Now().Add(-5 * day)
+	x := session.Session{ID: "s1", Created: created, Expires: time.Now().Add(day)}
+	if err := s.Create(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	k := session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: "s1", Since: created, Name: "n"}
+	before := k
+	before.Since = created.Add(-day)
+	deleted := func(k session.ValueKey) time.Duration {
+		at := stateRow(k)
+		r, err := s.get(t.Context(), at.str("PK"), at.str("SK"))
+		if err != nil || r == nil {
+			t.Fatal(r, err)
+		}
+		return time.Until(time.Unix(r.num("x"), 0))
+	}
+	for _, k := range []session.ValueKey{k, before} {
+		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+		if left := deleted(k); left < 13*day || left > 15*day {
+			t.Errorf("a value is deleted in %s, want 14 days", left)
+		}
+	}
+	x.Rev, x.Expires = 1, time.Now().Add(10*day)
+	if err := s.Save(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	if left := deleted(k); left < 16*day || left > 18*day {
+		t.Errorf("a value of a session that was prolonged is deleted in %s, want the life of the session and 7 days", left)
+	}
+	if left := deleted(before); left > 15*day {
+		t.Errorf("a value of the session before is deleted in %s, want what it was", left)
+	}
+}

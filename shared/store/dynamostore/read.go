@@ -1,0 +1,170 @@
+package dynamostore
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Read returns events after a cursor; see [session.Log].
+//
+// Cost: one request for up to 8 batches and two for more. It takes another request if no
+// batch begins right behind the cursor, for each further MB, and for batches in parts.
+func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
+	r := s.newReader(id, stream, after, "")
+	return r.page(ctx, min(max(limit, 1), session.MaxRead))
+}
+
+// Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms at
+// first, then after a tenth of the time it has waited, at most a second. It first
+// polls a new stream when the stream is 4 ms old, because no answer can be there
+// earlier.
+func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	r := s.newReader(id, stream, after, "Wait")
+	if err := sleepFor(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
+		return session.Page{}, err
+	}
+	for begun := time.Now(); ; {
+		p, err := r.page(ctx, session.MaxWait)
+		if ctx.Err() != nil {
+			return session.Page{}, ctx.Err()
+		}
+		now := time.Now()
+		if err != nil || len(p.Events) > 0 || !now.Before(until) {
+			return p, err
+		}
+		if err := sleepFor(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
+			return session.Page{}, err
+		}
+	}
+}
+
+// infant is the age of a stream at which Wait polls for the first time. An answer
+// takes longer than this: three hops and a write.
+const infant = 4 * time.Millisecond
+
+// sleepFor waits for d or the end of ctx. By the clock of this machine a stream may begin
+// in the future, so Wait passes at most infant.
+func sleepFor(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pace returns the time until the next poll.
+func pace(waited time.Duration) time.Duration {
+	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
+}
+
+// reader reads one stream from one cursor, once or until there are events.
+type reader struct {
+	store  *Store
+	id     session.ID
+	stream session.StreamID
+	after  session.Index
+	as     string // the name under which to count its requests; "" for Query
+	// lookBack says that a batch that begins before the cursor may reach beyond it.
+	// It is false once a batch is known to end at the cursor, because the next batch
+	// then begins right behind it.
+	lookBack bool
+}
+
+// newReader returns a reader. The cursor and the stream come from a client and may
+// have any value.
+func (s *Store) newReader(id session.ID, stream session.StreamID, after session.Index, as string) *reader {
+	after = max(after, 0)
+	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}
+}
+
+// page reads forwards from the index after the cursor. If no batch begins there, it also
+// reads the previous batch with before. A batch that is written meanwhile either begins at
+// that index, or before finds it.
+func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
+	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
+		return session.Page{}, nil
+	}
+	p := session.NewPages(r.after, limit)
+	looked := !r.lookBack
+	rows := 0
+	sp := span{
+		pk: sessionKey(r.id), from: eventKey(r.stream, r.after+1), to: lastKey(r.stream),
+		limit: min(limit+1, firstRows), as: r.as,
+		next: func() int { return rowsFor(limit+1-len(p.Page().Events), rows, len(p.Page().Events)) },
+	}
+	err := r.store.query(ctx, sp, func(it row) (bool, error) {
+		rows++
+		behind := !looked && firstOf(it) > r.after+1
+		looked = true
+		if behind {
+			if more, err := r.before(ctx, p); err != nil || !more {
+				return false, err
+			}
+		}
+		return r.add(ctx, p, it)
+	})
+	if err == nil && !looked {
+		_, err = r.before(ctx, p)
+	}
+	if err != nil {
+		return session.Page{}, err
+	}
+	return p.Page(), nil
+}
+
+// firstRows is how many batches the first request of a page asks for. DynamoDB
+// charges for every batch it returns, up to 1 MB, even for those that do not fit on
+// the page. The length of the batches is unknown until the first ones have been read.
+const firstRows = 8
+
+// rowsFor returns how many more batches should hold the wanted events, judging by the
+// average of the batches so far. Some of their events may have been dropped.
+func rowsFor(wanted, rows, events int) int {
+	if events == 0 {
+		return 100
+	}
+	return min(wanted*rows/events+1, session.MaxRead+1)
+}
+
+// before reads the batch that holds the event after the cursor, if there is one: the last
+// batch that begins at that event or earlier.
+func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err error) {
+	more = true
+	sp := span{
+		pk: sessionKey(r.id), from: eventKey(r.stream, 0), to: eventKey(r.stream, r.after+1),
+		backwards: true, limit: 1, as: r.as,
+	}
+	err = r.store.query(ctx, sp, func(it row) (bool, error) {
+		r.lookBack = lastOf(it) != r.after
+		var err error
+		more, err = r.add(ctx, p, it)
+		return false, err
+	})
+	return more, err
+}
+
+// add adds the events of a batch to the page.
+func (r *reader) add(ctx context.Context, p *session.Pages, it row) (more bool, err error) {
+	if !it.alive(time.Now()) {
+		return true, nil
+	}
+	first, n := firstOf(it), int(it.num("n"))
+	if wanted, more := p.Wants(first, n); !wanted {
+		return more, nil
+	}
+	data, ok, err := r.store.data(ctx, it)
+	if err != nil || !ok {
+		return err == nil, err
+	}
+	return p.Add(first, n, it.flag("f"), time.Duration(it.num("w"))*time.Millisecond, data), nil
+}

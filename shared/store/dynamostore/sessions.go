@@ -1,0 +1,415 @@
+package dynamostore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// sessionRow returns the row of a session.
+func sessionRow(x session.Session) (row, error) {
+	r := key(sessionKey(x.ID), "m")
+	r["r"], r["T"] = num(x.Rev), str(tenantKey(x.Tenant))
+	r.expire(x.Expires, 0)
+	if x.Init != nil {
+		r["i"] = bin(x.Init)
+	}
+	record, err := session.MarshalSession(x)
+	if err != nil {
+		return nil, err
+	}
+	r.setRecord(record)
+	return r, checkInline("the session with its initialize parameters", len(x.Init), len(record))
+}
+
+func tenantKey(tenant string) string { return "T#" + tenant }
+
+func sessionOf(r row) (session.Session, error) {
+	x, err := session.UnmarshalSession(r.record())
+	x.Rev, x.Init = r.num("r"), r.bin("i")
+	return x, err
+}
+
+// isFree is the condition that a key has no row, or only an expired one.
+const isFree = "attribute_not_exists(PK) OR u <= :now"
+
+func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
+
+// Create stores a new session; see [session.Sessions]. It returns TooLarge if the
+// record and the initialize parameters together are over 350 KiB.
+func (s *Store) Create(ctx context.Context, x session.Session) error {
+	x.Rev = 1
+	r, err := sessionRow(x)
+	if err != nil {
+		return err
+	}
+	_, written, err := s.put(ctx, r, isFree, nowValue())
+	if err == nil && !written {
+		err = session.Errorf(session.Conflict, "there is a session with this id already")
+	}
+	return err
+}
+
+// Load reads a session and a box; see [session.Sessions].
+func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
+	box := session.Box{ID: boxID}
+	var keys []row
+	if len(id) <= maxKey { // the client chose it
+		keys = append(keys, key(sessionKey(id), "m"))
+	}
+	if boxID != "" {
+		keys = append(keys, key(boxKey(boxID), "m"))
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return session.Session{}, session.Box{}, err
+	}
+	var found row
+	for _, r := range rows {
+		if r.str("PK") == sessionKey(id) {
+			found = r
+		} else if box, err = boxOf(r); err != nil {
+			return session.Session{}, session.Box{}, s.failed(err)
+		}
+	}
+	if !found.alive(time.Now()) {
+		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		if found != nil {
+			err = err.Because(session.QuitExpired)
+		}
+		return session.Session{}, box, err
+	}
+	x, err := sessionOf(found)
+	if err != nil {
+		return session.Session{}, session.Box{}, s.failed(err)
+	}
+	return x, box, nil
+}
+
+// Save replaces a session; see [session.Sessions]. It returns TooLarge as Create
+// does.
+func (s *Store) Save(ctx context.Context, x session.Session) error {
+	rev := x.Rev
+	x.Rev++
+	r, err := sessionRow(x)
+	if err != nil {
+		return err
+	}
+	values := nowValue()
+	values[":rev"] = num(rev)
+	old, written, err := s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
+	switch {
+	case err != nil:
+		return err
+	case written:
+		s.prolong(ctx, x, old)
+		return nil
+	case !old.alive(time.Now()):
+		return session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	}
+	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
+}
+
+// List returns sessions; see [session.Sessions]. It may miss sessions that were
+// created a moment ago. Without a tenant it reads the whole index, about one read
+// unit for each 80 sessions, which suits operators rather than requests.
+func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
+	var list []session.Session
+	for len(list) < limit {
+		keys, err := s.sessionKeys(ctx, tenant, sessionKey(after), limit-len(list))
+		if err != nil || len(keys) == 0 {
+			return list, err
+		}
+		var asked []row
+		for _, k := range keys {
+			asked = append(asked, key(k, "m"))
+		}
+		rows, err := s.getMany(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
+		for _, r := range rows {
+			if !r.alive(time.Now()) {
+				continue
+			}
+			x, err := sessionOf(r)
+			if err != nil {
+				return nil, s.failed(err)
+			}
+			list = append(list, x)
+		}
+		after = session.ID(keys[len(keys)-1][len(sessionKey("")):])
+	}
+	return list, nil
+}
+
+// sessionKeys returns up to limit keys of sessions that come after the key after, in
+// order.
+func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
+	var keys []string
+	now := time.Now()
+	collect := func(r row) bool {
+		if k := r.str("PK"); k > after && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // all that has a tenant is in the index
+			keys = append(keys, k)
+		}
+		return tenant == "" || len(keys) < limit
+	}
+	var err error
+	if tenant == "" {
+		err = s.scanIndex(ctx, tenantIndex, collect)
+	} else {
+		err = s.queryTenant(ctx, tenantKey(tenant), after, limit, collect)
+	}
+	slices.Sort(keys)
+	return keys[:min(len(keys), limit)], err
+}
+
+// queryTenant calls each for the rows of one key of the index "tenant", in order. It
+// begins after the partition key after, and ends when each returns false.
+func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
+	in := &dynamodb.QueryInput{
+		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
+		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
+		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(after)},
+		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
+	}
+	for {
+		out, err := ask(ctx, s, "Query", s.client.Query, in)
+		if err != nil {
+			return s.failed(err)
+		}
+		s.count("Query", unitsOf(out.ConsumedCapacity), 0)
+		for _, r := range out.Items {
+			if !each(r) {
+				return nil
+			}
+		}
+		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
+			return nil
+		}
+	}
+}
+
+// questionKey returns the sort key of an answer. It hashes a long question, so that a
+// client cannot make the key too long.
+func questionKey(question string) string {
+	if len(question) > maxKey {
+		sum := sha256.Sum256([]byte(question))
+		question = "#" + base32.HexEncoding.EncodeToString(sum[:])
+	}
+	return "p#" + question
+}
+
+// PutAnswer keeps an answer; see [session.Sessions].
+func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+	r := key(sessionKey(a.Session), questionKey(a.Question))
+	r.expire(a.Expires, 0)
+	if err := s.spill(ctx, r, a.Raw, outlive(a.Expires)); err != nil {
+		return false, err
+	}
+	_, first, err = s.put(ctx, r, isFree, nowValue())
+	return first, err
+}
+
+// outlive returns when the parts of a row with this expiry are deleted.
+func outlive(expires time.Time) time.Time {
+	if expires.IsZero() {
+		return expires
+	}
+	return expires.Add(24 * time.Hour)
+}
+
+// Answers returns the stored answers to questions; see [session.Sessions].
+func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+	var keys []row
+	asked := map[string]bool{}
+	for _, q := range questions {
+		if k := questionKey(q); !asked[k] {
+			asked[k] = true
+			keys = append(keys, key(sessionKey(id), k))
+		}
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]row{}
+	for _, r := range rows {
+		found[r.str("SK")] = r
+	}
+	var answers []session.Answer
+	for _, q := range questions {
+		r := found[questionKey(q)]
+		if !r.alive(time.Now()) {
+			continue
+		}
+		raw, err := s.raw(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, session.Answer{Session: id, Question: q, Raw: raw, Expires: r.expires()})
+	}
+	return answers, nil
+}
+
+// raw returns the data of a row whose parts must all exist.
+func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
+	raw, ok, err := s.data(ctx, r)
+	if err == nil && !ok && r["k"] != nil {
+		err = session.Errorf(session.NotFound, "the message was deleted while it was read")
+	}
+	return raw, err
+}
+
+// PutConnection keeps the record of a connection; see [session.Connections].
+func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
+	record, err := session.MarshalConnection(c)
+	if err != nil {
+		return err
+	}
+	return s.putRecord(ctx, key(connectionKey(c.ID), "m"), record, c.Expires)
+}
+
+// putRecord writes a row that holds only a record and an expiry.
+func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires time.Time) error {
+	r.expire(expires, 0)
+	r.setRecord(record)
+	_, _, err := s.put(ctx, r, "", nil)
+	return err
+}
+
+// Connection reads the record of a connection; see [session.Connections].
+func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
+	r, err := s.get(ctx, connectionKey(id), "m")
+	if err != nil {
+		return session.Connection{}, err
+	}
+	if !r.alive(time.Now()) {
+		return session.Connection{}, session.Errorf(session.NotFound, "there is no such connection, or it has expired")
+	}
+	c, err := session.UnmarshalConnection(r.record())
+	if err != nil {
+		return session.Connection{}, s.failed(err)
+	}
+	return c, nil
+}
+
+// DeleteConnection removes the record of a connection; see [session.Connections].
+func (s *Store) DeleteConnection(ctx context.Context, id string) error {
+	_, err := s.remove(ctx, key(connectionKey(id), "m"), "", nil)
+	return err
+}
+
+func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
+
+// SaveHandshake writes a handshake record; see [session.Sessions]. It returns
+// TooLarge if the result is over 350 KiB.
+func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
+	r := handshakeKey(h.Digest, h.Version)
+	taken, err := h.Taken.MarshalText()
+	if err != nil {
+		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
+	}
+	r.setRecord(taken)
+	r.expire(h.Expires, 0)
+	if h.Result != nil {
+		r["d"] = bin(h.Result)
+	}
+	if err := checkInline("the handshake record", len(h.Result)); err != nil {
+		return err
+	}
+	_, _, err = s.put(ctx, r, "", nil)
+	return err
+}
+
+// Handshake reads a handshake record; see [session.Sessions].
+func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
+	k := handshakeKey(digest, version)
+	r, err := s.get(ctx, k.str("PK"), k.str("SK"))
+	if err != nil {
+		return session.Handshake{}, err
+	}
+	if !r.alive(time.Now()) {
+		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
+	}
+	return s.handshakeOf(digest, version, r)
+}
+
+func (s *Store) handshakeOf(digest, version string, r row) (session.Handshake, error) {
+	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d"), Expires: r.expires()}
+	if err := h.Taken.UnmarshalText(r.record()); err != nil {
+		return session.Handshake{}, s.failed(err)
+	}
+	return h, nil
+}
+
+// Recorded reads parts of several records; see [session.Handshakes].
+func (s *Store) Recorded(ctx context.Context, wanted []session.RecordKey) ([]session.Recorded, error) {
+	name := func(r row) [2]string { return [2]string{r.str("PK"), r.str("SK")} }
+	found := map[[2]string]row{}
+	var keys []row
+	want := func(k row) {
+		if _, twice := found[name(k)]; !twice { // BatchGetItem refuses a key that it gets twice
+			keys, found[name(k)] = append(keys, k), nil
+		}
+	}
+	for _, w := range wanted {
+		if w.Version != "" {
+			want(handshakeKey(w.Digest, w.Version))
+		}
+		if w.Box != "" {
+			want(key(boxKey(w.Box), "m"))
+		}
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		found[name(r)] = r
+	}
+	list := make([]session.Recorded, len(wanted))
+	for i, w := range wanted {
+		list[i].Box.ID = w.Box
+		if r := found[name(handshakeKey(w.Digest, w.Version))]; w.Version != "" && r != nil && r.alive(time.Now()) {
+			if list[i].Handshake, err = s.handshakeOf(w.Digest, w.Version, r); err != nil {
+				return nil, err
+			}
+		}
+		if r := found[name(key(boxKey(w.Box), "m"))]; w.Box != "" && r != nil {
+			if list[i].Box, err = boxOf(r); err != nil {
+				return nil, s.failed(err)
+			}
+		}
+	}
+	return list, nil
+}
+
+// ListHandshakes returns parts of a handshake record; see [session.Handshakes].
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
+	var list []session.Handshake
+	begin := handshakeKey(digest, prefix)
+	sp := span{pk: begin.str("PK"), from: begin.str("SK"), to: begin.str("SK") + "\U0010FFFF"}
+	err := s.query(ctx, sp, func(r row) (bool, error) {
+		if !r.alive(time.Now()) {
+			return true, nil
+		}
+		h, err := s.handshakeOf(digest, strings.TrimPrefix(r.str("SK"), "v#"), r)
+		list = append(list, h)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}

@@ -1,0 +1,47 @@
+package intercept
+
+import (
+	"context"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Keys implements session.Store.
+func (s *Store) Keys() session.Collection[session.Key] {
+	return collection[session.Key]{s, "Key", s.inner.Keys}
+}
+
+// Grants implements session.Store.
+func (s *Store) Grants() session.Collection[session.Grant] {
+	return collection[session.Grant]{s, "Grant", s.inner.Grants}
+}
+
+// UpstreamTokens implements session.Store.
+func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
+	return collection[session.UpstreamToken]{s, "UpstreamToken", s.inner.UpstreamTokens}
+}
+
+// collection runs the function around the methods of a collection of the inner store.
+type collection[T any] struct {
+	s     *Store
+	kind  string
+	inner func() session.Collection[T]
+}
+
+func (c collection[T]) Create(ctx context.Context, v T) error {
+	return change(ctx, c.s, "Create"+c.kind, v, func(ctx context.Context) error { return c.inner().Create(ctx, v) })
+}
+
+func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
+	return read(ctx, c.s, c.kind, func(ctx context.Context) (T, error) { return c.inner().Get(ctx, id) })
+}
+
+func (c collection[T]) Save(ctx context.Context, v T) error {
+	return change(ctx, c.s, "Save"+c.kind, v, func(ctx context.Context) error { return c.inner().Save(ctx, v) })
+}
+
+func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
+	return read(ctx, c.s, "List"+c.kind+"s", func(ctx context.Context) ([]T, error) {
+		return c.inner().List(ctx, tenant, after, limit)
+	})
+}

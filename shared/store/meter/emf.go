@@ -1,0 +1,184 @@
+package meter
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// The names of metrics. Their dimension is server, the name of a configured server. errors
+// also has the dimension code, and boxes has no dimension. Sessions and tenants are
+// properties of a line and never dimensions: AWS would bill each of their values as
+// another metric.
+const (
+	metricCalls     = "calls"                // messages of clients
+	metricPolls     = "polls"                // requests that only ask for events
+	metricErrors    = "errors"               //
+	metricWakes     = "wakes"                // wakes of boxes
+	metricFunction  = "wake_function_ms"     // from the start of a function's process to its first invocation
+	metricBox       = "wake_box_ms"          // from the wake to the runner's hello
+	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
+	metricFirst     = "wake_first_answer_ms" // duration of the invocation that woke a box
+	metricBoxes     = "boxes"                // boxes that the sweep finds running or due
+	metricBytesIn   = "bytes_in"
+	metricBytesOut  = "bytes_out"
+	dimensionServer = "server"
+	dimensionCode   = "code"
+)
+
+// emf is the head of a line in CloudWatch's embedded metric format.
+type emf struct {
+	Timestamp int64       `json:"Timestamp"` // Unix milliseconds
+	Metrics   []directive `json:"CloudWatchMetrics"`
+}
+
+type directive struct {
+	Namespace  string     `json:"Namespace"`
+	Dimensions [][]string `json:"Dimensions"`
+	Metrics    []metric   `json:"Metrics"`
+}
+
+type metric struct {
+	Name string `json:"Name"`
+	Unit string `json:"Unit"`
+}
+
+// value is a metric with its measurement. A line leaves out values of zero, because AWS
+// bills only metrics that appear.
+type value struct {
+	metric
+	n int64
+}
+
+func counts(name string, n int) value { return value{metric{name, "Count"}, int64(n)} }
+func bytesOf(name string, n int) value {
+	return value{metric{name, "Bytes"}, int64(n)}
+}
+
+func took(name string, d time.Duration) value {
+	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
+}
+
+// metrics returns the attributes of the measurements. With a namespace it adds the head by
+// which CloudWatch makes metrics of them.
+func metrics(a session.Account, t tally, start time.Duration, space string) (attrs []any) {
+	calls, polls, failures := 1, 0, 0
+	if a.Poll {
+		calls, polls = 0, 1
+	}
+	if a.Over == session.OverEvent || a.Over == session.OverRelay {
+		calls = 0
+	}
+	if a.Code != "" {
+		failures = 1
+	}
+	values := []value{
+		counts(metricCalls, calls), counts(metricPolls, polls), counts(metricWakes, t.wakes),
+		bytesOf(metricBytesIn, a.In), bytesOf(metricBytesOut, a.Out), took(metricFunction, start), took(metricBox, t.boxStart),
+	}
+	if t.wakes > 0 {
+		values = append(values, took(metricFirst, a.Took))
+	}
+	if a.Over == session.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
+		attrs = append(attrs, metricBoxes, t.boxes)
+		if space != "" {
+			attrs = append(attrs, "_aws", headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))
+		}
+	}
+	if a.Server == "" {
+		space = ""
+	}
+	return append(attrs, attributes(values, counts(metricErrors, failures), space)...)
+}
+
+func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
+
+// Started returns the attributes of a runner's line that says how long a server took to
+// start. The time is a metric of the namespace space. If space is "", it is no metric.
+func Started(server string, span time.Duration, space string) []any {
+	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, space)...)
+}
+
+func attributes(values []value, failures value, space string) (attrs []any) {
+	var said []metric
+	for _, v := range values {
+		if v.n != 0 {
+			attrs, said = append(attrs, v.Name, v.n), append(said, v.metric)
+		}
+	}
+	head := headOf()
+	if len(said) > 0 {
+		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}}, said})
+	}
+	if failures.n != 0 {
+		attrs = append(attrs, failures.Name, failures.n)
+		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
+	}
+	if space == "" || len(head.Metrics) == 0 {
+		return attrs
+	}
+	return append(attrs, "_aws", head)
+}
+
+// Line is the content of a log line that [ReadLine] reads.
+type Line struct {
+	Server    string
+	Tenant    string
+	Principal string
+	Session   string
+	Conn      string
+	Tool      string // that the request called, "" for none
+	Trace     string // of the request
+	For       string // the trace of the one request that a frame was for, "" for none or several
+	Units     Units
+}
+
+// Only returns the trace of a frame if there is exactly one, and otherwise "".
+func Only(traces []string) string {
+	if len(traces) == 1 {
+		return traces[0]
+	}
+	return ""
+}
+
+// ReadLine reads the log line of an invocation: JSON as slog writes it. If the JSON has
+// no units, ok is false, and l has the other fields. If the text is not JSON, such as a
+// line that was cut off, ok is false and l is empty.
+func ReadLine(text []byte) (l Line, ok bool) {
+	if !wire.Valid(text) {
+		return Line{}, false
+	}
+	wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
+		switch string(key) {
+		case `"server"`:
+			l.Server, _ = wire.String(value)
+		case `"tenant"`:
+			l.Tenant, _ = wire.String(value)
+		case `"principal"`:
+			l.Principal, _ = wire.String(value)
+		case `"session_id"`:
+			l.Session, _ = wire.String(value)
+		case `"connection_id"`:
+			l.Conn, _ = wire.String(value)
+		case `"tool"`:
+			l.Tool, _ = wire.String(value)
+		case `"trace"`:
+			l.Trace, _ = wire.String(value)
+		case `"traces"`:
+			var all []string
+			if json.Unmarshal(value, &all) == nil {
+				l.For = Only(all)
+			}
+		case `"units"`:
+			l.Units = Units{}
+			ok = l.Units.read(value)
+		}
+		return true
+	})
+	if !ok {
+		l.Units = Units{}
+	}
+	return l, ok
+}

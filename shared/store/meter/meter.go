@@ -1,0 +1,215 @@
+package meter
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Meter counts what the invocations of one function process use. At its end, an invocation
+// takes everything that was counted since the previous end. If a process has one
+// invocation at a time, as on Lambda, that is its own use. If it has several, only the sum
+// is right. Meter implements session.Meter and is safe for concurrent use.
+type Meter struct {
+	options Options
+	started time.Time
+
+	mu     sync.Mutex
+	spent  func() Stored // what the store has consumed; nil for no store
+	before Stored
+	now    tally
+	warm   bool // an invocation has ended
+}
+
+var _ session.Meter = (*Meter)(nil)
+
+// Options of a Meter.
+type Options struct {
+	MemoryMB float64   // memory of the function; 256 by default
+	Metrics  string    // namespace of CloudWatch metrics, "" for none; AWS bills them by name and server
+	Started  time.Time // when the process started; zero if unknown
+}
+
+// tally counts what a session.Account does not have.
+type tally struct {
+	messages float64 // posted, in billed messages
+	pushed   int     // bytes posted to clients
+	wakes    int
+	boxStart time.Duration // from a wake to its hello, zero without a hello
+	boxes    int           // boxes that the sweep must check, if it called Due
+}
+
+// New makes a Meter.
+func New(o Options) *Meter {
+	o.MemoryMB = cmp.Or(o.MemoryMB, Usual().MemoryMB)
+	return &Meter{options: o, started: o.Started}
+}
+
+// Store returns a store that counts the calls of s. spent returns what s has consumed so
+// far. If spent is nil, the Meter estimates that (see [Estimate]).
+func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
+	if spent == nil {
+		e := Estimate(s)
+		s, spent = e, e.Spent
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spent, m.before = spent, spent()
+	return &watched{Store: s, meter: m}
+}
+
+// watched is a store that recognizes wakes by the box records that functions write.
+type watched struct {
+	session.Store
+	meter *Meter
+
+	mu       sync.Mutex
+	starting session.Box // the last starting box that was read
+}
+
+// Unwrap returns the watched store.
+func (w *watched) Unwrap() session.Store { return w.Store }
+
+// Box remembers a box that is starting, to know when its wake began.
+func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	b, err := w.Store.Box(ctx, id)
+	if err == nil && b.State == session.Starting {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.starting = b
+	}
+	return b, err
+}
+
+// SaveBox counts wakes, and the time from a wake to the hello.
+func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
+	err := w.Store.SaveBox(ctx, b)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	was := w.starting
+	w.starting = session.Box{}
+	w.mu.Unlock()
+	w.meter.count(func(t *tally) {
+		switch {
+		case b.State == session.Starting:
+			t.wakes++
+		case b.State == session.Awake && was.ID == b.ID && was.Gen == b.Gen:
+			t.boxStart = b.Changed.Sub(was.Changed)
+		}
+	})
+	return nil
+}
+
+// Due counts the boxes that it returns.
+func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
+	all, err := w.Store.Due(ctx)
+	if err == nil {
+		w.meter.count(func(t *tally) { t.boxes = len(all) })
+	}
+	return all, err
+}
+
+// Clients returns the connections of clients, whose posts it counts.
+func (m *Meter) Clients(c session.Clients) session.Clients {
+	return &clients{c, &posted{Poster: c, meter: m, away: true}}
+}
+
+// Runners returns the connections of runners, whose posts it counts. These messages stay
+// in the AWS region, so they do not count as traffic to the internet.
+func (m *Meter) Runners(p session.Poster) session.Poster { return &posted{Poster: p, meter: m} }
+
+type clients struct {
+	session.Clients
+	posted *posted
+}
+
+// Post counts a message that the connection has accepted.
+func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
+	return c.posted.Post(ctx, conn, data)
+}
+
+type posted struct {
+	session.Poster
+	meter *Meter
+	away  bool // to the internet
+}
+
+// Post counts a message that the connection has accepted.
+func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
+	err := p.Poster.Post(ctx, conn, data)
+	if err == nil {
+		p.meter.count(func(t *tally) {
+			t.messages += Messages(len(data))
+			if p.away {
+				t.pushed += len(data)
+			}
+		})
+	}
+	return err
+}
+
+func (m *Meter) count(what func(*tally)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what(&m.now)
+}
+
+// take ends an invocation. It returns what was counted since the previous end. start is
+// how long the process had lived when this invocation began. It is 0 unless the invocation
+// is the first.
+func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, m.now = m.now, tally{}
+	if m.spent != nil {
+		now := m.spent()
+		stored, m.before = now.Minus(m.before), now
+	}
+	if !m.warm && !m.started.IsZero() {
+		start = max(0, time.Since(m.started)-took)
+	}
+	m.warm = true
+	return t, stored, start
+}
+
+// Spent implements session.Meter. The attributes are "tenant", "units" (what AWS bills for
+// the invocation), and the metrics.
+func (m *Meter) Spent(a session.Account) []any {
+	t, stored, start := m.take(a.Took)
+	u := units(a, t, stored, m.options.MemoryMB)
+	attrs := []any{"tenant", a.Tenant, "units", u}
+	return append(attrs, metrics(a, t, start, m.options.Metrics)...)
+}
+
+// restUnit is how many bytes of an answer the price of one REST request covers.
+const restUnit = 10 << 20
+
+// units returns what AWS bills for one invocation, without the gateway's own log.
+func units(a session.Account, t tally, stored Stored, memoryMB float64) Units {
+	billed := (a.Took + time.Millisecond - 1).Truncate(time.Millisecond)
+	u := Units{
+		Invocations: 1, GBSeconds: billed.Seconds() * memoryMB / 1024, Messages: t.messages, OutGB: GB(int64(t.pushed)),
+		ReadUnits: stored.ReadUnits, WriteUnits: stored.WriteUnits, LogGB: GB(int64(Usual().LogBytes)),
+	}
+	switch a.Over {
+	case session.OverREST:
+		u.Requests = 1 + float64(max(0, a.Out-1)/restUnit)
+		u.OutGB += GB(int64(a.Out))
+	case session.OverSocket, session.OverRelay:
+		for _, size := range []int{a.In, a.Out} {
+			if size > 0 {
+				u.Messages += Messages(size)
+			}
+		}
+		if a.Over == session.OverSocket {
+			u.OutGB += GB(int64(a.Out))
+		}
+	case session.OverEvent:
+	}
+	return u
+}

@@ -1,0 +1,382 @@
+package meter_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+// written writes a log line with attributes and reads it again as JSON.
+func written(t *testing.T, attrs []any) map[string]any {
+	t.Helper()
+	var b bytes.Buffer
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("request", attrs...)
+	var line map[string]any
+	if err := json.Unmarshal(b.Bytes(), &line); err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// conns takes every post.
+type conns struct{}
+
+func (conns) Post(context.Context, string, []byte) error { return nil }
+func (conns) Close(context.Context, string) error        { return nil }
+
+// near reports whether two counts are the same but for rounding.
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
+
+func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
+	m := meter.New(meter.Options{MemoryMB: 512})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	clients := m.Clients(conns{})
+	if _, err := store.Box(t.Context(), "acme/one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := clients.Post(t.Context(), "c", make([]byte, 33<<10)); err != nil {
+		t.Fatal(err)
+	}
+	line := written(t, append([]any{"server", "one", "session_id", "s1", "connection_id", "c1"},
+		m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond})...))
+	text, err := json.Marshal(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := meter.ReadLine(text)
+	if !ok {
+		t.Fatalf("%s is not read", text)
+	}
+	got.Units.LogGB = 0
+	want := meter.Line{Server: "one", Tenant: "acme", Session: "s1", Conn: "c1", Units: meter.Units{
+		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: meter.GB(11<<20 + 33<<10),
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
+	m := meter.New(meter.Options{})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	for range 2 {
+		if _, err := store.Box(t.Context(), "acme/one"); err != nil {
+			t.Fatal(err)
+		}
+		line := written(t, m.Spent(session.Account{Over: session.OverSocket, In: 1}))
+		if got := line["units"].(map[string]any)["read_units"]; got != 1.0 {
+			t.Errorf("%v read units, want 1", got)
+		}
+	}
+}
+
+func TestMessagesAreBilledBySize(t *testing.T) {
+	for size, want := range map[int]float64{0: 1, 1: 1, 32 << 10: 1, 32<<10 + 1: 2, 128 << 10: 4} {
+		if got := meter.Messages(size); got != want {
+			t.Errorf("%d bytes are %v messages, want %v", size, got, want)
+		}
+	}
+}
+
+func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
+	line := written(t, m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: session.Busy}))
+	head := line["_aws"].(map[string]any)
+	dimensions := map[string]bool{}
+	for _, d := range head["CloudWatchMetrics"].([]any) {
+		d := d.(map[string]any)
+		if d["Namespace"] != "Dormouse/dev" {
+			t.Errorf("namespace %v", d["Namespace"])
+		}
+		for _, set := range d["Dimensions"].([]any) {
+			for _, name := range set.([]any) {
+				dimensions[name.(string)] = true
+			}
+		}
+		for _, metric := range d["Metrics"].([]any) {
+			if name := metric.(map[string]any)["Name"].(string); line[name] == nil {
+				t.Errorf("metric %s has no value in the line", name)
+			}
+		}
+	}
+	if d := cmp.Diff(map[string]bool{"server": true, "code": true}, dimensions); d != "" {
+		t.Errorf("dimensions (-want +got):\n%s", d)
+	}
+	if line["errors"] != 1.0 || line["calls"] != 1.0 || line["bytes_out"] != 7.0 {
+		t.Errorf("the line is %v", line)
+	}
+}
+
+func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
+	for name, m := range map[string]*meter.Meter{
+		"switched off":        meter.New(meter.Options{}),
+		"of no server at all": meter.New(meter.Options{Metrics: "Dormouse/dev"}),
+	} {
+		a := session.Account{Over: session.OverREST, Tenant: "acme", Server: "one"}
+		if strings.HasPrefix(name, "of no server") {
+			a.Server = ""
+		}
+		if line := written(t, m.Spent(a)); line["_aws"] != nil {
+			t.Errorf("%s: %v", name, line)
+		}
+	}
+}
+
+func TestAWakeIsToldByItsPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		time.Sleep(7 * time.Millisecond)
+		m := meter.New(meter.Options{Started: began})
+		store := m.Store(sessiontest.NewMemory(), nil)
+		b := session.Box{ID: "acme/one", State: session.Starting, Gen: 1, Attempt: 1, Changed: time.Now()}
+		if err := store.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Millisecond)
+		line := written(t, m.Spent(session.Account{Over: session.OverREST, Server: "one", Took: 3 * time.Millisecond}))
+		if line["wakes"] != 1.0 || line["wake_function_ms"] != 7.0 || line["wake_first_answer_ms"] != 3.0 || line["wake_box_ms"] != nil {
+			t.Errorf("the function that wakes says %v", line)
+		}
+		time.Sleep(20 * time.Millisecond)
+		b, err := store.Box(t.Context(), b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.State, b.Changed = session.Awake, time.Now()
+		if err := store.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		line = written(t, m.Spent(session.Account{Over: session.OverRelay, Server: "one"}))
+		if line["wake_box_ms"] != 23.0 || line["wakes"] != nil || line["wake_function_ms"] != nil {
+			t.Errorf("the function that hears the hello says %v", line)
+		}
+	})
+}
+
+func TestABillIsTheSumOfItsCharges(t *testing.T) {
+	p := meter.Published()
+	u := meter.Units{Requests: 1e6, Messages: 3e6, Invocations: 2e6, ReadUnits: 2e6, WriteUnits: 1e6}
+	if got := p.Cost(u); !near(got, 3.5+3+0.4+0.25+0.625) {
+		t.Errorf("it costs %v", got)
+	}
+	if got := p.Cost(u.Plus(u)) - p.Cost(u.Times(2)); !near(got, 0) {
+		t.Errorf("twice and again differ by %v", got)
+	}
+	if n := len(p.Bill(u)); n != 5 {
+		t.Errorf("the bill has %d lines, want 5", n)
+	}
+	all := meter.Units{
+		Invocations: 1, GBSeconds: 1, Requests: 1, Messages: 1, ConnectionMinutes: 1, ReadUnits: 1, WriteUnits: 1, StoredGBMonths: 1,
+		VCPUSeconds: 1, TaskGBSeconds: 1, AddressSeconds: 1, LogGB: 1, OutGB: 1,
+	}
+	if n := len(p.Bill(all)); n != 13 {
+		t.Errorf("%d of 13 units have a price", n)
+	}
+	if p.Date == "" || p.Source == "" {
+		t.Errorf("the prices do not say of when and from where they are: %+v", p)
+	}
+}
+
+func TestOwnPricesStandInThePlaceOfThePublished(t *testing.T) {
+	p, err := meter.Published().With([]byte(`{"date":"2027-01-01","usd":{"messages":{"usd":0.5,"for":1000000}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Cost(meter.Units{Messages: 1e6, Requests: 1e6}); !near(got, 4) || p.Date != "2027-01-01" || p.Region != "us-east-1" {
+		t.Errorf("%v at %+v", got, p)
+	}
+	if got := meter.Published().Cost(meter.Units{Messages: 1e6}); !near(got, 1) {
+		t.Errorf("the published price has become %v", got)
+	}
+}
+
+func TestPricesThatAreNoneAreRefused(t *testing.T) {
+	for name, file := range map[string]string{
+		"no JSON":      `{`,
+		"no date":      `{"usd":{}}`,
+		"unknown unit": `{"date":"2027-01-01","usd":{"cups":{"usd":1,"for":1}}}`,
+		"negative":     `{"date":"2027-01-01","usd":{"messages":{"usd":-1,"for":1}}}`,
+		"for nothing":  `{"date":"2027-01-01","usd":{"messages":{"usd":1}}}`,
+		"misspelt":     `{"date":"2027-01-01","price":{}}`,
+	} {
+		if _, err := meter.Published().With([]byte(file)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestATaskIsBilledForAMinuteAtLeastAndInWholeSeconds(t *testing.T) {
+	size := meter.BoxSize{VCPUs: 0.5, MemoryMB: 2048, Addresses: 1}
+	for seconds, want := range map[float64]float64{0: 60, 59.5: 60, 60.1: 61, 3600: 3600} {
+		got := meter.Task(seconds, size)
+		if d := cmp.Diff(meter.Units{VCPUSeconds: want / 2, TaskGBSeconds: want * 2, AddressSeconds: want}, got); d != "" {
+			t.Errorf("%v seconds (-want +got):\n%s", seconds, d)
+		}
+	}
+}
+
+func TestALineThatWasCutOffIsNotRead(t *testing.T) {
+	const whole = `{"server":"one","tenant":"a","units":{"invocations":1,"requests":2}}`
+	for n := range len(whole) {
+		if l, ok := meter.ReadLine([]byte(whole[:n])); ok || l != (meter.Line{}) {
+			t.Errorf("%s is read as %+v, %v", whole[:n], l, ok)
+		}
+	}
+	if l, ok := meter.ReadLine([]byte(whole)); !ok || l.Units.Requests != 2 {
+		t.Errorf("the whole line is read as %+v, %v", l, ok)
+	}
+}
+
+func FuzzReadLine(f *testing.F) {
+	f.Add([]byte(`{"server":"one","tenant":"a","session_id":"s","units":{"invocations":1}}`))
+	f.Add([]byte(`{"units":null}`))
+	f.Add([]byte(`{"server":"one","units":{"invocations":1,"requests":"two"}}`))
+	f.Add([]byte("not JSON"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		l, ok := meter.ReadLine(text)
+		if !ok && l.Units != (meter.Units{}) {
+			t.Errorf("%q has no units, and is read as %+v", text, l)
+		}
+		if l != (meter.Line{}) && !json.Valid(text) {
+			t.Errorf("%q is no JSON, and is read as %+v", text, l)
+		}
+	})
+}
+
+func TestNoCallOfAStoreIsForNothing(t *testing.T) {
+	type collections = map[string]func(session.Store) any
+	for of, calls := range (collections{
+		"the store":       func(s session.Store) any { return s },
+		"keys":            func(s session.Store) any { return s.Keys() },
+		"grants":          func(s session.Store) any { return s.Grants() },
+		"upstream tokens": func(s session.Store) any { return s.UpstreamTokens() },
+	}) {
+		all := reflect.TypeFor[session.Store]()
+		if of != "the store" {
+			all = reflect.TypeOf(calls(sessiontest.NewMemory()))
+		}
+		for i := range all.NumMethod() {
+			name := all.Method(i).Name
+			if slices.Contains([]string{"Close", "Keys", "Grants", "UpstreamTokens"}, name) {
+				continue
+			}
+			e := meter.Estimate(sessiontest.NewMemory())
+			m := reflect.ValueOf(calls(e)).MethodByName(name)
+			args := []reflect.Value{reflect.ValueOf(t.Context())}
+			for n := 1; n < m.Type().NumIn(); n++ {
+				arg := reflect.New(m.Type().In(n)).Elem()
+				if arg.Type() == reflect.TypeFor[[]string]() {
+					arg = reflect.ValueOf([]string{"q1"})
+				}
+				args = append(args, arg)
+			}
+			m.Call(args) // most calls fail; they are billed, too
+			if got := e.Spent(); got.ReadUnits+got.WriteUnits < 1 {
+				t.Errorf("%s of %s is billed with %+v", name, of, got)
+			}
+		}
+	}
+}
+
+func TestDurableValuesAreBilledBySize(t *testing.T) {
+	e := meter.Estimate(sessiontest.NewMemory())
+	key := session.ValueKey{Tenant: "acme", Server: "one", Scope: session.ValueOfServer, Name: "n"}
+	v, err := e.SaveValue(t.Context(), session.Value{Key: key, Data: make([]byte, 5<<10)})
+	if err == nil {
+		_, err = e.LoadValue(t.Context(), key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent()); d != "" {
+		t.Errorf("written and read (-want +got):\n%s", d)
+	}
+	v.Data = nil
+	if _, err := e.SaveValue(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Spent().WriteUnits; got != 7 {
+		t.Errorf("%v write units with the deletion, want 7", got)
+	}
+}
+
+func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
+	m := meter.New(meter.Options{})
+	clients, runners := m.Clients(conns{}), m.Runners(conns{})
+	for _, post := range []func(context.Context, string, []byte) error{clients.Post, runners.Post} {
+		if err := post(t.Context(), "c", make([]byte, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 10, Out: 10}))
+	got := line["units"].(map[string]any)
+	if got["messages"] != 2.0+2+1+1 || got["out_gb"] != float64(40<<10)/(1<<30) {
+		t.Errorf("units are %v", got)
+	}
+}
+
+func TestFramesOfRunnersAreNoCalls(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
+	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 5}))
+	if line["calls"] != nil {
+		t.Errorf("a frame counts as %v calls", line["calls"])
+	}
+}
+
+func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	if err := store.SaveBox(t.Context(), session.Box{ID: "acme/one", State: session.Awake}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		account session.Account
+		want    any
+	}{
+		{session.Account{Over: session.OverEvent}, 1.0},
+		{session.Account{Over: session.OverREST, Server: "one"}, nil}, // this request called Due for a quota
+	} {
+		if _, err := store.Due(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		line := written(t, m.Spent(tt.account))
+		if line["boxes"] != tt.want {
+			t.Errorf("%s says %v boxes, want %v", tt.account.Over, line["boxes"], tt.want)
+		}
+		if tt.want == nil {
+			continue
+		}
+		want := []any{map[string]any{
+			"Namespace": "Dormouse/dev", "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
+		}}
+		if d := cmp.Diff(any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"]); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+}
+
+func TestTheStoreThatIsCountedCanBeAskedThrough(t *testing.T) {
+	inner := sessiontest.NewMemory()
+	s := meter.New(meter.Options{}).Store(inner, nil)
+	for s != session.Store(inner) {
+		wrapper, ok := s.(interface{ Unwrap() session.Store })
+		if !ok {
+			t.Fatalf("%T hides the store", s)
+		}
+		s = wrapper.Unwrap()
+	}
+}

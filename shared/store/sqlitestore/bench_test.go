@@ -1,0 +1,191 @@
+package sqlitestore
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// BenchmarkCall measures the cost of a tools/call for the store: one Load of the
+// session with its box, and one Append of an answer of 150 bytes.
+func BenchmarkCall(b *testing.B) {
+	s := open(b, filepath.Join(b.TempDir(), "store.db"))
+	defer func() { _ = s.Close() }()
+	x := session.Session{
+		ID: session.NewID(), Server: "everything", Digest: strings.Repeat("d", 64), Tenant: "local", Principal: "local",
+		Transport: session.HTTP, State: session.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(),
+		Init:    json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+		Expires: time.Now().Add(time.Hour),
+	}
+	box := session.Box{ID: "local/everything", Tenant: "local", Server: "everything", State: session.Awake, Gen: 1, Runner: "r", Conn: "c"}
+	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
+	if err := s.Create(b.Context(), x); err != nil {
+		b.Fatal(err)
+	}
+	if err := s.SaveBox(b.Context(), box); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("load", func(b *testing.B) {
+		defer processorTime(b)()
+		for b.Loop() {
+			if _, _, err := s.Load(b.Context(), x.ID, box.ID); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("append", func(b *testing.B) {
+		defer processorTime(b)()
+		for b.Loop() {
+			batch := session.Batch{
+				Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
+			}
+			if err := s.Append(b.Context(), batch); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkWriters measures the cost of concurrent calls of several sessions, each a Load
+// and an Append. It runs with an fsync before each write returns, and without. It also
+// runs with half a millisecond of processor time for the rest of a call. The disk can work
+// during that time.
+func BenchmarkWriters(b *testing.B) {
+	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
+		for _, writers := range []int{1, 16} {
+			for _, o := range []Options{{}, {Volatile: true}} {
+				name := "durable"
+				if o.Volatile {
+					name = "volatile"
+				}
+				b.Run(fmt.Sprintf("%d/rest=%s/%s", writers, rest, name), func(b *testing.B) { writeAtOnce(b, o, writers, rest) })
+			}
+		}
+	}
+}
+
+func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
+	s := open(b, filepath.Join(b.TempDir(), "store.db"), o)
+	defer func() { _ = s.Close() }()
+	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
+	call := func(id session.ID) error {
+		if _, _, err := s.Load(b.Context(), id, "b"); err != nil {
+			return err
+		}
+		for begun := time.Now(); time.Since(begun) < rest; { //nolint:revive // it shall keep a processor busy
+		}
+		return s.Append(b.Context(), session.Batch{
+			Session: id, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
+		})
+	}
+	calls, failed := make(chan struct{}), make(chan error, writers)
+	for i := range writers {
+		id := session.ID(fmt.Sprint("s", i))
+		if err := s.Create(b.Context(), session.Session{ID: id, Expires: time.Now().Add(time.Hour)}); err != nil {
+			b.Fatal(err)
+		}
+		go func() {
+			var err error
+			for range calls {
+				err = errors.Join(err, call(id))
+			}
+			failed <- err
+		}()
+	}
+	defer processorTime(b)()
+	for b.Loop() {
+		calls <- struct{}{}
+	}
+	close(calls)
+	for range writers {
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// processorTime reports the processor time of the whole process for each operation.
+// On a machine with other work, it says more than wall time.
+func processorTime(b *testing.B) (stop func()) {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	begin := used()
+	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
+}
+
+// BenchmarkWake measures the time from an Append until a Wait has returned the event,
+// and back.
+func BenchmarkWake(b *testing.B) {
+	s := open(b, filepath.Join(b.TempDir(), "store.db"))
+	defer func() { _ = s.Close() }()
+	batch := func(stream session.StreamID, i int) session.Batch {
+		return session.Batch{Session: "s", Stream: stream, First: session.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
+	}
+	next := func(stream session.StreamID, i int) error {
+		for {
+			p, err := s.Wait(b.Context(), "s", stream, session.Index(i-1), time.Now().Add(time.Minute))
+			if err != nil || len(p.Events) > 0 {
+				return err
+			}
+		}
+	}
+	failed := make(chan error, 1)
+	go func() {
+		for i := 1; ; i++ {
+			if err := next("ping", i); err != nil {
+				failed <- err
+				return
+			}
+			if err := s.Append(b.Context(), batch("pong", i)); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	defer processorTime(b)()
+	i := 0
+	for b.Loop() {
+		i++
+		if err := s.Append(b.Context(), batch("ping", i)); err != nil {
+			b.Fatal(err)
+		}
+		if err := next("pong", i); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_ = s.Close()
+	if err := <-failed; session.CodeOf(err) != session.Unavailable {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkOpen measures what a store adds to the start of a process.
+func BenchmarkOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "store.db")
+	keep := open(b, path)
+	defer func() { _ = keep.Close() }()
+	defer processorTime(b)()
+	for b.Loop() {
+		s := open(b, path)
+		if _, _, err := s.Load(b.Context(), "s", "b"); session.CodeOf(err) != session.NotFound {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// openFactor is the factor by which the log of an open request may exceed the limits of
+// its session.
+const openFactor = 16
+
+// lookEvery is how many small batches the store appends to a session between two
+// checks of its limits. A check reads one row for each batch of the session. The more
+// batches it finds, the later the next check comes (lookShare), so that all checks
+// together cost a few rows for each batch.
+const (
+	lookEvery = 16
+	lookShare = 4
+)
+
+// looks remembers, in this process only, when to check the limits of each session. A
+// process that does not know a session yet chooses a random moment for the first check.
+type looks struct {
+	mu   sync.Mutex
+	left map[session.ID]int // small batches until the next look
+}
+
+// maxLooks is how many sessions looks remembers.
+const maxLooks = 1000
+
+// due counts a batch of a session and reports whether it is time to check the limits.
+// weight says as how many small batches this one counts.
+func (l *looks) due(id session.ID, weight int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left, known := l.left[id]
+	if !known {
+		left = 1 + rand.IntN(lookEvery)
+	}
+	left -= weight
+	l.set(id, left)
+	return left <= 0
+}
+
+// found restarts the count of a session after a check that found n batches.
+func (l *looks) found(id session.ID, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set(id, max(lookEvery, n/lookShare))
+}
+
+func (l *looks) set(id session.ID, left int) {
+	if l.left == nil || len(l.left) >= maxLooks {
+		l.left = map[session.ID]int{}
+	}
+	l.left[id] = left
+}
+
+// bound checks the limits of a session at intervals, and drops batches that exceed them.
+// If it fails, the next check does the work.
+func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
+	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
+	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
+		return
+	}
+	batches, over, err := s.weigh(ctx, b.Session)
+	if err == nil && !over {
+		s.looks.found(b.Session, batches)
+	}
+	if err != nil || !over {
+		return
+	}
+	log, err := s.logOf(ctx, b.Session)
+	if err != nil {
+		return
+	}
+	drop := tooMuch(log, s.options, now())
+	s.looks.found(b.Session, len(log)-len(drop))
+	if len(drop) > 0 {
+		_ = s.dropBatches(ctx, b.Session, drop)
+	}
+}
+
+const weighLog = `
+SELECT count(*), coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
+WHERE session = ? AND expires > ?`
+
+// weigh returns how many batches a session has and whether it may be over its limits. It
+// is not over if all batches together are within the limits. Nor is it over if the batches
+// belong to requests that began just now, and cannot exceed the limits by much.
+func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over bool, err error) {
+	var events int
+	var size, oldest int64
+	var first session.StreamID
+	_, err = s.longRow(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
+	o := s.options
+	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
+		(events > o.Events || size > o.Bytes) && (first == session.Standalone || now()-oldest >= o.Settle.Microseconds())
+	return batches, over, err
+}
+
+// logBatch holds the fields of a batch that the limits depend on.
+type logBatch struct {
+	stream  session.StreamID
+	first   session.Index
+	n       int
+	bytes   int64
+	final   bool
+	written int64
+}
+
+const readLog = `
+SELECT stream, first, n, bytes, final, written FROM events WHERE session = ? AND expires > ? ORDER BY stream, first`
+
+func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
+	return listOf(ctx, s, readLog, []any{id, now()}, func(scan func(...any) error) (b logBatch, err error) {
+		err = scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
+		return b, err
+	})
+}
+
+// tooMuch returns the batches to drop from a session's log, which it takes sorted by
+// stream and first index. If the session exceeds its limits, it drops batches down to
+// seven eighths of them. So the next batch does not exceed them at once.
+func tooMuch(log []logBatch, o Options, now int64) []logBatch {
+	var drop, fronts, ends []logBatch
+	var events int
+	var size int64
+	for len(log) > 0 {
+		end := 1
+		for end < len(log) && log[end].stream == log[0].stream {
+			end++
+		}
+		stream := log[:end]
+		log = log[end:]
+		last := stream[len(stream)-1]
+		if last.stream != session.Standalone && !last.final {
+			drop = append(drop, tooLong(stream, o)...)
+			continue
+		}
+		for i, b := range stream {
+			events += b.n
+			size += b.bytes
+			if i > 0 { // if a clock was set back, there must still be no hole
+				stream[i].written = max(b.written, stream[i-1].written)
+			}
+		}
+		switch {
+		case last.stream == session.Standalone:
+			fronts = append(fronts, stream[:len(stream)-1]...)
+		case now-last.written >= o.Settle.Microseconds():
+			fronts = append(fronts, stream[:len(stream)-1]...)
+			ends = append(ends, last)
+		}
+	}
+	if events <= o.Events && size <= o.Bytes {
+		return drop
+	}
+	slices.SortStableFunc(fronts, byAge)
+	slices.SortStableFunc(ends, byAge)
+	for _, b := range append(fronts, ends...) {
+		if events <= o.Events-o.Events/8 && size <= o.Bytes-o.Bytes/8 {
+			break
+		}
+		drop = append(drop, b)
+		events -= b.n
+		size -= b.bytes
+	}
+	return drop
+}
+
+func byAge(a, b logBatch) int { return cmp.Compare(a.written, b.written) }
+
+// tooLong returns the front of an open request's stream that exceeds openFactor times
+// the limits.
+func tooLong(stream []logBatch, o Options) []logBatch {
+	events, size := 0, int64(0)
+	for i, b := range slices.Backward(stream) {
+		events += b.n
+		size += b.bytes
+		if i < len(stream)-1 && (events > openFactor*o.Events || size > openFactor*o.Bytes) {
+			return stream[:i+1]
+		}
+	}
+	return nil
+}
+
+const dropBatch = `DELETE FROM events WHERE session = ? AND stream = ? AND first = ?`
+
+func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch) error {
+	w := write{query: dropBatch}
+	for _, b := range drop {
+		w.args = append(w.args, []any{id, b.stream, b.first})
+	}
+	return s.commit(ctx, &w)
+}
+
+// tidyEvery is the average number of writes for each one that also removes some
+// expired rows.
+const tidyEvery = 256
+
+// tidy removes a few expired rows at intervals, so that a store without sweeps does not
+// grow for ever.
+func (s *Store) tidy(ctx context.Context) {
+	if rand.IntN(tidyEvery) == 0 {
+		_, _ = s.purge(ctx)
+	}
+}
+
+// Sweep removes all expired rows. It removes events after the end of the clock hour
+// in which they expired. Sweep only frees space: reads never return expired rows.
+//
+// Errors: Unavailable.
+func (s *Store) Sweep(ctx context.Context) error {
+	for {
+		removed, err := s.purge(ctx)
+		if err != nil || removed == 0 {
+			return err
+		}
+	}
+}
+
+// The last batch of the standalone stream holds the next index of the stream. While its
+// session lives, its row stays after its events have expired, but without data.
+//
+// Events are removed by the hour, after the end of the hour, for 100 pairs of an hour and
+// a session at a time.
+const (
+	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
+	dueRows   = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `)`
+	dueEvents = dueRows + ` AND e.purge <= ?1`
+	wasTail   = `(e.bytes = 0 AND e.expires <= ?1)` // when it was emptied; isTail says whether it still is
+	isTail    = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
+	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
+	emptyTails = `
+UPDATE events AS t SET data = x'', bytes = 0, purge = (SELECT expires FROM sessions WHERE id = t.session)
+WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND ` + isTail + ` LIMIT 100)`
+	purgeEvents = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueRows + ` AND (e.purge <= ?1 OR ` + wasTail + `) AND NOT ` + isTail + ` LIMIT 100)`
+	purgeHours  = `
+DELETE FROM purges WHERE (hour, session) IN (SELECT hour, session FROM purges WHERE ` + dueHours + `)
+AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e.purge <= ?1)`
+	purgeKeys = `DELETE FROM keys WHERE expires <= ?1` // they are few
+)
+
+// purges returns the statements that remove expired rows.
+func purges() []string {
+	all := []string{emptyTails, purgeEvents, purgeHours, purgeKeys}
+	for _, table := range []string{"sessions", "answers", "connections", "entry_tickets", "grants", "upstream_tokens", "states", "handshakes", "parts"} {
+		all = append(all, `DELETE FROM `+table+` WHERE rowid IN (SELECT rowid FROM `+table+` WHERE expires <= ?1 LIMIT 100)`)
+	}
+	return all
+}
+
+// purge removes up to 100 expired rows of each kind (all expired keys) and returns
+// how many rows it changed.
+func (s *Store) purge(ctx context.Context) (removed int64, err error) {
+	for _, query := range purges() {
+		n, err := s.write(ctx, query, now())
+		if err != nil {
+			return removed, err
+		}
+		removed += n
+	}
+	return removed, nil
+}

@@ -1,0 +1,402 @@
+package sqlitestore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// tight has limits that the store checks after every batch.
+func tight(events int) Options { return Options{Events: events, Settle: time.Nanosecond} }
+
+func ended(b session.Batch) session.Batch {
+	b.Final = true
+	return b
+}
+
+func TestTooMuch(t *testing.T) {
+	const minute = int64(time.Minute / time.Microsecond)
+	now := 100 * minute
+	at := func(stream session.StreamID, first session.Index, n int, size int64, final bool, written int64) logBatch {
+		return logBatch{stream: stream, first: first, n: n, bytes: size, final: final, written: written}
+	}
+	o := Options{Events: 8, Bytes: 800}.withDefaults()
+	for _, c := range []struct {
+		name string
+		log  []logBatch
+		want []string // "stream first"
+	}{
+		{"nothing", nil, nil},
+		{
+			"at the bounds nothing goes",
+			[]logBatch{at("", 1, 4, 400, false, 1), at("a", 1, 4, 400, true, 2)},
+			nil,
+		},
+		{
+			"the oldest of the standalone stream go, with an eighth more, the last never",
+			[]logBatch{at("", 1, 3, 3, false, 1), at("", 4, 1, 1, false, 2), at("", 5, 1, 1, false, 3), at("", 6, 20, 20, false, 4)},
+			[]string{" 1", " 4", " 5"},
+		},
+		{
+			"no more goes than has to",
+			[]logBatch{at("", 1, 1, 1, false, 1), at("", 2, 1, 1, false, 2), at("", 3, 7, 7, false, 3)},
+			[]string{" 1", " 2"},
+		},
+		{
+			"bytes are a bound of their own",
+			[]logBatch{at("", 1, 1, 300, false, 1), at("", 2, 1, 600, false, 2), at("", 3, 1, 1, false, 3)},
+			[]string{" 1"},
+		},
+		{
+			"what came before an end goes before the ends, the oldest first",
+			[]logBatch{
+				at("a", 1, 4, 1, false, 1), at("a", 5, 1, 1, true, 2),
+				at("b", 1, 4, 1, false, 3), at("b", 5, 1, 1, true, 4),
+				at("c", 1, 1, 1, true, 5),
+			},
+			[]string{"a 1"},
+		},
+		{
+			"the oldest ends go last",
+			[]logBatch{
+				at("a", 1, 1, 400, true, 3), at("b", 1, 1, 400, true, 1), at("c", 1, 1, 1, false, 0), at("c", 2, 1, 400, true, 2),
+			},
+			[]string{"c 1", "b 1", "c 2"},
+		},
+		{
+			"a clock that was set back makes no hole",
+			[]logBatch{at("", 1, 1, 1, false, 9), at("", 2, 1, 1, false, 3), at("", 3, 7, 7, false, 4)},
+			[]string{" 1", " 2"},
+		},
+		{
+			"a request that ended just now keeps everything",
+			[]logBatch{at("a", 1, 9, 9, false, 1), at("a", 10, 9, 9, true, now-minute+1), at("b", 1, 1, 1, true, now-minute)},
+			[]string{"b 1"},
+		},
+		{
+			"a request that has not ended is not counted",
+			[]logBatch{at("a", 1, 100, 9, false, 1), at("a", 101, 28, 9, false, 1), at("b", 1, 8, 9, true, 1)},
+			nil,
+		},
+		{
+			"a request that has not ended and is far over the bounds loses its front",
+			[]logBatch{at("a", 1, 50, 9, false, 1), at("a", 51, 50, 9, false, 1), at("a", 101, 50, 9, false, 1), at("a", 151, 50, 9, false, 1)},
+			[]string{"a 1", "a 51"},
+		},
+		{
+			"the last batch of a request that has not ended stays, whatever its size",
+			[]logBatch{at("a", 1, 1, 1, false, 1), at("a", 2, 1000, 1, false, 1)},
+			[]string{"a 1"},
+		},
+	} {
+		var got []string
+		for _, b := range tooMuch(c.log, o, now) {
+			got = append(got, fmt.Sprint(b.stream, " ", b.first))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestStandaloneStreamOverTheBoundsLosesItsFrontAndSaysSo(t *testing.T) {
+	s := fresh(t, tight(8))
+	for i := session.Index(1); i <= 20; i++ {
+		put(t, s, batch(session.Standalone, i, `1`))
+	}
+	p := read(t, s, session.Standalone, 0)
+	got := indexes(p)
+	if len(got) == 0 || len(got) > 8 || got[len(got)-1] != 20 || !p.Gap {
+		t.Fatalf("events %v, gap %t", got, p.Gap)
+	}
+	same(t, "Gap for a client that has all but these", read(t, s, session.Standalone, got[0]-1).Gap, false)
+}
+
+func TestResultsOutliveTheirProgress(t *testing.T) {
+	s := fresh(t, tight(8))
+	for i := range 4 {
+		stream := session.StreamID(fmt.Sprint("r", i))
+		put(t, s, batch(stream, 1, `1`, `2`, `3`), batch(stream, 4, `4`, `5`), ended(batch(stream, 6, `6`)))
+	}
+	for i := range 4 {
+		p := read(t, s, session.StreamID(fmt.Sprint("r", i)), 0)
+		if !p.Final() {
+			t.Errorf("the result of request %d is gone: %v", i, indexes(p))
+		}
+	}
+	p := read(t, s, "r0", 0)
+	same(t, "events of the oldest request", indexes(p), []session.Index{6})
+	same(t, "Gap", p.Gap, true)
+}
+
+func TestRequestThatHasNotEndedKeepsItsLog(t *testing.T) {
+	s := fresh(t, tight(8))
+	for i := session.Index(1); i <= 128; i++ {
+		put(t, s, batch("r1", i, `1`), batch(session.Standalone, i, `1`))
+	}
+	p := read(t, s, "r1", 0)
+	same(t, "events and Gap", []any{len(p.Events), p.Gap}, []any{128, false})
+	put(t, s, batch("r1", 129, `1`), ended(batch("r1", 130, `1`)))
+	p = read(t, s, "r1", 0)
+	same(t, "Gap after the end", p.Gap, true)
+	same(t, "Final", p.Final(), true)
+}
+
+func TestBytesAreBounded(t *testing.T) {
+	s := fresh(t, Options{Bytes: 1 << 20, Settle: time.Nanosecond})
+	half := string(make([]byte, 400<<10))
+	for i := range 10 {
+		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, half)))
+	}
+	left := 0
+	for i := range 10 {
+		left += len(read(t, s, session.StreamID(fmt.Sprint("r", i)), 0).Events)
+	}
+	if left == 0 || left > 2 {
+		t.Errorf("%d results of 400 KiB are left, the bound is 1 MiB", left)
+	}
+}
+
+func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
+	s := fresh(t, Options{Events: 8, Settle: time.Hour})
+	over := func() bool {
+		t.Helper()
+		_, over, err := s.weigh(t.Context(), "s1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return over
+	}
+	for i := range 20 {
+		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
+	}
+	same(t, "over, with what has ended just now", over(), false)
+	put(t, s, batch(session.Standalone, 1, `1`))
+	same(t, "over, with the standalone stream", over(), true)
+}
+
+func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
+	s := fresh(t, Options{Settle: time.Nanosecond})
+	for i := range 1500 {
+		put(t, s, ended(batch(session.StreamID(fmt.Sprintf("r%04d", i)), 1, `1`)))
+	}
+	log, err := s.logOf(t.Context(), "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(log) > 1250 || len(log) < 800 {
+		t.Errorf("%d events are left, the bound is 1,000", len(log))
+	}
+}
+
+func TestLooksForgetRatherThanGrow(t *testing.T) {
+	var l looks
+	for i := range 10 * maxLooks {
+		l.due(session.ID(fmt.Sprint(i)), 1)
+	}
+	if len(l.left) > maxLooks {
+		t.Errorf("%d sessions are remembered", len(l.left))
+	}
+}
+
+func TestEventsAreKeptForTheirAgeAtMost(t *testing.T) {
+	s := fresh(t, Options{Age: time.Nanosecond})
+	put(t, s, batch("r1", 1, `1`))
+	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index(nil))
+}
+
+func count(t *testing.T, s *Store, table string) (n int) {
+	t.Helper()
+	if err := s.writer.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// expired writes 250 rows of each kind that expires, already expired.
+func expired(t *testing.T, s *Store) {
+	t.Helper()
+	past := time.Now().Add(-time.Hour)
+	for i := range 250 {
+		name := fmt.Sprint(i)
+		b := batch(session.StreamID(name), 1, `1`)
+		b.Expires = past
+		put(t, s, b)
+		_, err := s.PutAnswer(t.Context(), session.Answer{Session: "s1", Question: name, Expires: past})
+		for _, err := range []error{
+			err,
+			s.Create(t.Context(), session.Session{ID: session.ID(name), Expires: past}),
+			s.PutPart(t.Context(), session.Part{Box: "b", Frame: name, Expires: past}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
+	s := fresh(t)
+	expired(t, s)
+	put(t, s, batch("here", 1, `1`))
+	if err := s.Create(t.Context(), session.Session{ID: "here", Expires: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for table, want := range map[string]int{"sessions": 1, "answers": 0, "events": 1, "parts": 0} {
+		same(t, "rows in "+table, count(t, s, table), want)
+	}
+}
+
+func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
+	s := fresh(t)
+	at := time.Now().Add(90 * time.Minute).Truncate(time.Hour)
+	write := func(stream session.StreamID, expires time.Time) {
+		b := batch(stream, 1, `1`)
+		b.Expires = expires
+		put(t, s, b)
+	}
+	for i := range 10 {
+		write(session.StreamID(fmt.Sprint("r", i)), at.Add(time.Duration(i)*time.Minute))
+	}
+	same(t, "hours", count(t, s, "purges"), 1)
+	write("later", at.Add(time.Hour))
+	same(t, "hours with one more", count(t, s, "purges"), 2)
+	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET purge = 1 WHERE stream = 'later'"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "hours when one is over", count(t, s, "purges"), 3)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "events and hours after a sweep", []int{count(t, s, "events"), count(t, s, "purges")}, []int{10, 2})
+}
+
+func TestExpiredBatchIsWrittenOverInAnHourThatIsNoted(t *testing.T) {
+	s := fresh(t)
+	for range 2 {
+		b := batch("r", 1, `1`)
+		b.Expires = time.Now().Add(-time.Hour)
+		put(t, s, b)
+	}
+	same(t, "events and hours", []int{count(t, s, "events"), count(t, s, "purges")}, []int{1, 1})
+}
+
+func TestOnePurgeIsBounded(t *testing.T) {
+	s := fresh(t)
+	expired(t, s)
+	before := count(t, s, "events")
+	if _, err := s.purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if removed := before - count(t, s, "events"); removed > 100 {
+		t.Errorf("one purge removed %d batches", removed)
+	}
+}
+
+func TestWritesRemoveWhatHasExpired(t *testing.T) {
+	s := fresh(t)
+	for i := range 20 {
+		expired(t, s) // 1,000 writes each
+		if n := count(t, s, "events"); n < 250 {
+			return
+		}
+		if i == 19 {
+			t.Fatal("20,000 writes have removed nothing")
+		}
+	}
+}
+
+// Writes remove a few expired rows at random moments, and so may empty the last batch before
+// another one follows.
+func TestTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		tailOutlivesItsEvents(t, early)
+	}
+}
+
+func tailOutlivesItsEvents(t *testing.T, early bool) {
+	t.Helper()
+	s := fresh(t)
+	x := session.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
+	if err := s.Create(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	tail := func() session.Tail {
+		t.Helper()
+		got, err := s.Tail(t.Context(), "s1", session.Standalone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	a, b := batch(session.Standalone, 1, `1`, `2`), batch(session.Standalone, 3, `3`, `4`)
+	a.Expires, b.Expires = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
+	put(t, s, a)
+	if early {
+		if _, err := s.purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, s, b)
+	want := session.Tail{Last: 4, Gen: 1, Seq: 3}
+	for range 2 {
+		same(t, "Tail", tail(), want)
+		same(t, "events", indexes(read(t, s, session.Standalone, 0)), []session.Index(nil))
+		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(session.Standalone, 3, `x`)), session.Conflict)
+		if err := s.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "batches", count(t, s, "events"), 1)
+	put(t, s, b) // the writer got no answer, so it repeats the batch
+	put(t, s, batch(session.Standalone, 5, `5`))
+	same(t, "Gap of a client that has seen event 4", read(t, s, session.Standalone, 4).Gap, false)
+	same(t, "Gap of a client that has not", read(t, s, session.Standalone, 3).Gap, true)
+
+	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
+	if err := s.Save(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "batches of a session that is gone", count(t, s, "events"), 0)
+}
+
+func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
+	s := fresh(t)
+	created := time.Now().UTC()
+	keys := map[string]session.ValueKey{}
+	for i, name := range []string{"gone", "here"} {
+		x := session.Session{ID: session.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
+		keys[name] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: name, Since: created, Name: "n"}
+		if err := s.Create(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys["server"] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: "n"}
+	for _, k := range keys {
+		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, k := range keys {
+		v, err := s.LoadValue(t.Context(), k)
+		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})
+	}
+	_, err := s.SaveValue(t.Context(), session.Value{Key: keys["gone"], Data: []byte("1")})
+	wantCode(t, "SaveValue after the session", err, session.NotFound)
+}

@@ -1,0 +1,57 @@
+package sqlitestore
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+func TestBulk(t *testing.T) {
+	sessiontest.Bulk(t, sessiontest.Harness{
+		Open: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
+	}, nil)
+}
+
+// Later writes remove the rows of expired sessions: on average every 256th write
+// removes up to 100. A Sweep removes them all.
+func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
+	s := fresh(t)
+	var all errgroup.Group
+	all.SetLimit(64) // they share their syncs of the disk
+	for i := range 10_000 {
+		x := session.Session{ID: session.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
+		all.Go(func() error { return s.Create(t.Context(), x) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if left := count(t, s, "sessions"); left > 9500 {
+		t.Errorf("%d rows are left after 10,000 writes", left)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "rows after a sweep", count(t, s, "sessions"), 0)
+}
+
+func TestAnIdleSessionIsSmall(t *testing.T) {
+	s := fresh(t)
+	if err := s.Create(t.Context(), sessiontest.Idle()); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	err := s.writer.db.QueryRowContext(t.Context(), "SELECT length(id)*3 + 8*3 + length(tenant)*2 + length(CAST(record AS BLOB)) + length(init) FROM sessions").Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("an idle session has %d bytes, with its indexes", n)
+	if n > 1500 {
+		t.Errorf("%d bytes, want at most 1,500", n)
+	}
+}

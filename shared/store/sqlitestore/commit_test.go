@@ -1,0 +1,166 @@
+package sqlitestore
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// atOnce makes calls while another one has the connection, so that they are written
+// together. It returns their errors in the same order.
+func atOnce(t *testing.T, s *Store, calls ...func() error) []error {
+	t.Helper()
+	errs, wg := make([]error, len(calls)), sync.WaitGroup{}
+	s.writer.turn <- struct{}{}
+	for i, call := range calls {
+		wg.Go(func() { errs[i] = call() })
+	}
+	for queued(s) < len(calls) {
+		runtime.Gosched()
+	}
+	s.writer.end()
+	wg.Wait()
+	return errs
+}
+
+func queued(s *Store) int {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return len(s.queue.waiting)
+}
+
+func appending(t *testing.T, s *Store, b session.Batch) func() error {
+	return func() error { return s.Append(t.Context(), b) }
+}
+
+func TestWritesThatComeAtOnceAllHappen(t *testing.T) {
+	s := fresh(t)
+	put(t, s, batch("taken", 1, `1`))
+	var calls []func() error
+	for i := range 10 {
+		calls = append(calls, appending(t, s, batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
+	}
+	calls = append(calls, appending(t, s, batch("taken", 1, `2`)), appending(t, s, batch("", 1, `1`)), appending(t, s, batch("", 1, `2`)))
+	errs := atOnce(t, s, calls...)
+	for i, err := range errs[:10] {
+		same(t, "Append", err, nil)
+		same(t, "events", indexes(read(t, s, session.StreamID(fmt.Sprint("r", i)), 0)), []session.Index{1})
+	}
+	wantCode(t, "Append where something stands", errs[10], session.Conflict)
+	if first, second := session.CodeOf(errs[11]), session.CodeOf(errs[12]); (first == session.Conflict) == (second == session.Conflict) {
+		t.Errorf("of two writers of one index one got %q, the other %q", first, second)
+	}
+}
+
+func TestAWriteThatFailsTakesNoOtherWithIt(t *testing.T) {
+	s := fresh(t)
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA max_page_count=100"); err != nil {
+		t.Fatal(err)
+	}
+	big := strings.Repeat("x", 1<<20)
+	errs := atOnce(t, s,
+		appending(t, s, batch("r1", 1, `1`)), appending(t, s, batch("r2", 1, big)), appending(t, s, batch("r3", 1, `1`)),
+		func() error { _, err := s.Claim(t.Context(), "b", "r1", 1); return err })
+	same(t, "the small ones", []error{errs[0], errs[2]}, []error{nil, nil})
+	wantCode(t, "the one for which there is no room", errs[1], session.Unavailable)
+	wantCode(t, "Claim of what is not there", errs[3], session.NotFound)
+	for stream, want := range map[session.StreamID][]session.Index{"r1": {1}, "r2": nil, "r3": {1}} {
+		same(t, string(stream), indexes(read(t, s, stream, 0)), want)
+	}
+}
+
+func TestAStatementForManyRowsIsAllOrNothing(t *testing.T) {
+	s := fresh(t)
+	put(t, s, batch("r1", 1, `1`), batch("r2", 1, `1`))
+	drop := write{query: dropBatch, args: [][]any{{"s1", "r1", 1}, {"s1", "r2"}}} // a parameter is missing
+	if err := s.commit(t.Context(), &drop); err == nil {
+		t.Fatal("no error")
+	}
+	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index{1})
+	put(t, s, batch("r1", 2, `2`)) // nothing is left open
+}
+
+// held returns a store whose next fsync of the log waits until the test releases it. reached
+// returns when a write waits for that.
+func held(t *testing.T) (s *Store, d *disk, reached, letGo func()) {
+	t.Helper()
+	dir := t.TempDir()
+	d, o := newDisk(t, dir)
+	s = open(t, filepath.Join(dir, "store.db"), o)
+	t.Cleanup(func() { _ = s.Close() })
+	at, released, once := make(chan struct{}), make(chan struct{}), sync.Once{}
+	d.setBefore(func(c diskCall) int32 {
+		if c.do == diskSync {
+			once.Do(func() {
+				close(at)
+				<-released
+			})
+		}
+		return 0
+	})
+	reached = func() {
+		t.Helper()
+		select {
+		case <-at:
+		case <-time.After(20 * time.Second):
+			t.Fatal("no write waits for an fsync")
+		}
+	}
+	letGo = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(letGo) // Close may wait for an fsync too
+	return s, d, reached, letGo
+}
+
+func TestNobodySeesAWriteThatIsNotOnTheDisk(t *testing.T) {
+	s, _, reached, letGo := held(t)
+	written, back := make(chan error, 1), make(chan session.Page, 1)
+	go func() {
+		p, _ := s.Wait(t.Context(), "s1", "r1", 0, far())
+		back <- p
+	}()
+	go func() { written <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
+	reached()
+	same(t, "events that this store reads", indexes(read(t, s, "r1", 0)), []session.Index(nil))
+	same(t, "events that another reads", indexes(read(t, again(t, s), "r1", 0)), []session.Index(nil))
+	same(t, "calls that have returned", len(written)+len(back), 0)
+	letGo()
+	same(t, "Append", <-written, nil)
+	same(t, "events that a waiter is given", indexes(<-back), []session.Index{1})
+	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index{1})
+}
+
+func TestWritesThatComeDuringAnFsyncShareTheNextOne(t *testing.T) {
+	s, d, reached, letGo := held(t)
+	const writes = 20
+	errs := make(chan error, writes)
+	write := func(i int) { errs <- s.Append(t.Context(), batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)) }
+	go write(0)
+	reached()
+	before := syncs(d)
+	for i := 1; i < writes; i++ {
+		go write(i)
+	}
+	for queued(s) < writes-1 {
+		runtime.Gosched()
+	}
+	letGo()
+	for range writes {
+		same(t, "Append", <-errs, nil)
+	}
+	same(t, "fsyncs", syncs(d)-before, 2)
+}
+
+func syncs(d *disk) (n int) {
+	for _, c := range d.done() {
+		if c.do == diskSync {
+			n++
+		}
+	}
+	return n
+}

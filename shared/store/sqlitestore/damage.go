@@ -1,0 +1,193 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// damage holds the first sign that the file of a store is damaged, or is no longer there.
+// From then on every method of the store returns it: an answer from a damaged file could be
+// wrong, and what is written to a file without a name is lost.
+type damage struct {
+	path  string
+	told  func(error) // may be nil
+	once  sync.Once
+	found atomic.Pointer[session.Error]
+}
+
+// failed is [failed] for an error of SQLite. It notes a sign of damage.
+func (d *damage) failed(err error) error {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return d.note(damaged(d.path, err))
+	}
+	return failed(err)
+}
+
+// note remembers the first sign and tells of it once.
+func (d *damage) note(err *session.Error) error {
+	d.once.Do(func() {
+		d.found.Store(err)
+		if d.told != nil {
+			d.told(err)
+		}
+	})
+	return err
+}
+
+// known returns the sign, if there was one.
+func (d *damage) known() error {
+	if err := d.found.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func damaged(path string, why error) *session.Error {
+	return session.Errorf(session.Unavailable, "the session store is damaged: stop dormouse run, and bring back a copy with dormouse restore FILE").
+		Because(fmt.Errorf("%s: %w", path, why)).ForOperator()
+}
+
+func vanished(path string) *session.Error {
+	return session.Errorf(session.Unavailable, "a file of the session store was removed, replaced or cut while it was in use: stop dormouse run, and bring the file back, or a copy with dormouse restore FILE").
+		Because(errors.New(path)).ForOperator()
+}
+
+// Check reads the whole file and returns an error if it is damaged. The file may be in use.
+// Check takes some 4 ms for a megabyte.
+//
+// Errors: Unavailable (damaged, cannot be read), Invalid (no store, or of a newer version);
+// it wraps [os.ErrNotExist] if there is no file.
+func Check(ctx context.Context, path string) error {
+	if err := Look(path); err != nil {
+		return err
+	}
+	d := &damage{path: path}
+	c, err := connect(path, Options{}, d)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.close() }() // only read: nothing can be lost
+	var says string
+	switch err := c.db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&says); {
+	case err != nil:
+		return d.failed(err)
+	case says != "ok":
+		return damaged(path, errors.New(says))
+	}
+	return nil
+}
+
+// Copy writes a whole copy of a SQLite file, as it is at one moment, to a new file that only
+// this user can read. The file may be in use, and need not be a store. Errors wrap
+// [os.ErrNotExist] if there is no file.
+func Copy(ctx context.Context, path, to string) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	d := &damage{path: path}
+	c, err := connect(path, Options{}, d)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite takes an empty file
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if _, err := c.db.ExecContext(ctx, "VACUUM INTO ?", to); err != nil {
+		return d.failed(err)
+	}
+	return nil
+}
+
+// Changed returns when the file was last written, by this store or by others.
+func (s *Store) Changed() time.Time {
+	info, err := os.Stat(s.path)
+	if err != nil {
+		return time.Time{} // Writable says why
+	}
+	return info.ModTime()
+}
+
+// Inspect reads the whole file, as [Check], and notes the damage that it finds. From then on
+// every method returns the error.
+func (s *Store) Inspect(ctx context.Context) error {
+	err := Check(ctx, s.path)
+	var known *session.Error
+	if session.IsForOperator(err) && errors.As(err, &known) {
+		return s.damage.note(known)
+	}
+	return err
+}
+
+// present notes that the file or its write-ahead log has another name or none, or was emptied
+// or cut. SQLite goes on with a log that has no name, and nobody finds it afterwards. The
+// caller holds health.mu.
+func (s *Store) present() error {
+	info, err := os.Stat(s.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, s.file)) {
+		return s.damage.note(vanished(s.path))
+	}
+	log, err := os.Stat(s.path + "-wal")
+	known := s.health.log
+	switch {
+	case known == nil:
+	case errors.Is(err, fs.ErrNotExist), err == nil && (log.Size() < min(known.Size(), keptLog) || !os.SameFile(log, known)):
+		return s.damage.note(vanished(s.path + "-wal"))
+	}
+	if err == nil {
+		s.health.log = log
+	}
+	return nil // whatever else fails will say so itself
+}
+
+// mark notes which file was opened, and leaves a mark beside it: from now on an empty file at
+// this path is a lost store, and not a new one.
+func (s *Store) mark() (err error) {
+	if s.file, err = os.Stat(s.path); err != nil {
+		return failed(err)
+	}
+	mark := s.path + MarkEnding
+	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// A store that cannot have the mark is a store all the same.
+	_ = os.WriteFile(mark, []byte("dormouse keeps its sessions beside this file; without them it does not start\n"), 0o600)
+	return nil
+}
+
+// MarkEnding is what follows the name of a store in that of its mark.
+const MarkEnding = ".kept"
+
+// lost returns an error if there was a store at path, and now there is none or an empty file.
+func lost(path string) error {
+	marked, err := os.Stat(path + MarkEnding)
+	if err != nil {
+		return nil //nolint:nilerr // nothing tells of a store
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil //nolint:nilerr // Open says the rest
+	}
+	what := "is gone"
+	if err == nil {
+		what = "is empty"
+	}
+	return session.Errorf(session.Invalid, "the session store %s %s, with all sessions and keys since %s: bring it back with its file %s-wal, or a copy with dormouse restore FILE; to begin a new one, remove %s",
+		path, what, marked.ModTime().UTC().Format(time.DateOnly), filepath.Base(path), path+MarkEnding)
+}

@@ -1,0 +1,192 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// used returns the path of a store that is closed and has rows in its tables, and its root
+// pages by the name of their table or index.
+func used(t *testing.T) (path string, roots map[string]int64) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "store.db")
+	s := open(t, path)
+	for n := range 20 {
+		if err := s.Create(t.Context(), session.Session{ID: session.ID(fmt.Sprint("s", n)), Tenant: "t", Expires: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, s, batch("r", 1, strings.Repeat("x", 100_000)))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	rows, err := db.QueryContext(t.Context(), "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	roots = map[string]int64{"schema": 1}
+	for rows.Next() {
+		var name string
+		var page int64
+		if err := rows.Scan(&name, &page); err != nil {
+			t.Fatal(err)
+		}
+		roots[name] = page
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return path, roots
+}
+
+func overwrite(t *testing.T, path string, page int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", 4096/8)), (page-1)*4096); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whichever table or index is damaged, Check finds it in a file that is at rest. A store that
+// runs and has looked, or met it, refuses everything, says so once, and lets nobody wait.
+func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
+	path, roots := used(t)
+	if err := Check(t.Context(), path); err != nil {
+		t.Fatalf("before any damage: %v", err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(roots) < 15 {
+		t.Fatalf("%d root pages: %v", len(roots), roots)
+	}
+	for name, page := range roots {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.db")
+			if err := os.WriteFile(path, whole, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			overwrite(t, path, page)
+			if err := Check(t.Context(), path); session.CodeOf(err) != session.Unavailable && session.CodeOf(err) != session.Invalid {
+				t.Errorf("Check: %v", err)
+			}
+			told := make(chan error, 10)
+			s, err := Open(path, Options{Damaged: func(err error) { told <- err }})
+			if err != nil {
+				return // at the start, which Check comes before
+			}
+			defer func() { _ = s.Close() }()
+			if err := s.Inspect(t.Context()); !session.IsForOperator(err) {
+				t.Fatalf("Inspect: %v", err)
+			}
+			_, err = s.Wait(t.Context(), "s1", "r", 1, time.Now().Add(time.Hour))
+			for what, err := range map[string]error{
+				"Wait": err, "Writable": s.Writable(t.Context()),
+				"Append": s.Append(t.Context(), batch("r", 2, "y")),
+				"Load":   func() error { _, _, err := s.Load(t.Context(), "s1", "b"); return err }(),
+				"Key":    func() error { _, err := s.Keys().Get(t.Context(), "k"); return err }(),
+			} {
+				if session.CodeOf(err) != session.Unavailable || !session.IsForOperator(err) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if len(told) != 1 {
+				t.Errorf("it was told %d times", len(told))
+			}
+		})
+	}
+}
+
+// A waiting call ends when another one meets the damage.
+func TestDamageEndsThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, filepath.Join(t.TempDir(), "store.db"))
+		defer func() { _ = s.Close() }()
+		ended := make(chan error)
+		go func() {
+			_, err := s.Wait(t.Context(), "s1", "r", 0, time.Now().Add(time.Hour))
+			ended <- err
+		}()
+		time.Sleep(time.Minute)
+		begun := time.Now()
+		_ = s.damage.note(damaged(s.path, context.Canceled))
+		if err := <-ended; !session.IsForOperator(err) || time.Since(begun) > 2*time.Second {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+	})
+}
+
+func TestAStoreWhoseFileGoesAwayTakesNothingMore(t *testing.T) {
+	for name, do := range map[string]func(path string) error{
+		"removed":     os.Remove,
+		"emptied":     func(path string) error { return os.Truncate(path, 0) },
+		"replaced":    func(path string) error { return os.Rename(path+".other", path) },
+		"log removed": func(path string) error { return os.Remove(path + "-wal") },
+		"log emptied": func(path string) error { return os.Truncate(path+"-wal", 0) },
+		"log cut":     func(path string) error { return os.Truncate(path+"-wal", 8192) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fresh(t)
+			put(t, s, batch("r", 1, "x"))
+			if err := os.WriteFile(s.path+".other", []byte("SQLite format 3\x00 and more"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Writable(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := do(s.path); err != nil {
+				t.Fatal(err)
+			}
+			s.health.asked = time.Time{} // a second later
+			wantCode(t, "Writable", s.Writable(t.Context()), session.Unavailable)
+			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, "y")), session.Unavailable)
+		})
+	}
+}
+
+// An empty file where a store was is a lost store, and not a first start.
+func TestALostStoreIsNotAFirstStart(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": os.Remove,
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, _ := used(t)
+			if err := lose(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(path)
+			wantCode(t, "Open", err, session.Invalid)
+			wantCode(t, "Look", Look(path), session.Invalid)
+			wantCode(t, "Check", Check(t.Context(), path), session.Invalid)
+			if _, err := os.Stat(path); name == "removed" && err == nil {
+				t.Error("Open made a new file")
+			}
+			if err := os.Remove(path + MarkEnding); err != nil { // as the error says
+				t.Fatal(err)
+			}
+			s := open(t, path)
+			_ = s.Close()
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package sqlitestore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// An append may overwrite a row of a request stream once the row has expired. It never
+// overwrites a row of the standalone stream: that stream lives as long as its session, so its
+// indexes stay taken.
+//
+// Indexes before an existing batch stay taken as well, even if their rows were dropped. A
+// writer that was fenced long ago must meet a conflict. For a batch with such an index
+// the statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT
+// ... WHERE would do the same through a temporary table, which adds a tenth to the cost
+// of a write.
+const (
+	appendBatch = `
+INSERT OR IGNORE INTO events (session, stream, first, n, gen, seq, final, bytes, written, expires, purge, hash, data, retry)
+VALUES (?1, ?2,
+	CASE WHEN EXISTS (SELECT 1 FROM events WHERE session = ?1 AND stream = ?2 AND first > ?3 AND (stream = '' OR expires > ?9)) THEN NULL ELSE ?3 END,
+	?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, ?13)
+ON CONFLICT (session, stream, first) DO UPDATE SET
+	n = ?4, gen = ?5, seq = ?6, final = ?7, bytes = ?8, written = ?9, expires = ?10, purge = ?10, hash = ?11, data = ?12, retry = ?13
+WHERE stream <> '' AND expires <= ?9`
+	readBatch = `SELECT gen, seq, final, retry, hash FROM events WHERE session = ? AND stream = ? AND first = ?`
+)
+
+// Append writes a batch; see [session.Log].
+func (s *Store) Append(ctx context.Context, b session.Batch) error {
+	data, err := b.Lines()
+	if err != nil {
+		return err
+	}
+	hash := sha256.Sum256(data)
+	var n news
+	var repeated error
+	for {
+		written := time.Now()
+		expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
+		changed, err := s.write(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
+			len(data), written.UnixMicro(), expires, hash[:], data, b.Retry.Milliseconds())
+		if err != nil {
+			return err
+		}
+		if changed > 0 {
+			if expires > written.UnixMicro() {
+				n = news{b.First, len(b.Events), b.Final, b.Retry.Truncate(time.Millisecond), data}
+			}
+			break
+		}
+		var gen session.Generation
+		var seq, retry int64
+		var final bool
+		var stored []byte
+		found, err := s.row(ctx, readBatch, []any{b.Session, b.Stream, b.First}, []any{&gen, &seq, &final, &retry, &stored})
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			tail, err := s.Tail(ctx, b.Session, b.Stream)
+			if err != nil {
+				return err
+			}
+			if tail.Last < b.First {
+				continue // another call purged the row in between
+			}
+			return conflict(b)
+		case gen != b.Gen || seq != b.Seq || final != b.Final || retry != b.Retry.Milliseconds() || !bytes.Equal(stored, hash[:]):
+			return conflict(b)
+		}
+		repeated = b.Repeated()
+		break
+	}
+	s.waiters.wake(b.Session, b.Stream, n)
+	runtime.Gosched() // the waiting call runs first, on this processor: to wake another one takes longer
+	s.bound(ctx, b, len(data))
+	s.tidy(ctx)
+	return repeated
+}
+
+func conflict(b session.Batch) error {
+	return session.Errorf(session.Conflict, "index %d of the stream is written already", b.First)
+}
+
+// The batch with the event after the cursor may begin before that event. It is the
+// last batch whose first index is not greater.
+const readEvents = `
+SELECT first, n, final, retry, data FROM events
+WHERE session = ?1 AND stream = ?2 AND expires > ?4 AND first >= coalesce(
+	(SELECT first FROM events WHERE session = ?1 AND stream = ?2 AND first <= ?3 + 1 ORDER BY first DESC LIMIT 1), 0)
+ORDER BY first LIMIT ?5`
+
+// Read returns events after a cursor; see [session.Log].
+func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
+	if after == math.MaxInt64 {
+		return session.Page{}, nil // cursors come from clients
+	}
+	after, limit = max(after, 0), min(max(limit, 1), session.MaxRead)
+	p := session.NewPages(after, limit)
+	err := s.rows(ctx, readEvents, []any{id, stream, after, now(), limit + 1}, func(scan func(...any) error) (bool, error) {
+		var first session.Index
+		var n int
+		var final bool
+		var retry int64
+		var data []byte
+		if err := scan(&first, &n, &final, &retry, &data); err != nil {
+			return false, err
+		}
+		wanted, more := p.Wants(first, n)
+		if !wanted {
+			return more, nil
+		}
+		return p.Add(first, n, final, time.Duration(retry)*time.Millisecond, data), nil
+	})
+	if err != nil {
+		return session.Page{}, err
+	}
+	return p.Page(), nil
+}
+
+const readTail = `
+SELECT first + n - 1, gen, seq, final FROM events
+WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
+
+// Tail returns the last batch of a stream; see [session.Log]. For the standalone stream, Tail
+// answers as long as the session lives, even when its events have expired. So the stream
+// never uses an index twice.
+func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
+	var t session.Tail
+	_, err := s.row(ctx, readTail, []any{id, stream, now()}, []any{&t.Last, &t.Gen, &t.Seq, &t.Final})
+	if err != nil {
+		return session.Tail{}, err
+	}
+	return t, nil
+}
+
+const newestStream = `SELECT stream FROM events WHERE session = ? AND stream > '' AND expires > ? ORDER BY stream DESC LIMIT 1`
+
+// Newest returns the request stream that began last; see [session.Log].
+func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
+	stream := session.Standalone
+	_, err := s.row(ctx, newestStream, []any{id, now()}, []any{&stream})
+	return stream, err
+}

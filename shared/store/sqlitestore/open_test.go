@@ -1,0 +1,296 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+func TestOpenMakesFileAndFoldersForThisUserOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data", "sub", "store.db")
+	s := open(t, path)
+	defer func() { _ = s.Close() }()
+	for name, want := range map[string]os.FileMode{
+		filepath.Dir(path): 0o700,
+		path:               0o600,
+		path + "-wal":      0o600,
+	} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, name, info.Mode().Perm(), want)
+	}
+}
+
+func TestOpenTakesAnyPath(t *testing.T) {
+	for _, name := range []string{"a b.db", "100%41?x=1&y#z.db", "ü'\"\\.db", ":memory:", "file:x"} {
+		path := filepath.Join(t.TempDir(), name)
+		s := open(t, path)
+		if err := s.Create(t.Context(), session.Session{ID: "s1"}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		o := open(t, path)
+		if _, _, err := o.Load(t.Context(), "s1", "b"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if info, err := os.Stat(path + "-wal"); err != nil || info.Size() == 0 {
+			t.Errorf("%s: the store is not where it was asked for: %v", name, err)
+		}
+		_, _ = o.Close(), s.Close()
+	}
+}
+
+func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
+	s := fresh(t)
+	var mode string
+	var synchronous, timeout int
+	err := s.writer.db.QueryRowContext(t.Context(), "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),"+
+		"(SELECT timeout FROM pragma_busy_timeout)").Scan(&mode, &synchronous, &timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 2, 5000})
+}
+
+// execute runs SQL on a file without the store.
+func execute(t *testing.T, path, query string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), query); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// asVersion8 to asVersion1 turn a file back into the format of an older version.
+const asVersion8 = `DROP TABLE upstream_tokens; PRAGMA user_version=8`
+
+const asVersion7 = asVersion8 + `; DROP TABLE grants; PRAGMA user_version=7`
+
+const asVersion6 = asVersion7 + `;
+DROP TRIGGER events_written;
+CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+DROP TRIGGER events_kept;
+CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+PRAGMA user_version=6`
+
+const asVersion5 = asVersion7 + `;
+DROP TRIGGER events_written; DROP TRIGGER events_kept; DROP TABLE purges; CREATE INDEX events_purge ON events (purge); PRAGMA user_version=5`
+
+const asVersion4 = asVersion5 + `; DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
+
+const asVersion3 = asVersion4 + `; DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
+
+const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
+
+const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
+
+func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5, "6": asVersion6, "7": asVersion7, "8": asVersion8} {
+		t.Run("version "+name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := open(t, path)
+			old := batch("old", 1, `1`)
+			old.Expires = time.Now().Add(-time.Hour)
+			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)), old)
+			if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, path, older)
+			var handles []*Store
+			for range 2 {
+				s = open(t, path)
+				defer func() { _ = s.Close() }()
+				handles = append(handles, s)
+			}
+			for i, s := range handles {
+				upToDate(t, s, strconv.Itoa(i))
+			}
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			same(t, "batches that have not expired", count(t, s, "events"), 2)
+		})
+	}
+}
+
+// upToDate checks that the data of the old version is there, and that the newer features
+// work.
+func upToDate(t *testing.T, s *Store, name string) {
+	t.Helper()
+	p := read(t, s, "r", 0)
+	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
+	x, _, err := s.Load(t.Context(), "s1", "b")
+	same(t, "session", []any{x.Level, err}, []any{"info", nil})
+	put(t, s, ended(batch("r", 3, `3`))) // the store recognizes the same batch
+	again := batch("old", 1, `2`)
+	again.Expires = time.Now().Add(-time.Hour)
+	put(t, s, again) // this overwrites an expired batch, for an hour that the table purges already has
+	if err := errors.Join(
+		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
+		s.Keys().Create(t.Context(), session.Key{ID: name}),
+		s.Grants().Create(t.Context(), session.Grant{ID: name}),
+		s.UpstreamTokens().Create(t.Context(), session.UpstreamToken{ID: name}),
+		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
+		s.SaveHandshake(t.Context(), session.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
+	); err != nil {
+		t.Error(err)
+	}
+	_, err = s.SaveValue(t.Context(), session.Value{
+		Key: session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: name}, Data: []byte("1"),
+	})
+	same(t, "SaveValue", err, nil)
+}
+
+func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	if err := open(t, path).Close(); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
+	_, err := Open(path)
+	wantCode(t, "Open", err, session.Invalid)
+	want := fmt.Sprintf("%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file", path, schemaVersion+1, schemaVersion)
+	same(t, "message", err.Error(), want)
+}
+
+func TestOpenRefusesWhatIsNoStore(t *testing.T) {
+	dir := t.TempDir()
+	text, other := filepath.Join(dir, "text.db"), filepath.Join(dir, "other.db")
+	if err := os.WriteFile(text, []byte("this is a text and it is long enough to have a header of its own, which is not SQLite's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, other, "CREATE TABLE sessions (id); PRAGMA user_version=1")
+	for _, path := range []string{text, other} {
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Open(path)
+		wantCode(t, "Open of "+filepath.Base(path), err, session.Invalid)
+		if path == text {
+			after, err := os.ReadFile(path)
+			same(t, "the file afterwards", string(after), string(before))
+			same(t, "error", err, error(nil))
+		}
+	}
+	_, err := Open(filepath.Join(text, "store.db"))
+	wantCode(t, "Open below a file", err, session.Unavailable)
+	if !errors.As(err, new(*os.PathError)) {
+		t.Errorf("the error %v does not hold its cause", err)
+	}
+}
+
+func TestTroubleIsUnavailableAndNeverNotFound(t *testing.T) {
+	for name, break_ := range map[string]func(t *testing.T, s *Store){
+		"closed":  func(t *testing.T, s *Store) { _ = s.Close() },
+		"damaged": spoil,
+		"no table": func(t *testing.T, s *Store) {
+			execute(t, s.path, "DROP TABLE sessions; DROP TABLE items; DROP TABLE events; DROP TABLE handshakes")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fresh(t)
+			put(t, s, batch("r", 1, `1`))
+			break_(t, s)
+			_, _, err := s.Load(t.Context(), "s1", "b")
+			wantCode(t, "Load", err, session.Unavailable)
+			_, err = s.Item(t.Context(), "b", "r")
+			wantCode(t, "Item", err, session.Unavailable)
+			_, err = s.Handshake(t.Context(), "d", "v")
+			wantCode(t, "Handshake", err, session.Unavailable)
+			_, err = s.Tail(t.Context(), "s1", "r")
+			wantCode(t, "Tail", err, session.Unavailable)
+			wantCode(t, "Save", s.Save(t.Context(), session.Session{ID: "s1"}), session.Unavailable)
+			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), session.Unavailable)
+		})
+	}
+}
+
+// spoil writes nonsense over all pages but the first.
+func spoil(t *testing.T, s *Store) {
+	t.Helper()
+	execute(t, s.path, "PRAGMA wal_checkpoint(TRUNCATE)")
+	info, err := os.Stat(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for at := int64(4096); at < info.Size(); at += 8 {
+		if _, err := f.WriteAt([]byte("nonsense"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Make the store forget the pages it has in memory.
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA shrink_memory"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {
+	s := fresh(t)
+	put(t, s, batch("r", 1, `1`))
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA max_page_count=40"); err != nil {
+		t.Fatal(err)
+	}
+	big := string(make([]byte, 1<<20))
+	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, big, big)), session.Unavailable)
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
+	put(t, s, batch("r", 2, `2`))
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1, 2})
+}
+
+func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
+	s := fresh(t)
+	put(t, s, batch("r", 1, `1`))
+	tx, err := again(t, s).writer.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), session.Unavailable)
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, batch("r", 2, `2`))
+}
+
+func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
+	s := fresh(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	s.writer.turn <- struct{}{} // another caller has the connection
+	back := make(chan error)
+	go func() { back <- s.Append(ctx, batch("r", 1, `1`)) }()
+	cancel()
+	for _, err := range []error{<-back, s.Append(ctx, batch("r", 1, `1`))} {
+		wantCode(t, "Append", err, session.Unavailable)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the error %v does not hold the context's", err)
+		}
+	}
+	s.writer.end()
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index(nil))
+}

@@ -1,0 +1,223 @@
+package sqlitestore
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// The test program is also the other process: with "child" as its first argument, it
+// does what the other arguments say.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == "child" {
+		if err := child(os.Args[2], os.Args[3], os.Args[4:]); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func child(what, path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	switch what {
+	case "create":
+		return s.Create(ctx, session.Session{ID: session.ID(args[0]), Expires: time.Now().Add(time.Hour)})
+	case "answer":
+		n, err := strconv.Atoi(args[0])
+		for i := session.Index(1); err == nil && i <= session.Index(n); i++ {
+			if err = next(ctx, s, "ping", i); err == nil {
+				err = s.Append(ctx, batch("pong", i, fmt.Sprint(i)))
+			}
+		}
+		return err
+	case "write":
+		for i := session.Index(1); ; i += crashEvents {
+			if err := s.Append(ctx, crashBatch(i)); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(os.Stdout, i); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("a child cannot %s", what)
+}
+
+// next waits for event i of a stream.
+func next(ctx context.Context, s *Store, stream session.StreamID, i session.Index) error {
+	for {
+		p, err := s.Wait(ctx, "s1", stream, i-1, far())
+		if err != nil {
+			return err
+		}
+		if len(p.Events) > 0 {
+			if p.Events[0].Index != i {
+				return fmt.Errorf("event %d came, want %d", p.Events[0].Index, i)
+			}
+			return nil
+		}
+	}
+}
+
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, append([]string{"child"}, args...)...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	const processes = 6
+	var started []*exec.Cmd
+	for i := range processes {
+		cmd := command(t, "create", path, fmt.Sprint("s", i))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		started = append(started, cmd)
+	}
+	for _, cmd := range started {
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	s := open(t, path)
+	defer func() { _ = s.Close() }()
+	list, err := s.List(t.Context(), "", "", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "sessions", len(list), processes)
+}
+
+func TestHandlesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	back := make(chan error)
+	const handles = 8
+	for range handles {
+		go func() {
+			s, err := Open(path)
+			if err == nil {
+				err = s.Close()
+			}
+			back <- err
+		}()
+	}
+	for range handles {
+		if err := <-back; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
+	const rounds = 50
+	s := fresh(t)
+	cmd := command(t, "answer", s.path, strconv.Itoa(rounds))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for i := session.Index(1); i <= rounds; i++ {
+		put(t, s, batch("ping", i, fmt.Sprint(i)))
+		if err := next(t.Context(), s, "pong", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Wait polls within 10 ms at first, and every second in the end.
+	if took := time.Since(begin); took > rounds*time.Second/4 {
+		t.Errorf("%d rounds took %s", rounds, took)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+const crashEvents = 100
+
+func crashBatch(first session.Index) session.Batch {
+	b := batch("r1", first)
+	for i := range crashEvents {
+		b.Events = append(b.Events, fmt.Appendf(nil, "%d %s", first+session.Index(i), strings.Repeat("x", 1000)))
+	}
+	return b
+}
+
+func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
+	for round := range 3 {
+		path := filepath.Join(t.TempDir(), fmt.Sprint(round, ".db"))
+		cmd := command(t, "write", path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		told := session.Index(0)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			n, err := strconv.Atoi(lines.Text())
+			if err != nil {
+				t.Fatal(err)
+			}
+			told = session.Index(n) + crashEvents - 1
+			if told > session.Index(10+round)*crashEvents && cmd.ProcessState == nil {
+				_ = cmd.Process.Kill() // the test still reads the rest of the pipe
+			}
+		}
+		_ = cmd.Wait()
+		s := open(t, path)
+		checkWhole(t, s, told)
+		put(t, s, batch("r2", 1, `1`))
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkWhole reads the stream to its end. It must consist of whole batches, and reach at
+// least told.
+func checkWhole(t *testing.T, s *Store, told session.Index) {
+	t.Helper()
+	after := session.Index(0)
+	for more := true; more; {
+		p := read(t, s, "r1", after)
+		for _, e := range p.Events {
+			if e.Index != after+1 || !strings.HasPrefix(string(e.Raw), fmt.Sprint(e.Index, " x")) || len(e.Raw) < 1000 {
+				t.Fatalf("event %d after %d is %.20q, %d bytes", e.Index, after, e.Raw, len(e.Raw))
+			}
+			after = e.Index
+		}
+		more = p.More
+	}
+	if after < told || after%crashEvents != 0 || told == 0 {
+		t.Errorf("the log ends at %d; the writer was told of %d", after, told)
+	}
+	tail, err := s.Tail(t.Context(), "s1", "r1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "Tail", tail.Last, after)
+}

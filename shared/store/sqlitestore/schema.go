@@ -1,0 +1,245 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// applicationID and schemaVersion are the values of PRAGMA application_id and
+// user_version in the store's files.
+const (
+	applicationID = 0x646f726d // "dorm"
+	schemaVersion = 9
+)
+
+// Version is the version of the files that this program writes.
+const Version = schemaVersion
+
+// schema creates the current tables. Times are Unix microseconds. Records that are read
+// whole are JSON. Bytes that a client or a server wrote are a blob of their own, in the
+// last column. So SQLite reads the other columns without them.
+//
+// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the tree
+// that is searched. Finding the tail of a stream with events of 20 KB would then take
+// nine times as long.
+const schema = `
+CREATE TABLE sessions (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
+	record TEXT NOT NULL, init BLOB
+);
+CREATE INDEX sessions_tenant ON sessions (tenant, id);
+CREATE INDEX sessions_expires ON sessions (expires);
+
+CREATE TABLE answers (
+	session TEXT NOT NULL, question TEXT NOT NULL, expires INTEGER NOT NULL, raw BLOB,
+	PRIMARY KEY (session, question)
+);
+CREATE INDEX answers_expires ON answers (expires);
+
+` + eventsSchema + connectionsSchema + keysSchema + grantsSchema + upstreamSchema + statesSchema + handshakesSchema + `
+CREATE TABLE boxes (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX boxes_due ON boxes (id) WHERE state <> '';
+
+CREATE TABLE items (
+	box TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, gen INTEGER NOT NULL,
+	record TEXT NOT NULL, raw BLOB,
+	PRIMARY KEY (box, id)
+);
+
+CREATE TABLE parts (
+	box TEXT NOT NULL, frame TEXT NOT NULL, n INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB,
+	PRIMARY KEY (box, frame, n)
+);
+CREATE INDEX parts_expires ON parts (expires);
+`
+
+// A row of events is a batch: n events from index first on, joined by line feeds in
+// data. Reads return it until expires, and purge deletes it after the time in its
+// column purge. retry is in milliseconds.
+//
+// The table purges says when rows are due, with a row for each hour and session. An
+// index by time would write one more page for each batch, a third of its cost.
+const eventsSchema = `
+CREATE TABLE events (
+	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
+	gen INTEGER NOT NULL, seq INTEGER NOT NULL, final INTEGER NOT NULL, retry INTEGER NOT NULL,
+	bytes INTEGER NOT NULL, written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
+	hash BLOB NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (session, stream, first)
+);
+` + purgesSchema
+
+const purgesSchema = `
+CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
+` + purgeTriggers
+
+// SQLite applies the conflict policy of the firing statement to a trigger. For the update
+// of an upsert that is ABORT. It would override OR IGNORE in the trigger, but not an ON
+// CONFLICT clause.
+const purgeTriggers = `
+CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
+	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
+	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
+END;
+`
+
+const connectionsSchema = `
+CREATE TABLE connections (id TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX connections_expires ON connections (expires);
+`
+
+const keysSchema = `
+CREATE TABLE keys (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
+`
+
+const grantsSchema = `
+CREATE TABLE grants (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX grants_expires ON grants (expires);
+`
+
+const upstreamSchema = `
+CREATE TABLE upstream_tokens (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX upstream_tokens_expires ON upstream_tokens (expires);
+`
+
+// A row of states is a durable value. since is in milliseconds, and 0 except for
+// values of sessions. A trigger deletes those with the row of their session.
+const statesSchema = `
+CREATE TABLE states (
+	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,
+	rev INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (scope, owner, tenant, server, since, name)
+);
+CREATE INDEX states_expires ON states (expires);
+CREATE TRIGGER sessions_states AFTER DELETE ON sessions BEGIN
+	DELETE FROM states WHERE scope = 'session' AND owner = old.id;
+END;
+`
+
+const handshakesSchema = `
+CREATE TABLE handshakes (
+	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, expires INTEGER NOT NULL, result BLOB,
+	PRIMARY KEY (digest, version)
+);
+CREATE INDEX handshakes_expires ON handshakes (expires);
+`
+
+// Each upgrade starts from the version in its name, and creates tables in their current form.
+// keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema from 7 to 8,
+// and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces
+// upgrade5 and upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
+const upgrade1 = `
+DROP INDEX events_purge;
+ALTER TABLE events RENAME TO events1;
+` + eventsSchema + `
+INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, written, expires, purge, hash, data FROM events1;
+DROP TABLE events1;
+` + connectionsSchema
+
+// upgrade4 drops all handshake records; the servers' next answers replace them.
+const upgrade4 = `DROP TABLE handshakes;` + handshakesSchema
+
+const upgrade5 = `
+DROP INDEX events_purge;
+` + purgesSchema + `
+INSERT INTO purges SELECT DISTINCT purge / 3600000000, session FROM events;
+`
+
+const upgrade6 = `
+DROP TRIGGER events_written;
+DROP TRIGGER events_kept;
+` + purgeTriggers
+
+// migrate brings the file to the current schema. It repeats on busy errors. The change of
+// a new file to WAL mode fails at once while another process does the same, whatever the
+// busy timeout.
+func (s *Store) migrate(ctx context.Context) error {
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		version, err := s.version(ctx, s.writer.db)
+		if err == nil && version < schemaVersion {
+			err = s.upgrade(ctx)
+		}
+		if !isBusy(err) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// version returns the file's schema version, 0 for a new file.
+func (s *Store) version(ctx context.Context, q querier) (int, error) {
+	var application, version, tables int
+	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
+		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
+	switch {
+	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
+		return 0, noStore(s.path).Because(err)
+	case err != nil:
+		return 0, s.damage.failed(err)
+	case version > schemaVersion:
+		return 0, tooNew(s.path, version)
+	}
+	return version, nil
+}
+
+func noStore(path string) *session.Error {
+	return session.Errorf(session.Invalid, "%s is not a session store; name another file", path)
+}
+
+func tooNew(path string, version int) *session.Error {
+	return session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
+		path, version, schemaVersion)
+}
+
+// upgrade brings a new file, or one of an older version, to the current schema.
+func (s *Store) upgrade(ctx context.Context) error {
+	tx, err := s.writer.db.BeginTx(ctx, nil)
+	if err != nil {
+		return s.damage.failed(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	// Another process may have upgraded the file in the meantime.
+	version, err := s.version(ctx, tx)
+	if err != nil || version == schemaVersion {
+		return err
+	}
+	steps := map[int]string{
+		0: schema,
+		1: upgrade1 + keysSchema + statesSchema + upgrade4 + grantsSchema + upstreamSchema,
+		2: keysSchema + statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		3: statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		4: upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		5: upgrade5 + grantsSchema + upstreamSchema,
+		6: upgrade6 + grantsSchema + upstreamSchema,
+		7: grantsSchema + upstreamSchema,
+		8: upstreamSchema,
+	}[version]
+	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
+		return s.damage.failed(err)
+	}
+	if err := tx.Commit(); err != nil {
+		return s.damage.failed(err)
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+// Package sqlitestore implements session.Store for one machine. The store is a SQLite
+// file that many processes read and write at the same time. The file outlives all of
+// them.
+//
+// The package hides SQL, the schema, the layout of the log, and how a process learns
+// that another process has written (see [Store.Wait]). It depends on none of its
+// callers, and it does not log.
+//
+// A write is on the disk when its method returns: it survives the death of any
+// process, and of the machine. A read returns only writes that are on the disk.
+// Writes that arrive while another write is on its way to the disk share one
+// transaction and one fsync.
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Options limit what the log keeps. Zero fields get their defaults.
+type Options struct {
+	// Events and Bytes limit the log of one session: its standalone stream and its ended
+	// request streams together. Over a limit, the store drops the oldest batches first. It
+	// always keeps the last batch of the standalone stream. It drops the last batches of
+	// request streams, which hold the results, after everything else.
+	//
+	// The log of a request that has not ended is not counted. If that log alone exceeds 16
+	// times a limit, the store drops its front. Readers see dropped events as a
+	// [session.Page.Gap].
+	//
+	// The store checks the limits only at intervals, so the log may exceed them for a
+	// while. Defaults: 1,000 events and 8 MiB.
+	Events int
+	Bytes  int64
+	// Settle is how long the store keeps the whole log of an ended request, whatever the
+	// limits. In this time the client can fetch the result. Default: 1 minute.
+	Settle time.Duration
+	// Age is the longest time for which the store keeps an event. Default:
+	// [session.EventAge].
+	Age time.Duration
+	// Volatile leaves out the fsync of each write, to measure what it costs. A crash
+	// of the machine may then lose the newest writes. It loses each write as a whole.
+	Volatile bool
+	// Damaged is called once, with the first sign that the file is damaged or is no longer
+	// there. It must not call the store. It may be nil.
+	Damaged func(error)
+
+	// These are for tests: the name of SQLite's VFS, and a replacement for the free space
+	// beside a file.
+	vfs   string
+	space func(path string) room
+}
+
+func (o Options) withDefaults() Options {
+	o.Events = cmp.Or(o.Events, 1000)
+	o.Bytes = cmp.Or(o.Bytes, 8<<20)
+	o.Settle = cmp.Or(o.Settle, time.Minute)
+	o.Age = cmp.Or(o.Age, session.EventAge)
+	if o.space == nil {
+		o.space = roomOf
+	}
+	return o
+}
+
+// Store is a session.Store in a SQLite file. It holds two connections. One writes, and
+// reads single rows while it has nothing to write. The other one only reads. The methods
+// of Store are safe for concurrent use. It has as many methods as session.Store.
+//
+// Errors, besides the codes that session.Store names: any trouble with the file is
+// Unavailable with the cause attached. A context that ended first is Unavailable too, and
+// errors.Is finds the context's error. A call that has begun to read or write ignores its
+// context. Such a call takes at most 5 seconds, and only if another process holds the
+// file.
+type Store struct {
+	options  Options
+	path     string
+	writer   connection
+	reader   connection
+	queue    queue
+	health   health
+	damage   *damage
+	file     os.FileInfo // of the file that was opened
+	looks    looks
+	waiters  waiters
+	watch    watch
+	sessions known[session.Session]
+	boxes    known[session.Box]
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+var _ session.Store = (*Store)(nil)
+
+// Open opens the store at path. If the file does not exist, Open creates it and its
+// folder, readable by this user only. SQLite keeps two files of its own beside it.
+// Open uses the first of options, if any.
+//
+// Errors: Invalid if the file is no store, or a store of a newer version, or if it is empty
+// or gone though it was a store before; Unavailable.
+func Open(path string, options ...Options) (*Store, error) {
+	var o Options
+	if len(options) > 0 {
+		o = options[0]
+	}
+	path, err := prepareFile(path)
+	if err != nil {
+		var known *session.Error
+		if errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
+	}
+	s := &Store{options: o.withDefaults(), path: path, damage: &damage{path: path, told: o.Damaged}, closed: make(chan struct{})}
+	// Connect the writer first: it turns a new file into WAL mode.
+	if s.writer, err = connect(path, s.options, s.damage); err == nil {
+		err = s.migrate(context.Background())
+	}
+	if err == nil {
+		s.reader, err = connect(path, s.options, s.damage)
+	}
+	if err == nil {
+		err = s.mark()
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close closes both connections. Calls in progress return.
+func (s *Store) Close() error {
+	s.closing.Do(func() { close(s.closed) })
+	if err := errors.Join(s.reader.close(), s.writer.close()); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// prepareFile resolves path to an absolute path without symbolic links. It creates
+// the file before SQLite would, because the file holds clients' messages and only
+// this user may read it.
+func prepareFile(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	if err := lost(path); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", err
+	}
+	if err := f.Close(); err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// expiry converts an expiry time to its column. The zero time means never.
+func expiry(t time.Time) int64 {
+	if t.IsZero() {
+		return math.MaxInt64
+	}
+	return t.UnixMicro()
+}
+
+func now() int64 { return time.Now().UnixMicro() }

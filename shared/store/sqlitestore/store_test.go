@@ -1,0 +1,155 @@
+package sqlitestore
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+)
+
+func open(t testing.TB, path string, options ...Options) *Store {
+	t.Helper()
+	s, err := Open(path, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// fresh returns a store without data, which the end of the test closes.
+func fresh(t testing.TB, options ...Options) *Store {
+	t.Helper()
+	s := open(t, filepath.Join(t.TempDir(), "store.db"), options...)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// again returns another handle on the same file.
+func again(t testing.TB, s *Store) *Store {
+	t.Helper()
+	o := open(t, s.path)
+	t.Cleanup(func() { _ = o.Close() })
+	return o
+}
+
+func TestStore(t *testing.T) {
+	sessiontest.Store(t, sessiontest.Harness{
+		Open: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
+		Reopen: func(t *testing.T, s session.Store) session.Store {
+			return open(t, s.(*Store).path)
+		},
+		Bounded: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db"), tight(8)) },
+	})
+}
+
+func batch(stream session.StreamID, first session.Index, events ...string) session.Batch {
+	b := session.Batch{Session: "s1", Stream: stream, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+	for _, e := range events {
+		b.Events = append(b.Events, []byte(e))
+	}
+	return b
+}
+
+func put(t testing.TB, s *Store, batches ...session.Batch) {
+	t.Helper()
+	for _, b := range batches {
+		if err := s.Append(t.Context(), b); err != nil {
+			t.Fatalf("append at %d of %q: %v", b.First, b.Stream, err)
+		}
+	}
+}
+
+func read(t testing.TB, s *Store, stream session.StreamID, after session.Index) session.Page {
+	t.Helper()
+	p, err := s.Read(t.Context(), "s1", stream, after, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func indexes(p session.Page) []session.Index {
+	var list []session.Index
+	for _, e := range p.Events {
+		list = append(list, e.Index)
+	}
+	return list
+}
+
+func same(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func wantCode(t testing.TB, what string, err error, code session.Code) {
+	t.Helper()
+	if session.CodeOf(err) != code {
+		t.Fatalf("%s: error %v, want one with code %q", what, err, code)
+	}
+}
+
+func TestReadBoundsAPageInBytes(t *testing.T) {
+	s := fresh(t)
+	mib := strings.Repeat("x", 1<<20)
+	for first := session.Index(1); first <= 40; first += 8 {
+		put(t, s, batch("r", first, mib, mib, mib, mib, mib, mib, mib, mib))
+	}
+	after, pages := session.Index(0), []int{}
+	for more := true; more; {
+		p := read(t, s, "r", after)
+		if p.Gap || len(p.Events) == 0 || p.Events[0].Index != after+1 {
+			t.Fatalf("page after %d: %d events, gap %t", after, len(p.Events), p.Gap)
+		}
+		after, more = p.Events[len(p.Events)-1].Index, p.More
+		pages = append(pages, len(p.Events))
+	}
+	same(t, "events of the pages", pages, []int{16, 16, 8})
+}
+
+// FuzzEvents splits its input at zero bytes into events.
+func FuzzEvents(f *testing.F) {
+	for _, seed := range []string{"", "{}", "{}\x00[]", "\x00\x00", "a\nb", "\r\x00\xff\xfe\x00\"\u2028\"", "{\"a\": 9007199254740993}"} {
+		f.Add([]byte(seed))
+	}
+	s := fresh(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := session.Batch{Session: session.NewID(), First: 7, Events: bytes.Split(data, []byte{0}), Expires: time.Now().Add(time.Hour)}
+		err := s.Append(t.Context(), b)
+		switch {
+		case bytes.ContainsRune(data, '\n'):
+			wantCode(t, "Append", err, session.Invalid)
+			return
+		case len(b.Events) > 1000:
+			wantCode(t, "Append", err, session.TooLarge)
+			return
+		case err != nil:
+			t.Fatal(err)
+		}
+		p, err := s.Read(t.Context(), b.Session, b.Stream, 6, 1000)
+		if err != nil || len(p.Events) != len(b.Events) || p.Gap || p.More {
+			t.Fatalf("%d of %d events, gap %t, more %t, error %v", len(p.Events), len(b.Events), p.Gap, p.More, err)
+		}
+		for i, e := range p.Events {
+			if !bytes.Equal(e.Raw, b.Events[i]) || e.Index != 7+session.Index(i) {
+				t.Fatalf("event %d is %q, want %q", e.Index, e.Raw, b.Events[i])
+			}
+		}
+	})
+}
+
+func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {
+	p := session.Part{Box: "b", Frame: "f", Data: make([]byte, 128<<10+1), Expires: time.Now().Add(time.Hour)}
+	wantCode(t, "PutPart", fresh(t).PutPart(t.Context(), p), session.TooLarge)
+}

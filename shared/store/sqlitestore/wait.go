@@ -1,0 +1,283 @@
+package sqlitestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"hash/maphash"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+// Wait waits for something to read; see [session.Log].
+//
+// A write through this Store wakes the calls of Wait in it, and Append gives them the
+// batch.
+//
+// Wait polls the file to find the writes of other processes. It polls first when the
+// stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
+// it has waited, at most a second. A poll reads the stream if another process has written
+// to the file, and once when Wait cannot know whether one has.
+//
+// Wait returns Unavailable when the disk has failed all writes for 5 s: what it waits for
+// could not be stored.
+func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	w := s.waiters.enter(id, stream)
+	defer s.waiters.leave(w)
+	begun := time.Now()
+	look, unread, seen := begun, begun, int64(0) // unread is when to read whatever the version is
+	if s.waiters.untouched(w.stream) {
+		look = stream.Time().Add(infant)
+		if version, known := s.watch.before(stream.Time()); known {
+			seen, unread = version, begun.Add(doubt)
+		}
+	}
+	for {
+		n, woken, err := w.wait(ctx, s.closed, earlier(look, until))
+		if err != nil {
+			return session.Page{}, err
+		}
+		if p, known := n.page(after); known {
+			return p, nil
+		}
+		now := time.Now()
+		over := woken || !now.Before(until)
+		version, known, err := s.lately(ctx, seen) // before the read, which may find more
+		if err == nil && (woken || !known || version != seen || !now.Before(unread)) {
+			unread = until
+			var p session.Page
+			p, err = s.Read(ctx, id, stream, after, session.MaxWait)
+			if len(p.Events) > 0 {
+				return p, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return session.Page{}, ctx.Err()
+		}
+		if err == nil {
+			err = s.health.lasting()
+		}
+		if err != nil || over {
+			return session.Page{}, err
+		}
+		seen, look = version, now.Add(pace(now.Sub(begun)))
+	}
+}
+
+// lately is foreign for a Wait that has seen a version. It waits only patience for the
+// connection that writes, because a disk may hold up a write for seconds. Then known is
+// false, and the version is seen.
+func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	version, err = s.foreign(soon)
+	if err != nil && soon.Err() != nil && ctx.Err() == nil {
+		return seen, false, nil
+	}
+	return version, err == nil, err
+}
+
+// patience is how long a Wait may end late, and so may get the writes of other processes,
+// because of a write that the disk holds up.
+const patience = 20 * time.Millisecond
+
+// infant is the age of a stream at which Wait polls for the first time. Other
+// processes need longer than this to answer a request.
+const infant = 4 * time.Millisecond
+
+// doubt is how long Wait relies on the version that the file had before the stream began.
+// Then Wait reads the stream once: a clock that was set back may have dated it too late.
+const doubt = 100 * time.Millisecond
+
+// pace returns the time until the next poll.
+func pace(waited time.Duration) time.Duration {
+	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// watch caches the file's data version, which shows whether another process has
+// written.
+type watch struct {
+	mu           sync.Mutex
+	version      int64
+	asked, heard time.Time // when the question began, and when the answer was there
+}
+
+// before returns the version that the file had at some moment before t, if it is known.
+func (w *watch) before(t time.Time) (version int64, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.version, !w.heard.IsZero() && w.heard.Before(t)
+}
+
+// watchAge is how long a data version that was read once serves all waiting calls.
+const watchAge = 4 * time.Millisecond
+
+const dataVersion = `PRAGMA data_version`
+
+// foreign returns the file's data version. It changes when another Store writes to the
+// file. It stays the same for writes of this Store, because foreign asks on the connection
+// that writes. The number may be up to watchAge old.
+func (s *Store) foreign(ctx context.Context) (int64, error) {
+	begun := time.Now()
+	s.watch.mu.Lock()
+	version, age := s.watch.version, begun.Sub(s.watch.asked)
+	s.watch.mu.Unlock()
+	if age >= 0 && age < watchAge {
+		return version, nil
+	}
+	uncut, err := s.writer.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	_, err = s.writer.scan(uncut, dataVersion, nil, []any{&version})
+	s.writer.end()
+	if err != nil {
+		return 0, err
+	}
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	s.watch.version, s.watch.asked, s.watch.heard = version, begun, time.Now()
+	return version, nil
+}
+
+// streamKey names a stream of a session.
+type streamKey struct {
+	session session.ID
+	stream  session.StreamID
+}
+
+// waiters are the calls of Wait in this Store, by stream. The zero value is ready.
+type waiters struct {
+	mu sync.Mutex
+	by map[streamKey][]*waiter
+
+	// touched holds the time of the last write to a stream through this Store, in
+	// Unix milliseconds. Streams whose hashes are equal share an entry, which keeps
+	// the last time of them all.
+	touched [4096]atomic.Int64
+}
+
+// waiter is one call of Wait.
+type waiter struct {
+	stream streamKey
+	news   chan news // it has room for one
+}
+
+func (w *waiters) enter(id session.ID, stream session.StreamID) *waiter {
+	entered := &waiter{streamKey{id, stream}, make(chan news, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.by == nil {
+		w.by = map[streamKey][]*waiter{}
+	}
+	w.by[entered.stream] = append(w.by[entered.stream], entered)
+	return entered
+}
+
+func (w *waiters) leave(left *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stay := slices.DeleteFunc(w.by[left.stream], func(o *waiter) bool { return o == left })
+	if w.by[left.stream] = stay; len(stay) == 0 {
+		delete(w.by, left.stream)
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+func (w *waiters) place(stream streamKey) *atomic.Int64 {
+	return &w.touched[maphash.Comparable(seed, stream)%uint64(len(w.touched))]
+}
+
+// untouched reports that a stream is younger than infant and that this Store has not
+// written to it. Then there is nothing to read yet. Call enter first, so that a later
+// write wakes the waiter.
+func (w *waiters) untouched(stream streamKey) bool {
+	begun := stream.stream.Time()
+	age := time.Since(begun)
+	return age >= 0 && age < infant && w.place(stream).Load() < begun.UnixMilli()
+}
+
+// wake hands n to every waiter of a stream.
+func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
+	key := streamKey{id, stream}
+	now, place := time.Now().UnixMilli(), w.place(key)
+	for was := place.Load(); was < now && !place.CompareAndSwap(was, now); was = place.Load() {
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.by[key] {
+		select {
+		case o.news <- n.clone():
+		default: // the waiter already has an unread batch, and will read the rest
+		}
+	}
+}
+
+// wait returns the next news. It returns no news (woken is false) once until has passed.
+// Its error is ctx's own, or Unavailable when the store is closed.
+func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return news{}, false, err
+	}
+	select {
+	case n := <-w.news:
+		return n, true, nil
+	default:
+	}
+	rest := time.Until(until)
+	if rest <= 0 {
+		return news{}, false, nil
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case n := <-w.news:
+		return n, true, nil
+	case <-timer.C:
+		return news{}, false, nil
+	case <-closed:
+		return news{}, false, failed(errors.New("the store was closed"))
+	case <-ctx.Done():
+		return news{}, false, ctx.Err()
+	}
+}
+
+// news is a batch that was just written, so that a waiter need not read it from the
+// file. The zero value means only that something was written.
+type news struct {
+	first session.Index
+	n     int
+	final bool
+	retry time.Duration
+	lines []byte
+}
+
+// clone returns a copy for one waiter, which may change the bytes.
+func (n news) clone() news {
+	n.lines = bytes.Clone(n.lines)
+	return n
+}
+
+// page returns the page that a read after a cursor would return. known is false if the
+// batch does not begin right after the cursor; the waiter must then read the file.
+func (n news) page(after session.Index) (p session.Page, known bool) {
+	if n.n == 0 || n.first != max(after, 0)+1 {
+		return session.Page{}, false
+	}
+	pages := session.NewPages(after, session.MaxWait)
+	pages.Add(n.first, n.n, n.final, n.retry, n.lines)
+	return pages.Page(), true
+}

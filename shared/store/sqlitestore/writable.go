@@ -1,0 +1,233 @@
+package sqlitestore
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+)
+
+var _ session.Writable = (*Store)(nil)
+
+const (
+	// leastFree is the free space, in bytes, below which the store takes no new work. It
+	// leaves room for the answers to requests in flight, and for SQLite's own files beside
+	// this one.
+	leastFree = 16 << 20
+	// spaceEvery is the shortest time between two checks of the free space, probeEvery
+	// between two tries of a failed disk.
+	spaceEvery = time.Second
+	probeEvery = 100 * time.Millisecond
+)
+
+// probeWrite writes a page without changing any value.
+var probeWrite = fmt.Sprintf("PRAGMA user_version=%d", schemaVersion)
+
+// health holds what the store knows about its disk. The zero value is a disk that has
+// not failed.
+type health struct {
+	failed atomic.Pointer[error] // error of the last write, if the disk caused it
+	since  atomic.Int64          // when the disk began to fail, in Unix nanoseconds; 0 if it works
+
+	mu     sync.Mutex
+	probed time.Time   // when the store last tried a failed disk
+	asked  time.Time   // when the free space was last checked
+	narrow error       // the result of the check: an error if there was too little space
+	log    os.FileInfo // the write-ahead log, when it was last looked at; nil before
+}
+
+// waitFailed is how long a disk may fail until nobody waits for what it should store.
+const waitFailed = 5 * time.Second
+
+// lasting returns an error if the disk has failed for longer than waitFailed. On a full disk a
+// small write may succeed between others that fail, and ends nothing.
+func (h *health) lasting() error {
+	if since := h.since.Load(); since == 0 || time.Since(time.Unix(0, since)) < waitFailed {
+		return nil
+	}
+	if last := h.failed.Load(); last != nil {
+		return *last
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.narrow
+}
+
+// Writable reports whether the store could write the result of a new call; see
+// [session.Writable]. It returns Unavailable after the disk has failed a write, until
+// a write succeeds; Writable tries one at most every 100 ms. It also returns
+// Unavailable while the disk has less than 16 MiB free, which it checks once a
+// second.
+func (s *Store) Writable(ctx context.Context) error {
+	if err := s.damage.known(); err != nil {
+		return err
+	}
+	if err := s.room(); err != nil {
+		return err // a small write might succeed all the same
+	}
+	if last := s.health.failed.Load(); last != nil {
+		if !s.health.due() {
+			return *last
+		}
+		if _, err := s.write(ctx, probeWrite); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// well notes that a write has succeeded.
+func (h *health) well() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.narrow == nil {
+		h.since.Store(0)
+	}
+}
+
+// due reports, to one caller in each probeEvery, that it is time to try the disk.
+func (h *health) due() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if age := now.Sub(h.probed); age >= 0 && age < probeEvery {
+		return false
+	}
+	h.probed = now
+	return true
+}
+
+// room returns an error if the disk has less than leastFree bytes free, or if the file is
+// no longer there.
+func (s *Store) room() error {
+	h := &s.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if age := now.Sub(h.asked); age >= 0 && age < spaceEvery {
+		return h.narrow
+	}
+	h.asked, h.narrow = now, s.present()
+	if h.narrow == nil {
+		h.narrow = narrow(s.path, s.options.space(s.path))
+	}
+	return h.narrow
+}
+
+// narrow returns an error if a store has too little room on its disk.
+func narrow(path string, r room) error {
+	if !r.known || r.free >= leastFree {
+		return nil
+	}
+	return session.Errorf(session.Unavailable, "%s; nothing was lost", full(path, r)).ForOperator()
+}
+
+// HasRoom returns an error if the disk has too little room for the store at path, which then
+// takes no new work.
+func HasRoom(path string) error { return narrow(path, roomOf(path)) }
+
+// noted records the outcome of a write. If the disk caused the error, noted returns an
+// error that names the disk and says what to do.
+func (s *Store) noted(err error) error {
+	if err == nil {
+		if s.health.failed.Load() != nil {
+			s.health.failed.Store(nil)
+		}
+		if s.health.since.Load() != 0 {
+			s.health.well()
+		}
+		return nil
+	}
+	var text string
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_FULL:
+		text = full(s.path, s.options.space(s.path))
+	case sqlite3.SQLITE_IOERR:
+		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", s.path, s.disk())
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
+		text = fmt.Sprintf("the session store %s cannot be written (%s): make the file and its folder writable, or name another folder with --data", s.path, s.disk())
+	default:
+		return err
+	}
+	err = session.Errorf(session.Unavailable, "%s", text).Because(err).ForOperator()
+	s.health.failed.Store(&err)
+	s.health.since.CompareAndSwap(0, time.Now().UnixNano())
+	return err
+}
+
+// full says that the disk of a store is full, and what to do.
+func full(path string, r room) string {
+	text := "the disk of " + filepath.Dir(path) + " is full"
+	if r.known {
+		text += fmt.Sprintf(" (%s of %s free)", size(r.free), size(r.total))
+	}
+	return text + ": free some room, or move the data and name the folder with --data"
+}
+
+// disk describes the disk of the file and its free space, for error messages.
+func (s *Store) disk() string {
+	r := s.options.space(s.path)
+	if !r.known {
+		return "on the disk at " + mountOf(s.path)
+	}
+	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(s.path), size(r.free), size(r.total))
+}
+
+// size formats a number of bytes.
+func size(bytes uint64) string {
+	if bytes >= 1e9 {
+		return fmt.Sprintf("%.1f GB", float64(bytes)/1e9)
+	}
+	return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
+}
+
+// room is the space on a disk in bytes.
+type room struct {
+	free, total uint64
+	known       bool
+}
+
+// FreeSpace returns how many bytes this user may still write beside a file.
+func FreeSpace(path string) (free uint64, known bool) {
+	r := roomOf(path)
+	return r.free, r.known
+}
+
+// roomOf returns the room that this user has beside a file.
+func roomOf(path string) room {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil || st.Bsize <= 0 {
+		return room{}
+	}
+	blocks := st.Bavail
+	if os.Geteuid() == 0 {
+		blocks = st.Bfree // Bavail leaves out the blocks reserved for root
+	}
+	return room{blocks * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), true}
+}
+
+// mountOf returns the folder at which the file system of a path is mounted.
+func mountOf(path string) string {
+	device := func(path string) (dev any) {
+		if info, err := os.Stat(path); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				return st.Dev
+			}
+		}
+		return nil
+	}
+	dir := filepath.Dir(path)
+	for own := device(dir); dir != filepath.Dir(dir) && device(filepath.Dir(dir)) == own; {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}

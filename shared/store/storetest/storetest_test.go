@@ -1,0 +1,34 @@
+package storetest_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
+
+// Only virtual time passes: the value lives for a day, and the test does not.
+func TestStoresLiveInVirtualTime(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		store, begun := open(t), time.Now()
+		key := session.ValueKey{Tenant: "t", Server: "s", Scope: session.ValueOfServer, Name: "n"}
+		if _, err := store.SaveValue(t.Context(), session.Value{Key: key, Data: []byte("x"), Expires: time.Now().Add(24 * time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("the clock moved by %s while the store worked", took)
+		}
+		time.Sleep(24*time.Hour - time.Minute)
+		if v, err := store.LoadValue(t.Context(), key); err != nil || string(v.Data) != "x" {
+			t.Errorf("before its end: %q, %v", v.Data, err)
+		}
+		time.Sleep(2 * time.Minute)
+		if v, err := store.LoadValue(t.Context(), key); err != nil || len(v.Data) > 0 {
+			t.Errorf("after its end: %q, %v", v.Data, err)
+		}
+	})
+}
